@@ -50,10 +50,10 @@ class Metric:
 
     def family(self, samples: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
         """A gauge for a scrape: label values in the order of `labels`, and the value."""
-        made = GaugeMetricFamily(self.name, self.help, labels=list(self.labels))
+        gauge = GaugeMetricFamily(self.name, self.help, labels=list(self.labels))
         for values, value in samples:
-            made.add_metric(values, value)
-        return made
+            gauge.add_metric(values, value)
+        return gauge
 
 
 def table(*rows: Metric) -> Mapping[str, Metric]:

@@ -12,7 +12,7 @@ from kubeloop.cache.lister_watcher import ListerWatcher
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import Reflector
-from kubeloop.cache.store import Indexer, named
+from kubeloop.cache.store import Indexer, shorten_keys
 from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)
@@ -102,7 +102,7 @@ class SharedIndexInformer(Generic[T]):
         before. And the indexes that cannot be read."""
         troubles = {"decoded": self._processor.undecodable, "transformed": self._processor.untransformed}
         lines = [
-            f"{self.kind}: cannot be {problem}: {named(key or '?' for key in keys)}"
+            f"{self.kind}: cannot be {problem}: {shorten_keys(key or '?' for key in keys)}"
             for problem, keys in troubles.items()
             if keys
         ]

@@ -29,7 +29,7 @@ _NAMED = 5
 """How many objects a line names."""
 
 
-def named(keys: Iterable[str]) -> str:
+def shorten_keys(keys: Iterable[str]) -> str:
     """The first few of the keys, for a line."""
     ordered = sorted(keys)
     remainder = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
@@ -174,7 +174,7 @@ class Indexer(Generic[T]):
             return ()
 
     def _incomplete(self, name: str) -> str:
-        return f"index {name} is incomplete, its function raised for {named(self._holes[name])}"
+        return f"index {name} is incomplete, its function raised for {shorten_keys(self._holes[name])}"
 
     @staticmethod
     def _enter(index: dict[str, dict[str, T]], values: Iterable[str], key: str, obj: T) -> None:

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from kubeloop.client.credentials import Certificate, Credential, CredentialSource, Static, header_value
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.proxies import check_proxy, shown, split_url, without_login
+from kubeloop.client.proxies import check_proxy, redacted_url, split_url, without_login
 from kubeloop.client.tls import TLSContexts, TLSSettings
 
 _HEADER_SAFE = "!#$&'*+-.^_`|~"
@@ -69,7 +69,7 @@ class ClientConfig:
         self._take_out_logins()
         parts = split_url(self.host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"the server address {shown(self.host)!r} is not an http:// or https:// URL")
+            raise ConfigError(f"the server address {redacted_url(self.host)!r} is not an http:// or https:// URL")
         if self.proxy:
             check_proxy(self.proxy)
         if parts.scheme == "https":

@@ -20,7 +20,7 @@ from kubeloop.client.credentials import CredentialSource, Reread, Static, header
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.exec_plugin import API_VERSIONS, MODES, Command, ExecPlugin
 from kubeloop.client.kubeconfig_file import Cluster, Context, Exec, Kubeconfig, User, decoded, parsed, read
-from kubeloop.client.proxies import environment_proxy, shown, split_url
+from kubeloop.client.proxies import environment_proxy, redacted_url, split_url
 from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
 
@@ -80,7 +80,7 @@ class _Chosen:
         return ClientConfig(
             host=host,
             tls=_tls(cluster, user) if secure else TLSSettings(),
-            credentials=self._credentials() if secure else self._withheld(shown(host)),
+            credentials=self._credentials() if secure else self._withheld(redacted_url(host)),
             server_name=cluster.tls_server_name or None,
             proxy=cluster.proxy_url or environment_proxy(host),
             namespace=self._context.namespace or "default",

@@ -40,7 +40,7 @@ def without_login(url: str) -> tuple[str, Login | None]:
     return f"{scheme}{separator}{host}{slash}{path}", Login(unquote(user), unquote(password))
 
 
-def shown(url: str) -> str:
+def redacted_url(url: str) -> str:
     """The URL for a message, also where it is none: nothing before an @ is shown."""
     scheme, separator, address = url.rpartition("://")
     return f"{scheme}{separator}{address.rpartition('@')[2]}"
@@ -48,7 +48,7 @@ def shown(url: str) -> str:
 
 def check_proxy(url: str) -> None:
     """Raises ConfigError, without the password that the URL may hold."""
-    proxy = shown(url)
+    proxy = redacted_url(url)
     scheme = proxy.partition("://")[0].lower()
     if scheme.startswith("socks"):
         raise ConfigError(

@@ -47,10 +47,10 @@ class CacheReader(Generic[T]):
 
     def require(self, *, name: str, namespace: str = "") -> T:
         """Returns the object as `get` does. Raises NotFound in the API server's words."""
-        found = self.get(name=name, namespace=namespace)
-        if found is None:
+        obj = self.get(name=name, namespace=namespace)
+        if obj is None:
             raise NotFound(name) if self._informer is None else not_found(self._informer.resource, name)
-        return found
+        return obj
 
     def get_by_key(self, key: str) -> T | None:
         """The object of a `namespace/name` or `name`."""
@@ -63,11 +63,11 @@ class CacheReader(Generic[T]):
         `"app in (web,db)"`); every one of them is looked at, where there are many an index is faster. Raises ValueError
         for what is not a selector."""
         indexer = self._readable()
-        found = indexer.by_index(NAMESPACE_INDEX, namespace) if namespace else indexer.list()
+        objects = indexer.by_index(NAMESPACE_INDEX, namespace) if namespace else indexer.list()
         if labels is None:
-            return found
+            return objects
         selects = selector(labels)
-        return [obj for obj in found if selects(obj.metadata.labels or {})]
+        return [obj for obj in objects if selects(obj.metadata.labels or {})]
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
         """The objects that index `name` puts under `value`. Raises KeyError for an index that was never added,

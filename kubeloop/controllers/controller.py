@@ -68,7 +68,7 @@ class Controller(Generic[T]):
         self._selects = selects
         self._on_stop = on_stop
         self._handlers: dict[tuple[str, bool], NamedHandler[T]] = {}
-        self._own: EnqueueHandler[T]
+        self._own_handler: EnqueueHandler[T]
         # Made with the first handler.
         # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
         self._owners = handlers if handlers is not None else {}
@@ -116,34 +116,36 @@ class Controller(Generic[T]):
         self._refuse_if_stopped()
         if (name, removal) in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already: give this one another name")
-        first = not self._handlers
+        is_first = not self._handlers
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
         metrics = ReconcileMetrics(label, self._worker_count)
         if isinstance(self.informer.indexer, CheckedIndexer):
             handler = _checked(handler, self.informer.indexer)
         self._handlers[name, removal] = NamedHandler(name, handler, metrics)
-        if first:
-            self._own = EnqueueHandler(_own_key, self.queue.add, None if reads is None else [reads])
-            self.informer.add_event_handler(self._own)
+        if is_first:
+            self._own_handler = EnqueueHandler(_own_key, self.queue.add, None if reads is None else [reads])
+            self.informer.add_event_handler(self._own_handler)
         else:
-            self._own.reads = None if reads is None or self._own.reads is None else [*self._own.reads, reads]
+            self._own_handler.reads = (
+                None if reads is None or self._own_handler.reads is None else [*self._own_handler.reads, reads]
+            )
             self.enqueue_all()
         if self._started:
             self.start_workers()
 
-    def watch_owned(self, other: Controller[R], *, any_owner: bool = False, reads: Reads[R] | None = None) -> None:
+    def watch_owned(self, controller: Controller[R], *, any_owner: bool = False, reads: Reads[R] | None = None) -> None:
         """Enqueue here the owner of every object of another kind that is added, changed or deleted: the one that
         manages it (controller-runtime's Owns), with `any_owner` each one of this kind."""
-        self.watch_related(other, owners(self.informer.resource, any_owner), reads=reads)
+        self.watch_related(controller, owners(self.informer.resource, any_owner), reads=reads)
 
-    def watch_related(self, other: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
+    def watch_related(self, controller: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
         what is no key of this kind is named in the log."""
-        check_resolver(resolver, other.informer.resource.type)
+        check_resolver(resolver, controller.informer.resource.type)
         several = None if reads is None else (reads,)
-        other.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
+        controller.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
         """Call the handlers for this key (`namespace/name`, or `name`) soon.
@@ -194,12 +196,12 @@ class Controller(Generic[T]):
         self.queue.shut_down()
         if not self._workers:
             return
-        _, late = await asyncio.wait(self._workers, timeout=timeout)
-        for worker in late:
+        _, unfinished = await asyncio.wait(self._workers, timeout=timeout)
+        for worker in unfinished:
             worker.cancel()
-        if late:
-            log.warning("%s: stopped with %d running and %d queued keys", self.name, len(late), len(self.queue))
-            await asyncio.wait(late, timeout=_CANCEL_GRACE)
+        if unfinished:
+            log.warning("%s: stopped with %d running and %d queued keys", self.name, len(unfinished), len(self.queue))
+            await asyncio.wait(unfinished, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:
         if self._stopping:
@@ -214,9 +216,13 @@ class Controller(Generic[T]):
     def troubles(self, now: float) -> list[Trouble]:
         """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is
         the loop's time()."""
-        found = [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
+        handler_troubles = [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
         refusal = self.informer.trouble
-        return [Trouble("", "", refusal), *found] if refusal is not None and refusal.needs_repair else found
+        return (
+            [Trouble("", "", refusal), *handler_troubles]
+            if refusal is not None and refusal.needs_repair
+            else handler_troubles
+        )
 
     def _refuse_if_stopped(self) -> None:
         if self._stopping:
@@ -242,11 +248,11 @@ class Controller(Generic[T]):
     def _current(self, key: str) -> T | None:
         """Returns the object for the next handler: as the last handler left it, until the cache has that or a later
         version, or one from before it (etcd was restored)."""
-        cached, (before, returned) = self.informer.indexer.get_by_key(key), self._returned.get(key, (None, None))
-        if before is None or returned is None:
+        cached, (cached_before, returned) = self.informer.indexer.get_by_key(key), self._returned.get(key, (None, None))
+        if cached_before is None or returned is None:
             return cached
         was_restored = cached is not None and is_older(
-            cached.metadata.resource_version, before.metadata.resource_version
+            cached.metadata.resource_version, cached_before.metadata.resource_version
         )
         if cached is not None and not was_restored and newer(cached, returned) is returned:
             return returned

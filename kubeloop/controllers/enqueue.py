@@ -69,10 +69,10 @@ class EnqueueHandler(Generic[T]):
         keys: dict[str, None] = {}
         for obj in objects:
             try:
-                named = self._keys_of(obj)
-                if isinstance(named, str):
-                    raise TypeError(f"a list of keys is expected, not the text {named!r}")
-                keys.update(dict.fromkeys(named))
+                resolved = self._keys_of(obj)
+                if isinstance(resolved, str):
+                    raise TypeError(f"a list of keys is expected, not the text {resolved!r}")
+                keys.update(dict.fromkeys(resolved))
             except Exception:
                 log.exception("%s cannot map %s to keys", described(self._keys_of), obj.key)
         for key in keys:

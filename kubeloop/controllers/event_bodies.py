@@ -37,8 +37,8 @@ class Identity(NamedTuple):
 class Occurrence:
     reference: dict[str, str]
     message: str
-    first: str
-    last: str
+    first_time: str
+    last_time: str
     count: int = 1
     name: str = ""
     """The event's name, once it was tried to be created."""
@@ -47,28 +47,28 @@ class Occurrence:
 def body(identity: Identity, occurrence: Occurrence, component: str, instance: str) -> dict[str, Any]:
     """The event as it is created."""
     metadata = {"name": occurrence.name, "namespace": namespace_of(occurrence.reference)}
-    about = {key: value for key, value in occurrence.reference.items() if value}
+    involved = {key: value for key, value in occurrence.reference.items() if value}
     if not identity.action:
         return {
             "metadata": metadata,
-            "involvedObject": about,
+            "involvedObject": involved,
             "type": identity.type,
             "reason": identity.reason,
             "message": occurrence.message,
             "count": occurrence.count,
-            "firstTimestamp": occurrence.first,
-            "lastTimestamp": occurrence.last,
+            "firstTimestamp": occurrence.first_time,
+            "lastTimestamp": occurrence.last_time,
             "source": {"component": component},
             "reportingComponent": component,
         }
     event = {
         "metadata": metadata,
-        "regarding": about,
+        "regarding": involved,
         "type": identity.type,
         "reason": identity.reason,
         "action": identity.action,
         "note": occurrence.message.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
-        "eventTime": _micro(occurrence.first),
+        "eventTime": _micro(occurrence.first_time),
         "reportingController": component,
         "reportingInstance": instance[:_INSTANCE_LIMIT],
     }
@@ -79,9 +79,9 @@ def body(identity: Identity, occurrence: Occurrence, component: str, instance: s
 def repeated(identity: Identity, occurrence: Occurrence, count: int) -> dict[str, Any]:
     """The patch of an event that is there, which has now happened `count` times."""
     if identity.action:
-        return {"series": {"count": count, "lastObservedTime": _micro(occurrence.last)}}
+        return {"series": {"count": count, "lastObservedTime": _micro(occurrence.last_time)}}
     combined = {"message": occurrence.message} if identity.message is None else {}
-    return {"count": count, "lastTimestamp": occurrence.last, **combined}
+    return {"count": count, "lastTimestamp": occurrence.last_time, **combined}
 
 
 def reference_to(obj: Object) -> dict[str, str]:

@@ -121,20 +121,20 @@ class EventRecorder:
         self._stopped = True
         if not self._writers:
             return
-        _, late = await asyncio.wait(self._writers.values(), timeout=timeout)
-        for task in late:
+        _, unfinished = await asyncio.wait(self._writers.values(), timeout=timeout)
+        for task in unfinished:
             task.cancel()
-        if late:
-            await asyncio.wait(late)
+        if unfinished:
+            await asyncio.wait(unfinished)
 
     def _record(self, obj: Object, type: str, reason: str, message: str, action: str, related: Object | None) -> None:
         if self._stopped:
             self._drop("stopped")
             return
         reference = reference_to(obj)
-        about = About(reference["kind"], obj.key, obj.uid)
-        other = tuple((key, value) for key, value in reference_to(related).items() if value) if related else ()
-        identity = Identity(about, type, reason, message, action or (reason if related else ""), other)
+        subject = About(reference["kind"], obj.key, obj.uid)
+        related_items = tuple((key, value) for key, value in reference_to(related).items() if value) if related else ()
+        identity = Identity(subject, type, reason, message, action or (reason if related else ""), related_items)
         if self._is_one_of_many(identity):
             identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
         now = now_rfc3339()
@@ -143,7 +143,7 @@ class EventRecorder:
         waiting = pending.get(identity)
         if waiting is not None:
             waiting.count += 1
-            waiting.last, waiting.message = now, message
+            waiting.last_time, waiting.message = now, message
             return
         if len(pending) >= QUEUE_LIMIT:
             self._drop("queue full")
@@ -169,16 +169,16 @@ class EventRecorder:
         self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
         return identity.message not in messages
 
-    def _may_write(self, about: About) -> bool:
-        bucket = self._buckets.setdefault(about, Tokens(1 / SPAM_SECONDS, SPAM_BURST))
+    def _may_write(self, subject: About) -> bool:
+        bucket = self._buckets.setdefault(subject, Tokens(1 / SPAM_SECONDS, SPAM_BURST))
         if bucket.take(loop_time()) > 0:
             bucket.give_back()
             return False
         return True
 
-    def _drop(self, why: str) -> None:
+    def _drop(self, reason: str) -> None:
         self.dropped += 1
-        DROPPED.labels(why).inc()
+        DROPPED.labels(reason).inc()
 
     async def _write_all(self, namespace: str, pending: dict[Identity, Occurrence]) -> None:
         try:
@@ -214,10 +214,10 @@ class EventRecorder:
 
     async def _write(self, identity: Identity, occurrence: Occurrence) -> None:
         async with self._turn:
-            known = self._written.get(identity)
-            if known is not None:
+            written = self._written.get(identity)
+            if written is not None:
                 try:
-                    await self._repeat(identity, occurrence, known)
+                    await self._repeat(identity, occurrence, written)
                 except NotFound:
                     # The API server keeps events for an hour, people may delete them. Not `del`: its time may have
                     # ended meanwhile.
@@ -230,18 +230,18 @@ class EventRecorder:
                 await self._client(identity).create(body(identity, occurrence, self._component, self._instance))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
 
-    async def _repeat(self, identity: Identity, occurrence: Occurrence, known: _Written) -> None:
-        count = known.count + occurrence.count
+    async def _repeat(self, identity: Identity, occurrence: Occurrence, written: _Written) -> None:
+        count = written.count + occurrence.count
         await self._client(identity).merge_patch(
-            repeated(identity, occurrence, count), name=known.name, namespace=namespace_of(occurrence.reference)
+            repeated(identity, occurrence, count), name=written.name, namespace=namespace_of(occurrence.reference)
         )
-        self._written[identity] = _Written(known.name, count)
+        self._written[identity] = _Written(written.name, count)
 
     def _client(self, identity: Identity) -> ResourceClient[Any]:
         return self._v1 if identity.action else self._core
 
-    def _name(self, about: str) -> str:
+    def _name(self, object_name: str) -> str:
         """`<object>.<time in hex>`, as client-go names them; never the same twice from one recorder."""
         self._last_stamp = max(self._last_stamp + 1, int(time.time() * 1e9))
         suffix = f".{self._last_stamp:x}"
-        return about[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+        return object_name[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix

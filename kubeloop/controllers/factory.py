@@ -100,13 +100,13 @@ class ControllerFactory:
         namespaces = (namespace,) if isinstance(namespace, str) else tuple(sorted(set(namespace)))
         identity = (resource, namespaces, label_selector, fields)
         shared = (transform, resync_period, rate_limiter)
-        found: Controller[T] | None = self._controllers.get(identity)
-        if found is None:
+        controller: Controller[T] | None = self._controllers.get(identity)
+        if controller is None:
             self._refuse_if_stopped()
             client = self.client.resource(resource)
             client = client.transformed(transform) if transform else client
             selected = " ".join(filter(None, (",".join(namespaces), label_selector, name, field_selector)))
-            found = Controller(
+            controller = Controller(
                 self._free_name(resource, selected),
                 SharedIndexInformer(
                     _selected(client, namespaces, label_selector, fields),
@@ -121,17 +121,17 @@ class ControllerFactory:
                 selects=self._selects,
                 on_stop=lambda: self._forget(identity),
             )
-            self._controllers[identity] = found
-            self._shared[found] = shared
+            self._controllers[identity] = controller
+            self._shared[controller] = shared
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
-        elif shared != self._shared[found]:
-            pairs = zip(("transform", "resync_period", "rate_limiter"), shared, self._shared[found], strict=True)
-            (other, *_) = (option for option, asked, has in pairs if asked != has)
+        elif shared != self._shared[controller]:
+            pairs = zip(("transform", "resync_period", "rate_limiter"), shared, self._shared[controller], strict=True)
+            (difference, *_) = (option for option, requested, has in pairs if requested != has)
             raise ValueError(
-                f"the controller of {found.name} is shared, with another {other}: give the same everywhere"
+                f"the controller of {controller.name} is shared, with another {difference}: give the same everywhere"
             )
-        return found
+        return controller
 
     def metadata(
         self, resource: Resource[Any], **options: Unpack[MetadataOptions]
@@ -176,11 +176,11 @@ class ControllerFactory:
         if self._starter is not None:
             await _end(self._starter)
         await asyncio.gather(*(controller.drain(timeout) for controller in self._controllers.values()))
-        left = max(0.0, deadline - loop_time())
-        await asyncio.gather(*(recorder.stop(left) for recorder in self._recorders.values()))
+        time_left = max(0.0, deadline - loop_time())
+        await asyncio.gather(*(recorder.stop(time_left) for recorder in self._recorders.values()))
         await asyncio.gather(self._definitions.stop(), *(informer.stop() for informer in self._informers()))
         indexers = [informer.indexer for informer in self._informers()]
-        changed = [line for each in indexers if isinstance(each, CheckedIndexer) for line in each.changed()]
+        changed = [line for indexer in indexers if isinstance(indexer, CheckedIndexer) for line in indexer.changed()]
         if changed:
             raise ChangedInPlace("; ".join(changed))
 
@@ -216,7 +216,9 @@ class ControllerFactory:
         """Keys that wait because the API server refuses a request (rights are missing, a webhook is in the way), kinds
         that may not be listed or watched, calls that have been waiting for an answer for long; with its controller."""
         now = loop_time()
-        return [(each, trouble) for each in self._controllers.values() for trouble in each.troubles(now)]
+        return [
+            (controller, trouble) for controller in self._controllers.values() for trouble in controller.troubles(now)
+        ]
 
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
@@ -264,8 +266,8 @@ class ControllerFactory:
         for controller in forbidden:
             await controller.informer.wait_for_sync()
             log.info("%s: can be listed now, calling every handler again", controller.name)
-            for other in self._controllers.values():
-                other.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
+            for dependent in self._controllers.values():
+                dependent.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
 
     async def _settled(self, controller: Controller[Any]) -> bool:
         """Wait until a kind no longer delays the start; False if it is forbidden."""
@@ -296,16 +298,16 @@ class ControllerFactory:
         return ""
 
     def _free_name(self, resource: Resource[Any], selected: str) -> str:
-        taken = {controller.name for controller in self._controllers.values()}
-        return next(name for name in _names(resource, selected) if name not in taken)
+        used_names = {controller.name for controller in self._controllers.values()}
+        return next(name for name in _names(resource, selected) if name not in used_names)
 
 
 def _selected(
     client: ResourceClient[T], namespaces: tuple[str, ...], label_selector: str, field_selector: str
 ) -> ListerWatcher[T]:
     parts = [
-        client.select(namespace=each, label_selector=label_selector, field_selector=field_selector)
-        for each in namespaces
+        client.select(namespace=namespace, label_selector=label_selector, field_selector=field_selector)
+        for namespace in namespaces
     ]
     return parts[0] if len(parts) == 1 else Namespaces(parts)
 

@@ -76,12 +76,12 @@ class Listener:
     ) -> None:
         """`context` None: plain HTTP."""
 
-        async def asked(request: web.BaseRequest) -> web.StreamResponse:
+        async def handle_request(request: web.BaseRequest) -> web.StreamResponse:
             self._silent.discard(request.protocol)  # from now on the connection's time is the server's affair
             return await answer(request)
 
         self._server = web.Server(
-            asked,
+            handle_request,
             # What a client has asked for ends with the client.
             handler_cancellation=True,
             access_log=None,
@@ -108,8 +108,8 @@ class Listener:
         most = _within_the_systems(self._limits.connections)
         listening = await _listening(host, port)
         bound = listening[0].getsockname()
-        for each in listening:
-            self._start(self._accept(each, most))
+        for listener in listening:
+            self._start(self._accept(listener, most))
         self._start(self._sweep())
         return bound[0], bound[1]
 
@@ -144,9 +144,9 @@ class Listener:
             log.warning("connections could not be accepted: %s", exc)
 
     def _count(self) -> int:
-        there = self._shaking_hands + len(self._server.connections)
-        self._metrics.connections(there)
-        return there
+        count = self._shaking_hands + len(self._server.connections)
+        self._metrics.connections(count)
+        return count
 
     def _made_room(self) -> bool:
         """Closes a silent connection for one that waits, and reports whether there was one."""
@@ -184,9 +184,9 @@ class Listener:
         while True:
             await asyncio.sleep(_SWEEP)
             self._count()
-            there, now = set(self._server.connections), loop.time()
+            connected, now = set(self._server.connections), loop.time()
             for protocol, since in list(self._opened.items()):
-                if protocol not in there:
+                if protocol not in connected:
                     self._forget(protocol)
                 elif now - since >= self._limits.total:
                     self._drop(protocol, "total")
@@ -219,8 +219,8 @@ class Listener:
 def _within_the_systems(connections: int) -> int:
     """Half of the process's files stay for everything else: the usual soft limit is as many as the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections
-    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    limit = 2 * connections
+    files = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     return files // 2
@@ -231,11 +231,11 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False)
     try:
-        found = [each.dup() for each in server.sockets]
+        sockets = [listener.dup() for listener in server.sockets]
     finally:
         server.close()
-    for each in found:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _AT_ONCE)  # accepted ones have it too
-        each.listen(_BACKLOG)
-        each.setblocking(False)
-    return found
+    for listener in sockets:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _AT_ONCE)  # accepted ones have it too
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    return sockets

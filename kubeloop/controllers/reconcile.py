@@ -119,8 +119,8 @@ class Trouble:
     error: ApiError | None
 
     def __str__(self) -> str:
-        why = described(self.error) if self.error else f"waits for an answer for more than {UNANSWERED:g} s"
-        return ": ".join(filter(None, (self.handler, self.key, why)))
+        reason = described(self.error) if self.error else f"waits for an answer for more than {UNANSWERED:g} s"
+        return ": ".join(filter(None, (self.handler, self.key, reason)))
 
 
 _DONE: Verdict[Any] = Verdict(Outcome.DONE)
@@ -129,13 +129,13 @@ _SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
 
 def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
     """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest Retry-After."""
-    found = list(verdicts)
-    if len(found) == 1:
-        return found[0]
+    verdict_list = list(verdicts)
+    if len(verdict_list) == 1:
+        return verdict_list[0]
     return Verdict(
-        max((verdict.outcome for verdict in found), default=Outcome.DONE),
-        min((verdict.delay for verdict in found if verdict.delay is not None), default=None),
-        max((verdict.not_before for verdict in found if verdict.not_before is not None), default=None),
+        max((verdict.outcome for verdict in verdict_list), default=Outcome.DONE),
+        min((verdict.delay for verdict in verdict_list if verdict.delay is not None), default=None),
+        max((verdict.not_before for verdict in verdict_list if verdict.not_before is not None), default=None),
     )
 
 
@@ -194,9 +194,9 @@ class NamedHandler(Generic[T]):
             return self._failed(key, error)
         except Exception as error:
             return replace(self._verdict(key, error), refusal=self._note_refusal(key, error))
-        if returned is None or (left := same_object(obj, returned)) is None:
+        if returned is None or (changed_object := same_object(obj, returned)) is None:
             return _DONE
-        return Verdict(Outcome.DONE, returned=left)
+        return Verdict(Outcome.DONE, returned=changed_object)
 
     async def _called(self, key: str, obj: T | None) -> object:
         return await self._handler(key, obj)
@@ -207,25 +207,25 @@ class NamedHandler(Generic[T]):
         """
         verdicts: list[Verdict[T]] = []
         failures: list[Exception] = []
-        for one in _leaves(error):
-            match one:
+        for leaf in _leaves(error):
+            match leaf:
                 case Skip():
-                    log.debug("%s: %s skipped: %s", self.name, key, one)
+                    log.debug("%s: %s skipped: %s", self.name, key, leaf)
                     verdicts.append(_SKIPPED)
                 case TerminalError():
-                    log.error("%s: %s failed, will not be retried: %s", self.name, key, described(one))
+                    log.error("%s: %s failed, will not be retried: %s", self.name, key, described(leaf))
                     self._metrics.terminal.inc()
                     verdicts.append(Verdict(Outcome.GIVEN_UP))
                 case RetryAfter():
-                    log.debug("%s: %s requeued after %g s: %s", self.name, key, one.seconds, one)
-                    verdicts.append(Verdict(Outcome.LATER, one.seconds))
-                case Conflict() if not isinstance(one, Invalid):  # a patch that never applies is a mistake, too
-                    log.debug("%s: %s was changed by another client: %s", self.name, key, described(one))
-                    verdicts.append(Verdict(Outcome.CONFLICT, not_before=_peace(one)))
+                    log.debug("%s: %s requeued after %g s: %s", self.name, key, leaf.seconds, leaf)
+                    verdicts.append(Verdict(Outcome.LATER, leaf.seconds))
+                case Conflict() if not isinstance(leaf, Invalid):  # a patch that never applies is a mistake, too
+                    log.debug("%s: %s was changed by another client: %s", self.name, key, described(leaf))
+                    verdicts.append(Verdict(Outcome.CONFLICT, not_before=_retry_after(leaf)))
                 case _:
-                    if not isinstance(one, ReportedError):
+                    if not isinstance(leaf, ReportedError):
                         self._metrics.panics.inc()
-                    failures.append(one)
+                    failures.append(leaf)
         if failures:
             verdicts.append(self._failed(key, failures[0] if len(failures) == 1 else error))
         return combine(verdicts)
@@ -247,17 +247,17 @@ class NamedHandler(Generic[T]):
         )
 
     def _failed(self, key: str, error: BaseException) -> Verdict[T]:
-        not_before = max((_peace(one) or 0.0 for one in _leaves(error)), default=0.0) or None
+        not_before = max((_retry_after(leaf) or 0.0 for leaf in _leaves(error)), default=0.0) or None
         signature, now = _signature(error), loop_time()
-        before, logged_at = self._failing.get(key, (None, now))
-        if signature == before and now - logged_at < _REMINDER:
+        last_signature, logged_at = self._failing.get(key, (None, now))
+        if signature == last_signature and now - logged_at < _REMINDER:
             log.debug("%s: %s failed again: %s", self.name, key, described(error))
             return Verdict(Outcome.FAILED, not_before=not_before)
         self._failing[key] = (signature, now)
         if isinstance(error, NotFound):
             log.info("%s: %s waits for a missing object: %s", self.name, key, described(error))
         else:
-            unexpected = None if isinstance(error, ApiError) or signature == before else error
+            unexpected = None if isinstance(error, ApiError) or signature == last_signature else error
             log.error("%s: %s failed, will be retried: %s", self.name, key, described(error), exc_info=unexpected)
         return Verdict(Outcome.FAILED, not_before=not_before)
 
@@ -266,11 +266,11 @@ class NamedHandler(Generic[T]):
 def _stepped(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
     """`await steps`, with the seconds of every step that took longer than BLOCKED told to `report`."""
     resume: Callable[[Any], Any] = steps.send
-    given: Any = None
+    value: Any = None
     while True:
         began = time.perf_counter()
         try:
-            waiting_for = resume(given)
+            waiting_for = resume(value)
         except StopIteration as end:
             return end.value
         finally:
@@ -278,10 +278,10 @@ def _stepped(steps: Coroutine[Any, Any, object], report: Callable[[float], None]
             if took > BLOCKED:
                 report(took)
         try:
-            given = yield waiting_for
+            value = yield waiting_for
             resume = steps.send
         except BaseException as error:
-            given, resume = error, steps.throw
+            value, resume = error, steps.throw
 
 
 def _leaves(error: BaseException) -> Iterator[Any]:
@@ -296,16 +296,16 @@ def _leaves(error: BaseException) -> Iterator[Any]:
 def _refusal_behind(error: BaseException | None) -> ApiError | None:
     """Returns the error, or one that it was raised from, after which somebody else has to act, or None. An error may be
     its own cause (`raise error from error`): each is looked at once."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         if isinstance(error, ApiError) and error.needs_repair:
             return error
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__
     return None
 
 
-def _peace(error: BaseException) -> float | None:
+def _retry_after(error: BaseException) -> float | None:
     """The server's Retry-After in seconds."""
     return error.retry_after or None if isinstance(error, ApiError) else None
 

@@ -40,11 +40,11 @@ class RemovalHandler(Generic[T]):
         if obj is None:
             return None
         finalizers = obj.metadata.finalizers or []
-        held = self.finalizer in finalizers
-        if obj.deleting and held:
+        has_finalizer = self.finalizer in finalizers
+        if obj.deleting and has_finalizer:
             returned = await self._handler(key, obj)
             return await self._release(same_object(obj, returned) or obj)
-        if not obj.deleting and not held:
+        if not obj.deleting and not has_finalizer:
             with contextlib.suppress(NotFound):  # gone meanwhile: nothing left to hold
                 return await self._client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})
         return None
@@ -57,10 +57,10 @@ class RemovalHandler(Generic[T]):
 
         async def attempt(again: bool) -> T | None:
             now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
-            left = [each for each in now.metadata.finalizers or () if each != self.finalizer]
-            if now.uid != obj.uid or left == (now.metadata.finalizers or []):
+            finalizers = [name for name in now.metadata.finalizers or () if name != self.finalizer]
+            if now.uid != obj.uid or finalizers == (now.metadata.finalizers or []):
                 return None
-            return await self._client.patch(now, {"metadata": {"finalizers": left}})
+            return await self._client.patch(now, {"metadata": {"finalizers": finalizers}})
 
         try:
             return await retry_on_conflict(attempt)

@@ -64,8 +64,8 @@ async def _supervise(
 
 
 async def _drained(task: asyncio.Future[int | None], seconds: float) -> int | None:
-    done, _ = await asyncio.wait([task], timeout=seconds)
-    if done:
+    finished, _ = await asyncio.wait([task], timeout=seconds)
+    if finished:
         return task.result()
     log.warning("not drained after %g s: cancelled", seconds)
     task.cancel()
@@ -77,7 +77,7 @@ async def _drained(task: asyncio.Future[int | None], seconds: float) -> int | No
 def _last_resort(exit_seconds: float) -> Iterator[Callable[[], None]]:
     """Gives a function to be called at the first signal: from then on the process ends in time, and a second signal
     ends it at once, even where the loop is blocked or a thread cannot be joined. Afterwards all is as it was."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    old_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     timer = threading.Timer(exit_seconds, _exit, [0])
     timer.daemon = True
 
@@ -90,7 +90,7 @@ def _last_resort(exit_seconds: float) -> Iterator[Callable[[], None]]:
         yield arm
     finally:
         timer.cancel()
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 

@@ -126,13 +126,13 @@ def _health(checks: Checks) -> dict[str, Page]:
 
 def _answer(check: Callable[[], list[str]], failed: int, notes: Callable[[], list[str]]) -> web.Response:
     try:
-        problems, said = check(), notes()
+        problems, note_lines = check(), notes()
     except Exception as error:
         log.exception("a health check failed")
-        problems, said = [f"check failed: {described(error)}"], []
+        problems, note_lines = [f"check failed: {described(error)}"], []
     if problems:
         return web.Response(status=failed, text="\n".join(problems) + "\n")
-    return web.Response(text="\n".join(["ok", *said]))
+    return web.Response(text="\n".join(["ok", *note_lines]))
 
 
 def _metrics(request: web.BaseRequest) -> web.Response:

@@ -32,14 +32,14 @@ def main() -> None:
         "--fields", type=_listed, default=[], metavar="spec.a,Kind.status", help="only these and what is below them"
     )
     command.add_argument("--kubeconfig", help="of the server")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        kinds = [kind for kind in _of_files(given.files) if not given.kinds or kind.kind in given.kinds]
-        if given.served:
-            kinds += asyncio.run(_of_server(given.served, given.kubeconfig))
+        kinds = [kind for kind in _of_files(options.files) if not options.kinds or kind.kind in options.kinds]
+        if options.served:
+            kinds += asyncio.run(_of_server(options.served, options.kubeconfig))
         if not kinds:
             parser.error("no kind was found: give -f a file with CustomResourceDefinitions, or --served")
-        sys.stdout.write(formatted(structs(kinds, given.fields)))
+        sys.stdout.write(formatted(structs(kinds, options.fields)))
     except (ReportedError, OSError, ValueError, KeyError, ImportError, subprocess.CalledProcessError) as err:
         sys.exit(f"kubeloop structs: {err}")
 
@@ -66,20 +66,29 @@ def _of_files(files: Iterable[str]) -> Iterator[Kind]:
             documents = list(yaml.safe_load_all(Path(file).read_text()))
         except yaml.YAMLError as err:
             raise ValueError(f"{file}: not YAML: {err}") from err
-        for each in documents:
-            if each and each.get("kind") == "CustomResourceDefinition":
-                yield kind_of_crd(each)
+        for document in documents:
+            if document and document.get("kind") == "CustomResourceDefinition":
+                yield kind_of_crd(document)
 
 
 async def _of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind]:
     async with Client(load_config(kubeconfig)) as client:
-        return [await _of_kind(client, *each.rpartition("/")[::2]) for each in served]
+        return [await _of_kind(client, *served_kind.rpartition("/")[::2]) for served_kind in served]
 
 
 async def _of_kind(client: Client, api_version: str, kind: str) -> Kind:
     schema, definitions = await served_schema(client.transport, api_version, kind)
-    of = await resource_of(client.transport, api_version, kind)
-    return Kind(of.group, of.version, of.plural, kind, of.namespaced, bool(of.status_subresource), schema, definitions)
+    resource = await resource_of(client.transport, api_version, kind)
+    return Kind(
+        resource.group,
+        resource.version,
+        resource.plural,
+        kind,
+        resource.namespaced,
+        bool(resource.status_subresource),
+        schema,
+        definitions,
+    )
 
 
 if __name__ == "__main__":

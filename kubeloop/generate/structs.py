@@ -19,11 +19,11 @@ _TEXT = 76
 _WORD = re.compile(r"[A-Z]{2,}s?(?![a-z])|[A-Z]{2,}(?=[A-Z][a-z])|[A-Z]+[a-z0-9]*|[a-z0-9]+")
 _TAKEN = {name for name in dir(Object) if not name.startswith("_")} | {"whole"}
 _SCALARS = {"string": ("str", '""'), "integer": ("int", "0"), "number": ("float", "0.0"), "boolean": ("bool", "False")}
-_META = {each.__name__ for each in (Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct)}
+_META = {struct.__name__ for struct in (Condition, LabelSelector, Object, ObjectMeta, OwnerReference, Struct)}
 _READY = {
     "LabelSelector": {"matchLabels", "matchExpressions"},
     "OwnerReference": {"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"},
-    "Condition": {each.encode_name for each in msgspec.structs.fields(Condition)},
+    "Condition": {field.encode_name for field in msgspec.structs.fields(Condition)},
 }
 """Structs of `kubeloop.api.meta` by the fields that they stand for."""
 
@@ -45,7 +45,7 @@ class Kind:
 def kind_of_crd(definition: Mapping[str, Any]) -> Kind:
     """Returns the kind of a CustomResourceDefinition, in its storage version. Raises KeyError or ValueError."""
     spec = definition["spec"]
-    (version,) = (each for each in spec["versions"] if each["storage"])
+    (version,) = (version for version in spec["versions"] if version["storage"])
     return Kind(
         spec["group"],
         version["name"],
@@ -62,15 +62,15 @@ def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
 
     `fields` are paths of JSON names (`spec.publicKey`, `KeyPair.status`): of the kinds that they name, or of all, only
     these are written, with what is below them. Raises ValueError for a path that no kind has."""
-    wanted = dict.fromkeys(fields, False)
+    is_written = dict.fromkeys(fields, False)
     file = _File()
     for kind in kinds:
-        mine = [p for p in wanted if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
+        mine = [p for p in is_written if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
         paths = {tuple(p.removeprefix(f"{kind.kind}.").split(".")): p for p in mine}
         structure = _Kind(file, kind)
         structure.write(frozenset(paths))
-        wanted.update({p: True for path, p in paths.items() if path in structure.found})
-    if missing := [path for path, found in wanted.items() if not found]:
+        is_written.update({p: True for path, p in paths.items() if path in structure.written_paths})
+    if missing := [path for path, written in is_written.items() if not written]:
         raise ValueError(f"not in the schema: {', '.join(missing)}")
     return file.text()
 
@@ -92,7 +92,7 @@ Paths = frozenset[tuple[str, ...]]
 class _File:
     def __init__(self) -> None:
         self.classes: dict[str, list[str]] = {}
-        self.known: dict[object, str] = {}
+        self.names_by_schema: dict[object, str] = {}
         self.resources: list[str] = []
 
     def text(self) -> str:
@@ -104,7 +104,7 @@ class _Kind:
     def __init__(self, file: _File, kind: Kind) -> None:
         self._file = file
         self._kind = kind
-        self.found: set[tuple[str, ...]] = set()
+        self.written_paths: set[tuple[str, ...]] = set()
 
     def write(self, paths: Paths) -> None:
         kind = self._kind
@@ -119,29 +119,33 @@ class _Kind:
         called = reference(schema).rpartition(".")[2]
         schema = resolved(schema, self._kind.definitions)
         key = (called or _without_texts(schema), paths, base)
-        if (name := self._file.known.get(key)) is not None:
-            self.found |= {path + below for below in paths}
+        if (name := self._file.names_by_schema.get(key)) is not None:
+            self.written_paths |= {path + below for below in paths}
             return name
-        name = self._file.known[key] = self._name(path, called)
+        name = self._file.names_by_schema[key] = self._name(path, called)
         self._file.classes[name] = []  # taken
         lines = [f"class {name}({base}):"]
         if text := _sentence(schema):
             lines += [f'    """{text}"""', ""]
         skipped = ("apiVersion", "kind", "metadata") if base == "Object" else ()
-        properties = {name: of for name, of in schema.get("properties", {}).items() if name not in skipped}
-        chosen = [each for each in properties if not paths or any(p[0] == each for p in paths)]
+        properties = {
+            name: property_schema
+            for name, property_schema in schema.get("properties", {}).items()
+            if name not in skipped
+        }
+        property_names = [wire for wire in properties if not paths or any(p[0] == wire for p in paths)]
         if base == "Struct" and not paths:
             lines += ["    whole: ClassVar[bool] = True", ""]
         names = set(_TAKEN if base == "Object" else ("whole",))
-        for each in chosen:
-            below = frozenset(p[1:] for p in paths if p[0] == each)
-            self.found |= {(*path, each)}
-            top = base == "Object" and each in ("spec", "status")
-            names.add(python := _python_name(each, names))
-            kind, zero = self._type((*path, each), properties[each], frozenset() if () in below else below)
-            if not top and each not in schema.get("required", ()) and kind != "Any":
+        for wire in property_names:
+            below = frozenset(p[1:] for p in paths if p[0] == wire)
+            self.written_paths |= {(*path, wire)}
+            top = base == "Object" and wire in ("spec", "status")
+            names.add(python := _python_name(wire, names))
+            kind, zero = self._type((*path, wire), properties[wire], frozenset() if () in below else below)
+            if not top and wire not in schema.get("required", ()) and kind != "Any":
                 kind, zero = f"{kind} | None", "None"
-            lines.append(f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == each else each)}")
+            lines.append(f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == wire else wire)}")
         del self._file.classes[name]  # parts before the whole: they are defaults
         self._file.classes[name] = lines if len(lines) > 1 else [*lines, "    pass"]
         return name
@@ -183,14 +187,14 @@ class _Kind:
         kind = self._kind.kind
         names = [called, *(kind + "".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))]
         names = [name for name in names if name.isidentifier()] if path else [kind]
-        free = (name for name in names if name not in (*self._file.classes, *_META))
-        return next(free, names[-1])
+        free_names = (name for name in names if name not in (*self._file.classes, *_META))
+        return next(free_names, names[-1])
 
 
-def _python_name(wire: str, taken: Collection[str]) -> str:
+def _python_name(wire: str, used_names: Collection[str]) -> str:
     name = "_".join(_WORD.findall(wire)).lower()
     name = name if name.isidentifier() else f"field_{name}"
-    while keyword.iskeyword(name) or name in taken:
+    while keyword.iskeyword(name) or name in used_names:
         name += "_"
     return name
 
@@ -204,8 +208,8 @@ def _default(zero: str, wire: str) -> str:
     return f"msgspec.field({', '.join(options)})"
 
 
-def _is_quantity(schema: Schema, given: Schema) -> bool:
-    if reference(given).endswith(".Quantity"):
+def _is_quantity(schema: Schema, field_schema: Schema) -> bool:
+    if reference(field_schema).endswith(".Quantity"):
         return True
     return bool(schema.get("x-kubernetes-int-or-string")) and "KMGTP" in schema.get("pattern", "")
 
@@ -214,7 +218,7 @@ def _without_texts(schema: Any) -> str:
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {k: plain(v) for k, v in value.items() if not (k == "description" and isinstance(v, str))}
-        return [plain(each) for each in value] if isinstance(value, list) else value
+        return [plain(item) for item in value] if isinstance(value, list) else value
 
     return json.dumps(plain(schema), sort_keys=True)
 

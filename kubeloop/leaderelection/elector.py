@@ -90,7 +90,7 @@ class LeaderElector:
         self._renewed_at: float | None = None
         # Invariant: None while the lease is not ours, else when the last renewal that succeeded was sent. Not when it
         # was answered: others may have seen it as early as that.
-        self._free = asyncio.Event()
+        self._freed_event = asyncio.Event()
         self._trouble = ""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
@@ -129,7 +129,7 @@ class LeaderElector:
         watch = asyncio.create_task(self._watch(), name=f"watch of lease {self._lock}")
         try:
             while True:
-                self._free.clear()
+                self._freed_event.clear()
                 await self._attempt(self._config.renew_deadline)
                 if self.is_leader():
                     break
@@ -150,8 +150,8 @@ class LeaderElector:
             if self._clock() < deadline:
                 await self._attempt(deadline - self._clock())
             if self._clock() >= deadline:
-                why = f": {self._trouble}" if self._trouble else ""
-                self._trouble = f"not renewed for {self._config.renew_deadline:g} s{why}"
+                cause = f": {self._trouble}" if self._trouble else ""
+                self._trouble = f"not renewed for {self._config.renew_deadline:g} s{cause}"
                 break
         self._renewed_at = None
         MASTER.labels(str(self._lock)).set(0)
@@ -178,10 +178,10 @@ class LeaderElector:
 
     async def _give_up(self) -> bool:
         """Release what is ours now: a renewal whose answer was lost may be newer than the Lease that was seen."""
-        found = await self._lock.get()
-        if found.spec.holder_identity != self._lock.identity:
+        lease = await self._lock.get()
+        if lease.spec.holder_identity != self._lock.identity:
             return False
-        await self._lock.update(_released(found.spec), found.metadata.resource_version)
+        await self._lock.update(_spec_without_holder(lease.spec), lease.metadata.resource_version)
         return True
 
     async def try_acquire_or_renew(self) -> bool:
@@ -191,50 +191,50 @@ class LeaderElector:
         # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True
-        found = None
+        lease = None
         with contextlib.suppress(NotFound):
-            self._observe(found := await self._lock.get())
+            self._observe(lease := await self._lock.get())
         if self.get_leader() not in ("", self._lock.identity):
             if self._renewed_at is not None:
                 self._renewed_at, self._trouble = None, f"{self.get_leader()} holds it"
                 return False
-            if self._left() > 0:
+            if self._time_left() > 0:
                 return False  # also where the Lease was deleted: its holder may not know yet
-        return await self._write(found)
+        return await self._write(lease)
 
-    async def _write(self, found: Lease | None) -> bool:
-        """Write that it is ours, if it still is as `found` (None: it does not exist); whether it was."""
+    async def _write(self, lease: Lease | None) -> bool:
+        """Writes this candidate into the lease if it is still `lease` (None: absent), and reports whether it was."""
         sent = self._clock()
         try:
-            if found is None:
-                written = await self._lock.create(self._ours(LeaseSpec()))
+            if lease is None:
+                written = await self._lock.create(self._own_spec(LeaseSpec()))
             else:
-                written = await self._lock.update(self._ours(found.spec), found.metadata.resource_version)
+                written = await self._lock.update(self._own_spec(lease.spec), lease.metadata.resource_version)
         except (AlreadyExists, Conflict):
             return False
         except NotFound:
-            if found is None:
+            if lease is None:
                 raise  # it is the namespace that does not exist: no later attempt will do better
             return False
         self._observe(written)
         self._renewed_at = sent
         return True
 
-    def _ours(self, before: LeaseSpec) -> LeaseSpec:
-        now, transitions = rfc3339(time.time(), "microseconds"), before.lease_transitions or 0
-        kept = before.holder_identity == self._lock.identity
+    def _own_spec(self, spec: LeaseSpec) -> LeaseSpec:
+        now, transitions = rfc3339(time.time(), "microseconds"), spec.lease_transitions or 0
+        is_renewal = spec.holder_identity == self._lock.identity
         return LeaseSpec(
             holder_identity=self._lock.identity,
             lease_duration_seconds=math.ceil(self._config.lease_duration),
-            acquire_time=before.acquire_time if kept else now,
+            acquire_time=spec.acquire_time if is_renewal else now,
             renew_time=now,
-            lease_transitions=transitions if kept or not before.acquire_time else transitions + 1,
+            lease_transitions=transitions if is_renewal or not spec.acquire_time else transitions + 1,
         )
 
     def _observe(self, lease: Lease) -> None:
-        before, holder = self._observed, self.get_leader()
+        observed, holder = self._observed, self.get_leader()
         self._observed = lease
-        if before is None or before.spec != lease.spec:
+        if observed is None or observed.spec != lease.spec:
             self._observed_at = self._clock()
         if self.get_leader() not in (holder, ""):
             if self.get_leader() != self._lock.identity:
@@ -245,7 +245,7 @@ class LeaderElector:
         if self._recorder is not None and self._observed is not None:
             self._recorder.event(self._observed, "Normal", "LeaderElection", f"{self._lock.identity} {happened}")
 
-    def _left(self) -> float:
+    def _time_left(self) -> float:
         """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run
         with another one than we do."""
         if not self.get_leader() or self._observed is None:
@@ -269,17 +269,17 @@ class LeaderElector:
     def _failed(self, reason: str) -> None:
         if reason != self._trouble or self._clock() - self._told_at >= _REPEAT:
             self._told_at = self._clock()
-            what = f"lease {self._lock}: not acquired or renewed: {reason}"
-            log.warning("%s", what)
-            self._tell(what)
+            message = f"lease {self._lock}: not acquired or renewed: {reason}"
+            log.warning("%s", message)
+            self._tell(message)
         self._trouble = reason
 
     async def _pause(self) -> None:
         """Until the lease is free, or `retry_period` is over."""
-        left = self._left()
-        period = min(self._config.retry_period, left + _LATER) if left > 0 else self._config.retry_period
+        time_left = self._time_left()
+        period = min(self._config.retry_period, time_left + _LATER) if time_left > 0 else self._config.retry_period
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._free.wait(), period)
+            await asyncio.wait_for(self._freed_event.wait(), period)
 
     async def _watch(self) -> NoReturn:
         """Watches the Lease: releases are seen at once, and renewals when they happen."""
@@ -289,7 +289,7 @@ class LeaderElector:
                     async for lease in leases:
                         self._observe(lease)
                         if not self.get_leader():
-                            self._free.set()
+                            self._freed_event.set()
             except ApiError as err:
                 log.debug("lease %s: not watched: %s", self._lock, err)
             except Exception:
@@ -297,9 +297,9 @@ class LeaderElector:
             await asyncio.sleep(self._config.retry_period)
 
 
-def _released(before: LeaseSpec) -> LeaseSpec:
+def _spec_without_holder(spec: LeaseSpec) -> LeaseSpec:
     """Without a holder: the next candidate takes it at once."""
     now = rfc3339(time.time(), "microseconds")
     return LeaseSpec(
-        lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=before.lease_transitions
+        lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=spec.lease_transitions
     )

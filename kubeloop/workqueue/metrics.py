@@ -35,7 +35,7 @@ class _NamedQueueMetrics(QueueMetrics):
         self.name = name
         self.clock = clock
         self.depth = weakref.WeakMethod(depth)
-        self._added: dict[Hashable, float] = {}
+        self._added_at: dict[Hashable, float] = {}
         self._started: dict[Hashable, float] = {}
         self._adds = ADDS.labels(name)
         self._retries = RETRIES.labels(name)
@@ -44,12 +44,12 @@ class _NamedQueueMetrics(QueueMetrics):
 
     def add(self, item: Hashable) -> None:
         self._adds.inc()
-        self._added.setdefault(item, self.clock())
+        self._added_at.setdefault(item, self.clock())
 
     def get(self, item: Hashable) -> None:
         now = self.clock()
         self._started[item] = now
-        self._queue_duration.observe(now - self._added.pop(item, now))
+        self._queue_duration.observe(now - self._added_at.pop(item, now))
 
     def done(self, item: Hashable) -> None:
         now = self.clock()
@@ -64,7 +64,7 @@ class _NamedQueueMetrics(QueueMetrics):
         return [now - started for started in self._started.values()]
 
 
-_named: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
+_instances: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
 
 
 def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[], int]) -> QueueMetrics:
@@ -72,7 +72,7 @@ def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[],
     if not name:
         return QueueMetrics()
     metrics = _NamedQueueMetrics(name, clock, depth)
-    _named.add(metrics)
+    _instances.add(metrics)
     return metrics
 
 
@@ -92,12 +92,12 @@ def _gauge(name: str, values: Mapping[str, float]) -> Metric:
 
 
 def _by_name() -> dict[str, tuple[int, list[float]]]:
-    found: dict[str, tuple[int, list[float]]] = {}
-    for metrics in list(_named):
+    totals: dict[str, tuple[int, list[float]]] = {}
+    for metrics in list(_instances):
         depth = metrics.depth()
-        waiting, running = found.get(metrics.name, (0, []))
-        found[metrics.name] = (waiting + (depth() if depth else 0), running + metrics.running())
-    return found
+        waiting, running = totals.get(metrics.name, (0, []))
+        totals[metrics.name] = (waiting + (depth() if depth else 0), running + metrics.running())
+    return totals
 
 
 REGISTRY.register(_Gauges())

@@ -45,14 +45,14 @@ class Queue(Generic[K]):
         self._processing: dict[K, int] = {}
         # Invariant: the items that a worker has, with the priority they were handed out with.
         self._lines: dict[int, deque[K]] = {}
-        # Invariant: the items that wait, in order, by the priority that `_dirty` says, and what `_left` says. No line
-        # is empty: there are as many as priorities in use, two mostly.
-        self._left: Counter[tuple[int, K]] = Counter()
+        # Invariant: the items that wait, in order, by the priority that `_dirty` says, and the entries that
+        # `_stale_entries` counts. No line is empty: there are as many as priorities in use, two mostly.
+        self._stale_entries: Counter[tuple[int, K]] = Counter()
         # Invariant: how many of an item's entries in a line, the first ones, no longer count: taking one out of the
         # middle would cost O(n). There are never many more of them than of the others.
-        self._left_in_all = 0
+        self._stale_total = 0
         # Invariant: their sum.
-        self._held: set[K] = set()
+        self._postponed: set[K] = set()
         # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
         self._getters: deque[asyncio.Future[None]] = deque()
         self._drainers: deque[asyncio.Future[None]] = deque()
@@ -65,7 +65,7 @@ class Queue(Generic[K]):
         """The number of items that a worker can take now, without those that were added again during their
         processing.
         """
-        return sum(map(len, self._lines.values())) - self._left_in_all
+        return sum(map(len, self._lines.values())) - self._stale_total
 
     def _depth(self) -> int:
         """Returns the number of items that need processing, as client-go counts them: those that were added again
@@ -80,17 +80,17 @@ class Queue(Generic[K]):
         to the end of that priority."""
         if self._shutting_down:
             return
-        if self._held and item in self._held:
-            self._raise_held(item, priority)
+        if self._postponed and item in self._postponed:
+            self._raise_postponed(item, priority)
             return
-        known = self._dirty.get(item)
-        if known is None:
+        old_priority = self._dirty.get(item)
+        if old_priority is None:
             self._metrics.add(item)
-        elif known >= priority:
+        elif old_priority >= priority:
             return
         if item not in self._processing:
-            if known is not None:
-                self._leave(item, known)
+            if old_priority is not None:
+                self._leave(item, old_priority)
             self._push(item, priority)
         self._dirty[item] = priority
 
@@ -108,7 +108,7 @@ class Queue(Generic[K]):
             item = line.popleft()
             if not line:
                 del lines[priority]
-            if not self._left or not self._has_left(item, priority):
+            if not self._stale_entries or not self._take_stale_entry(item, priority):
                 break
         self._processing[item] = self._dirty.pop(item)
         self._metrics.get(item)
@@ -157,30 +157,30 @@ class Queue(Generic[K]):
 
     def _leave(self, item: K, priority: int) -> None:
         """The item, which waits with this priority, waits no more."""
-        self._left[priority, item] += 1
-        self._left_in_all += 1
-        if self._left_in_all > len(self) + LEFTOVERS:
-            self._drop_left()
+        self._stale_entries[priority, item] += 1
+        self._stale_total += 1
+        if self._stale_total > len(self) + LEFTOVERS:
+            self._drop_stale_entries()
 
-    def _has_left(self, item: K, priority: int) -> bool:
-        """Reports whether the item's first entry no longer counts, and drops it then."""
-        entries = self._left.pop((priority, item), 0)
+    def _take_stale_entry(self, item: K, priority: int) -> bool:
+        """Takes a stale entry of the item, and reports whether there was one."""
+        entries = self._stale_entries.pop((priority, item), 0)
         if not entries:
             return False
         if entries > 1:
-            self._left[priority, item] = entries - 1
-        self._left_in_all -= 1
+            self._stale_entries[priority, item] = entries - 1
+        self._stale_total -= 1
         return True
 
-    def _drop_left(self) -> None:
+    def _drop_stale_entries(self) -> None:
         for priority, line in list(self._lines.items()):
-            counting = [item for item in line if not self._has_left(item, priority)]
+            counting = [item for item in line if not self._take_stale_entry(item, priority)]
             del self._lines[priority]
             if counting:
                 self._lines[priority] = deque(counting)
 
-    def _raise_held(self, item: K, priority: int) -> None:
-        """Note the higher priority of an item that is held."""
+    def _raise_postponed(self, item: K, priority: int) -> None:
+        """Notes the higher priority of an item that is postponed."""
         raise NotImplementedError
 
     async def _wait_for_item(self) -> None:

@@ -43,18 +43,18 @@ class DelayingQueue(Queue[K]):
         What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop."""
         if self._shutting_down:
             return
-        known = self._due.get(item)
+        old_due = self._due.get(item)
         when = asyncio.get_running_loop().time() + seconds
-        if known is not None:
-            priority = max(priority, known.priority)
-            when = max(when, known.when) if item in self._held else when
+        if old_due is not None:
+            priority = max(priority, old_due.priority)
+            when = max(when, old_due.when) if item in self._postponed else when
         waiting = self._dirty.pop(item, None)
         if waiting is not None:
             if item not in self._processing:
                 self._leave(item, waiting)
             priority = max(priority, waiting)
         self._metrics.retry()
-        self._held.add(item)
+        self._postponed.add(item)
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
     def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
@@ -69,11 +69,11 @@ class DelayingQueue(Queue[K]):
             self.add(item, priority)
             return
         when = asyncio.get_running_loop().time() + seconds
-        known = self._due.get(item)
-        if known is not None:
-            when = known.when if item in self._held else min(when, known.when)
-            priority = max(priority, known.priority)
-            if (when, priority) == (known.when, known.priority):
+        old_due = self._due.get(item)
+        if old_due is not None:
+            when = old_due.when if item in self._postponed else min(when, old_due.when)
+            priority = max(priority, old_due.priority)
+            if (when, priority) == (old_due.when, old_due.priority):
                 return
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
@@ -82,10 +82,10 @@ class DelayingQueue(Queue[K]):
         super().shut_down()
         self._due.clear()
         self._due_heap.clear()
-        self._held.clear()
+        self._postponed.clear()
         self._set_timer()
 
-    def _raise_held(self, item: K, priority: int) -> None:
+    def _raise_postponed(self, item: K, priority: int) -> None:
         due = self._due[item]
         if priority > due.priority:
             self._put_off(item, due._replace(priority=priority))
@@ -99,14 +99,14 @@ class DelayingQueue(Queue[K]):
         self._set_timer()
 
     def _set_timer(self) -> None:
-        first = self._due_heap[0][0].when if self._due_heap else None
+        first_due = self._due_heap[0][0].when if self._due_heap else None
         if self._timer is not None:
-            if self._timer.when() == first:
+            if self._timer.when() == first_due:
                 return
             self._timer.cancel()
             self._timer = None
-        if first is not None:
-            self._timer = asyncio.get_running_loop().call_at(first, self._fire, first)
+        if first_due is not None:
+            self._timer = asyncio.get_running_loop().call_at(first_due, self._fire, first_due)
 
     def _fire(self, until: float) -> None:
         """Add what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
@@ -116,7 +116,7 @@ class DelayingQueue(Queue[K]):
             due, item = heapq.heappop(self._due_heap)
             if self._due.get(item) == due:
                 del self._due[item]
-                self._held.discard(item)
+                self._postponed.discard(item)
                 self.add(item, due.priority)
         self._set_timer()
 
