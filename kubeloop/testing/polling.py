@@ -18,12 +18,12 @@ def eventually(
     """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over. Asked ever
     more slowly, for the API server shares its cores with what is waited for."""
     began, pause = time.monotonic(), 0.01
-    while not (found := poll()):
+    while not (result := poll()):
         if time.monotonic() - began > timeout:
-            raise AssertionError(f"not within {timeout:g} s: {found!r}, {why()}")
+            raise AssertionError(f"not within {timeout:g} s: {result!r}, {why()}")
         time.sleep(pause)
         pause = min(0.1, pause * 1.25)
-    return found
+    return result
 
 
 async def until(
@@ -37,11 +37,11 @@ async def until(
     Asked again after `pause` seconds, then ever more slowly up to four times that: what is waited for needs the CPU."""
     deadline, longest = asyncio.get_running_loop().time() + seconds, 4 * pause
     while True:
-        found = condition()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return found
+        result = condition()
+        if inspect.isawaitable(result):
+            result = await result
+        if result:
+            return result
         if asyncio.get_running_loop().time() >= deadline:
             raise AssertionError(f"waited {seconds} s for {what() if callable(what) else what}")
         await asyncio.sleep(pause)

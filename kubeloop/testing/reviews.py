@@ -26,18 +26,18 @@ def admission_request(
 ) -> AdmissionRequest:
     """A request about an object of a kind; `fields` are further ones of AdmissionRequest, in JSON's names
     (`dryRun=True`, `subResource="status"`)."""
-    about: Any = msgspec.to_builtins(new if new is not None else old) or {}
-    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    obj: Any = msgspec.to_builtins(new if new is not None else old) or {}
+    type_meta = {"apiVersion": resource.api_version, "kind": resource.kind}
     request = {
         "uid": str(uuid.uuid4()),
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
-        "name": about.get("metadata", {}).get("name", ""),
-        "namespace": about.get("metadata", {}).get("namespace", ""),
+        "name": obj.get("metadata", {}).get("name", ""),
+        "namespace": obj.get("metadata", {}).get("namespace", ""),
         "operation": operation,
         "userInfo": {"username": username, "groups": ["system:authenticated"]},
-        "object": None if new is None else named | msgspec.to_builtins(new),
-        "oldObject": None if old is None else named | msgspec.to_builtins(old),
+        "object": None if new is None else type_meta | msgspec.to_builtins(new),
+        "oldObject": None if old is None else type_meta | msgspec.to_builtins(old),
         **fields,
     }
     body = msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "request": request})

@@ -30,8 +30,12 @@ _TYPES: dict[type[inspect.Type], str] = {
 
 def crd_schema(definition: Schema, version: str) -> Schema:
     """The schema of a version of a CustomResourceDefinition. Raises KeyError or ValueError where it has none."""
-    (found,) = (each["schema"]["openAPIV3Schema"] for each in definition["spec"]["versions"] if each["name"] == version)
-    schema: Schema = found
+    (version_schema,) = (
+        served_version["schema"]["openAPIV3Schema"]
+        for served_version in definition["spec"]["versions"]
+        if served_version["name"] == version
+    )
+    schema: Schema = version_schema
     return schema
 
 
@@ -58,28 +62,31 @@ class _Comparison:
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
-        self._seen: set[tuple[type, int]] = set()
+        self._compared: set[tuple[type, int]] = set()
 
     def compared(self, path: str, kind: inspect.Type, schema: Schema) -> Iterator[str]:
         schema = resolved(schema, self._definitions)
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-        expected, given = _expected(schema), {_TYPES[type(each)] for each in kinds if type(each) in _TYPES}
-        if expected and given and not expected & given:
-            said, declared = "|".join(sorted(expected)), "|".join(sorted(given))
-            yield f"{path} is declared as {declared}, the schema says {said}"
+        expected, declared_types = (
+            _expected(schema),
+            {_TYPES[type(option)] for option in kinds if type(option) in _TYPES},
+        )
+        if expected and declared_types and not expected & declared_types:
+            schema_types, struct_types = "|".join(sorted(expected)), "|".join(sorted(declared_types))
+            yield f"{path} is declared as {struct_types}, the schema says {schema_types}"
             return
-        for each in kinds:
-            if isinstance(each, inspect.StructType) and schema.get("properties"):
-                yield from self._fields(path, each, schema["properties"])
-            elif isinstance(each, inspect.CollectionType) and "items" in schema:
-                yield from self.compared(f"{path}[]", each.item_type, schema["items"])
-            elif isinstance(each, inspect.DictType) and isinstance(schema.get("additionalProperties"), Mapping):
-                yield from self.compared(f"{path}.*", each.value_type, schema["additionalProperties"])
+        for option in kinds:
+            if isinstance(option, inspect.StructType) and schema.get("properties"):
+                yield from self._fields(path, option, schema["properties"])
+            elif isinstance(option, inspect.CollectionType) and "items" in schema:
+                yield from self.compared(f"{path}[]", option.item_type, schema["items"])
+            elif isinstance(option, inspect.DictType) and isinstance(schema.get("additionalProperties"), Mapping):
+                yield from self.compared(f"{path}.*", option.value_type, schema["additionalProperties"])
 
     def _fields(self, path: str, kind: inspect.StructType, properties: Mapping[str, Schema]) -> Iterator[str]:
-        if (kind.cls, id(properties)) in self._seen:
+        if (kind.cls, id(properties)) in self._compared:
             return
-        self._seen.add((kind.cls, id(properties)))
+        self._compared.add((kind.cls, id(properties)))
         prefix = f"{path}." if path else ""
         whole = issubclass(kind.cls, Struct) and kind.cls.whole
         alike = {name.lower(): name for name in properties}
@@ -100,5 +107,5 @@ def _expected(schema: Schema) -> set[str]:
     if schema.get("x-kubernetes-int-or-string"):
         return {"integer", "string"}
     options = [schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())]
-    found = {option["type"] for option in options if isinstance(option.get("type"), str)}
-    return found | ({"integer"} if "number" in found else set())
+    names = {option["type"] for option in options if isinstance(option.get("type"), str)}
+    return names | ({"integer"} if "number" in names else set())

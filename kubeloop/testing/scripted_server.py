@@ -120,21 +120,21 @@ class ScriptedServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         watching = request.method == "GET" and request.query.get("watch") in ("true", "1")
         verb = WATCH if watching else request.method
-        at = asyncio.get_running_loop().time()
-        seen = Seen(verb, request.path, dict(request.query), request.headers, await request.read(), at)
-        self.requests.append(seen)
+        arrived_at = asyncio.get_running_loop().time()
+        record = Seen(verb, request.path, dict(request.query), request.headers, await request.read(), arrived_at)
+        self.requests.append(record)
         async with self._arrived:
             self._arrived.notify_all()
-        return await self._reply(seen)(request)
+        return await self._reply(record)(request)
 
-    def _reply(self, seen: Seen) -> Reply:
-        route = (seen.verb, seen.path)
+    def _reply(self, request: Seen) -> Reply:
+        route = (request.verb, request.path)
         if self._scripts[route]:
             return self._scripts[route].popleft()
         if route in self._always:
             return self._always[route]
-        self.unscripted.append(seen)
-        return watch(hang()) if seen.verb == WATCH else status(404, "NotFound", "nothing is scripted for this")
+        self.unscripted.append(request)
+        return watch(hang()) if request.verb == WATCH else status(404, "NotFound", "nothing is scripted for this")
 
 
 # Replies
@@ -159,7 +159,9 @@ def resources(api_version: str, *plurals: str) -> Reply:
 
 def groups(*api_versions: str) -> Reply:
     """Discovery of the groups: an APIGroupList."""
-    listed = [{"name": each.split("/")[0], "versions": [{"groupVersion": each}]} for each in api_versions]
+    listed = [
+        {"name": api_version.split("/")[0], "versions": [{"groupVersion": api_version}]} for api_version in api_versions
+    ]
     return body({"kind": "APIGroupList", "apiVersion": "v1", "groups": listed})
 
 

@@ -65,8 +65,8 @@ def ensure_binaries(
 ) -> Binaries:
     """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise. `release`
     is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it."""
-    found = _ensure(progress or Progress(), environ, components_of(release, environ))
-    return Binaries(found["etcd"], found["kube-apiserver"], found["kube-controller-manager"], found["kwok"])
+    binaries = _ensure(progress or Progress(), environ, components_of(release, environ))
+    return Binaries(binaries["etcd"], binaries["kube-apiserver"], binaries["kube-controller-manager"], binaries["kwok"])
 
 
 def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
@@ -87,60 +87,60 @@ def components_of(release: str = "", environ: Mapping[str, str] = os.environ) ->
 
 
 def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
-    asked = release or environ.get("KUBELOOP_KUBERNETES", "")
-    if not asked:
+    requested = release or environ.get("KUBELOOP_KUBERNETES", "")
+    if not requested:
         assets = environ.get("KUBEBUILDER_ASSETS", "")
-        found = said_version(Path(assets) / "kube-apiserver") if assets else ""
-        return kubernetes(found or KUBERNETES_DEFAULT)
-    minor = minor_release(asked)
+        version = reported_version(Path(assets) / "kube-apiserver") if assets else ""
+        return kubernetes(version or KUBERNETES_DEFAULT)
+    minor = minor_release(requested)
     pinned = KUBERNETES.get(minor, "")
-    if not pinned or asked.removeprefix("v") not in (minor, pinned.removeprefix("v")):
-        raise UnknownRelease(f"there is no Kubernetes {asked} here: choose one of {', '.join(KUBERNETES)}")
-    return kubernetes(asked)
+    if not pinned or requested.removeprefix("v") not in (minor, pinned.removeprefix("v")):
+        raise UnknownRelease(f"there is no Kubernetes {requested} here: choose one of {', '.join(KUBERNETES)}")
+    return kubernetes(requested)
 
 
 def _ensure(progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]) -> dict[str, Path]:
-    found = find_binaries(environ, components)
-    unfinished = [c for c in components if c.packages.keys() - found]
+    binaries = find_binaries(environ, components)
+    unfinished = [c for c in components if c.packages.keys() - binaries]
     sources = release_sources(unfinished, environ, progress) if unfinished else {}
     for component in unfinished:
-        found |= _complete(component, component.packages.keys() - found, sources, environ, progress)
-    return found
+        binaries |= _complete(component, component.packages.keys() - binaries, sources, environ, progress)
+    return binaries
 
 
 def find_binaries(
     environ: Mapping[str, str] = os.environ, components: tuple[Component, ...] | None = None
 ) -> dict[str, Path]:
     """The binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
-    found: dict[str, Path] = {}
+    binaries: dict[str, Path] = {}
     assets = environ.get("KUBEBUILDER_ASSETS", "")
     for component in components or components_of(environ=environ):
         for name in component.packages:
             if assets and _fits(Path(assets) / name, component):
-                found[name] = (Path(assets) / name).absolute()
+                binaries[name] = (Path(assets) / name).absolute()
             elif is_executable(cached := cache_folder(component, environ) / name):
-                found[name] = cached.absolute()
-    return found
+                binaries[name] = cached.absolute()
+    return binaries
 
 
 def _fits(binary: Path, component: Component) -> bool:
     """May this binary of `$KUBEBUILDER_ASSETS` run as the component's? Of Kubernetes, only one of the same release."""
     if component.name != "kubernetes":
         return is_executable(binary)
-    return minor_release(said_version(binary)) == minor_release(component.version)
+    return minor_release(reported_version(binary)) == minor_release(component.version)
 
 
-def said_version(binary: Path) -> str:
+def reported_version(binary: Path) -> str:
     """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it cannot be run or prints something
     else.
     """
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    match = _VERSION.search(said)
+    match = _VERSION.search(output)
     return f"v{match[1]}" if match else ""
 
 
@@ -196,9 +196,9 @@ def _complete(
         # Asked again under the lock: the process that held it may have made them.
         for name, path in paths.items():
             if not is_executable(path):
-                made = make(name, scratch)
-                made.chmod(0o755)
-                made.replace(path)
+                binary = make(name, scratch)
+                binary.chmod(0o755)
+                binary.replace(path)
     return paths
 
 

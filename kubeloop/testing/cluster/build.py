@@ -123,8 +123,8 @@ def _run(
             for line in process.stdout or ():
                 output.write(line)
                 packages += 0 if line.startswith(("go:", "#", " ")) else 1
-                elapsed, last = time.monotonic() - began, line.strip()[:60]
-                progress.tick(f"{name}: {elapsed:.0f} s, {packages} packages compiled, {last}")
+                elapsed, last_line = time.monotonic() - began, line.strip()[:60]
+                progress.tick(f"{name}: {elapsed:.0f} s, {packages} packages compiled, {last_line}")
         except BaseException:
             process.kill()
             raise
@@ -134,8 +134,8 @@ def _run(
 
 def _advice(name: str, status: int, output: IO[str], log: Path) -> str:
     output.seek(0)
-    told = [line.strip() for line in output if line.strip() and not line.startswith("go: downloading")]
-    reason = told[-1] if told else f"exit status {status}"
+    lines = [line.strip() for line in output if line.strip() and not line.startswith("go: downloading")]
+    reason = lines[-1] if lines else f"exit status {status}"
     return (
         f"{name} could not be built ({reason}): check that the Go module proxy (GOPROXY) can be reached and that the "
         f"disk has 6 GB free, or set KUBEBUILDER_ASSETS to a folder with the binaries; the whole output is in {log}"

@@ -19,7 +19,7 @@ from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
-from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, said_version
+from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, reported_version
 from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, fake_node, node_names, prepare
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.guard import Guard
@@ -131,11 +131,11 @@ def status(directory: Path) -> Status:
         process = processes.find(paths.directory, name)
         pids[name] = process.pid if process.alive() else 0
     try:
-        known: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
+        description: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
     except (OSError, ValueError):
         return Status(str(paths.directory), False, processes=pids)
     ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
-    return Status(str(paths.directory), ready, known["url"], str(paths.kubeconfig), pids, known["versions"])
+    return Status(str(paths.directory), ready, description["url"], str(paths.kubeconfig), pids, description["versions"])
 
 
 class EmbeddedCluster:
@@ -145,17 +145,17 @@ class EmbeddedCluster:
     def __init__(
         self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
     ) -> None:
-        self._given = directory
+        self._directory = directory
         self._options = options or Options()
         self._progress = progress or Progress()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            if (directory := self._given) is None:
+            if (directory := self._directory) is None:
                 temporary = tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)
                 directory = Path(stack.enter_context(temporary))
-            stack.enter_context(Guard(directory, remove=self._given is None))
+            stack.enter_context(Guard(directory, remove=self._directory is None))
             stack.callback(down, directory)
             cluster = _up(directory, self._options, self._progress)
             self._stack = stack.pop_all()
@@ -241,17 +241,17 @@ def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) 
 
 def _versions(binaries: Binaries, options: Options) -> dict[str, str]:
     running = {"etcd": binaries.etcd, **({"kwok": binaries.kwok} if options.kwok else {})}
-    return {name: said_version(binary) for name, binary in running.items()}
+    return {name: reported_version(binary) for name, binary in running.items()}
 
 
 def _down(paths: Paths) -> list[str]:
     # Programs first, while there is a server to write to. The servers' data goes with them: nothing to save.
     programs = [name for name in processes.names(paths.directory) if name not in SERVERS]
-    ended = processes.stop(paths.directory, programs, grace=_PROGRAM_GRACE)
-    ended += processes.stop(paths.directory)
+    stopped = processes.stop(paths.directory, programs, grace=_PROGRAM_GRACE)
+    stopped += processes.stop(paths.directory)
     for path in paths.scratch:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    return ended
+    return stopped

@@ -73,10 +73,10 @@ def _issue(
     """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
     `group` (organization)."""
     # A critical list of alternative names that is empty is not taken by Go.
-    made = authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
+    certificate = authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
     pair = _pair(folder, file_name)
-    write_private(pair.certificate, made.cert_chain_pems[0].bytes())
-    write_private(pair.key, made.private_key_pem.bytes())
+    write_private(pair.certificate, certificate.cert_chain_pems[0].bytes())
+    write_private(pair.key, certificate.private_key_pem.bytes())
     return pair
 
 
@@ -126,7 +126,7 @@ class ControlPlane:
         return Command("etcd", argv, _GO_TUNING)
 
     def kube_apiserver(self) -> Command:
-        own, of_etcd, accounts = map(self._keys, ("kube-apiserver", "etcd-client", _ACCOUNTS))
+        serving, etcd_client, accounts = map(self._keys, ("kube-apiserver", "etcd-client", _ACCOUNTS))
         argv = [
             str(self.binaries.kube_apiserver),
             f"--bind-address={_LOOPBACK}",
@@ -134,13 +134,13 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             # An Endpoints object may not hold a loopback address: the reconciler would only log errors.
             "--endpoint-reconciler-type=none",
-            f"--tls-cert-file={own.certificate}",
-            f"--tls-private-key-file={own.key}",
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
             f"--client-ca-file={self.paths.authority}",
             f"--etcd-servers=https://{_LOOPBACK}:{self.etcd_port}",
             f"--etcd-cafile={self.paths.authority}",
-            f"--etcd-certfile={of_etcd.certificate}",
-            f"--etcd-keyfile={of_etcd.key}",
+            f"--etcd-certfile={etcd_client.certificate}",
+            f"--etcd-keyfile={etcd_client.key}",
             "--etcd-count-metric-poll-period=0",
             "--authorization-mode=RBAC",
             # It taints every new node as not ready, and waits for the node controller, which does not run here.

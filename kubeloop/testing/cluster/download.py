@@ -86,12 +86,12 @@ def artifacts_of(component: Component, environ: Mapping[str, str]) -> dict[str, 
     release, version = _RELEASES[component.name], component.version
     base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or release.base).rstrip("/")
     words = {"version": version, "number": version.removeprefix("v"), "os": go_operating_system()}
-    found = {}
+    artifacts = {}
     for name in component.packages:
         file, checksums, member = (part.format(name=name, arch=go_architecture(), **words) for part in release[1:])
         url = f"{base}/{file}"
-        found[name] = Artifact(url, f"{url.rpartition('/')[0]}/{checksums}", member)
-    return found
+        artifacts[name] = Artifact(url, f"{url.rpartition('/')[0]}/{checksums}", member)
+    return artifacts
 
 
 def release_sources(
@@ -133,7 +133,7 @@ def fetch(name: str, artifact: Artifact, scratch: Path, progress: Progress) -> P
     """Download binary `name` into `scratch` and return its path. DownloadError otherwise."""
     progress.step(f"{name}: downloading {artifact.url}")
     archive = scratch / (name + ".download")
-    digest = _save(artifact.url, archive, lambda done: progress.tick(f"{name}: {done / 1e6:.0f} MB"))
+    digest = _save(artifact.url, archive, lambda size: progress.tick(f"{name}: {size / 1e6:.0f} MB"))
     if digest != artifact.checksum:
         raise DownloadError(f"{artifact.url} has SHA-256 {digest}, its publisher names {artifact.checksum}")
     if not artifact.member:
@@ -166,14 +166,14 @@ def _ask(urls: set[str], timeout: float) -> dict[str, str]:
 
 def _save(url: str, target: Path, report: Callable[[int], None]) -> str:
     """Stream `url` into `target`; the SHA-256 of what arrived."""
-    digest, done = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     try:
         with urllib.request.urlopen(url, timeout=STALL_TIMEOUT) as response, target.open("wb") as file:
             while chunk := response.read(_CHUNK):
                 file.write(chunk)
                 digest.update(chunk)
-                done += len(chunk)
-                report(done)
+                size += len(chunk)
+                report(size)
             if response.length:
                 raise DownloadError(f"{url} ended {response.length} bytes early")
     except (OSError, http.client.HTTPException) as error:

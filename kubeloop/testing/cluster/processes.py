@@ -48,8 +48,8 @@ class Process:
 
     def alive(self) -> bool:
         """Does exactly this process still run? A zombie has ended, a stranger with its pid is not it."""
-        running, found = _look_at(self.pid)
-        if not found or found != self.identity:
+        running, identity = _look_at(self.pid)
+        if not identity or identity != self.identity:
             return False
         if running:
             return True
@@ -114,12 +114,12 @@ def names(directory: Path) -> list[str]:
     return sorted({file.stem for file in files if file.suffix in (".json", ".pid")})
 
 
-def check(directory: Path, wanted: Iterable[str]) -> None:
+def check(directory: Path, required: Iterable[str]) -> None:
     """ClusterError when one of the processes does not run."""
-    for name in wanted:
+    for name in required:
         if not find(directory, name).alive():
-            said = last_log_line(directory, name) or "no message"
-            raise ClusterError(f"{name} exited unexpectedly: {said}")
+            last_line = last_log_line(directory, name) or "no message"
+            raise ClusterError(f"{name} exited unexpectedly: {last_line}")
 
 
 def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
@@ -147,16 +147,16 @@ def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0
     """End the recorded processes (all, unless told which), and forget them; the names of those that ran. SIGTERM and up
     to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
     folder = directory / "processes"
-    wanted = names(directory) if only is None else list(only)
-    for name in wanted:
+    chosen_names = names(directory) if only is None else list(only)
+    for name in chosen_names:
         (folder / f"{name}.json").unlink(missing_ok=True)
-    running = [process for name in wanted if (process := find(directory, name)).alive()]
+    running = [process for name in chosen_names if (process := find(directory, name)).alive()]
     survivors = _end(running, signal.SIGTERM, grace) if grace else running
     survivors = _end(survivors, signal.SIGKILL, _KILL_TIMEOUT)
     if survivors:
         listing = ", ".join(f"{process.name} ({process.pid})" for process in survivors)
         raise ClusterError(f"these processes do not exit: {listing}")
-    for name in wanted:
+    for name in chosen_names:
         (folder / f"{name}.pid").unlink(missing_ok=True)
     _wait_reaped(running)
     return [process.name for process in running]

@@ -36,21 +36,21 @@ class Patience:
         """Adds a process whose end is the end of the wait."""
         self._watched.append(process)
 
-    async def until(self, what: str, done: Callable[[], Awaitable[bool]]) -> None:
-        """Poll `done`. StartError names the process that ended, or `what` did not happen in time."""
-        while not await done():
+    async def until(self, problem: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Polls `condition`. Raises StartError with the process that ended, or with `problem` when the time is over."""
+        while not await condition():
             self.check()
             if time.monotonic() > self._deadline:
                 logs = self._watched[0].log.parent
-                raise StartError(f"{what} after {self._timeout:.0f} s: see the logs in {logs}")
+                raise StartError(f"{problem} after {self._timeout:.0f} s: see the logs in {logs}")
             await asyncio.sleep(_POLL)
 
     def check(self) -> None:
         """StartError if one of the watched processes has ended."""
         for process in self._watched:
             if not process.alive():
-                last = last_log_line(process.directory, process.name) or "no message"
-                raise StartError(f"{process.name} ended while starting: {last} (whole log: {process.log})")
+                last_line = last_log_line(process.directory, process.name) or "no message"
+                raise StartError(f"{process.name} ended while starting: {last_line} (whole log: {process.log})")
 
 
 async def listens(address: tuple[str, int]) -> bool:
@@ -95,14 +95,14 @@ async def crds_served(client: Client, definitions: Iterable[Mapping[str, Any]]) 
         spec = definition["spec"]
         for version in spec["versions"]:
             path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
-            if not await _found(client, path, {"limit": "1"}):
+            if not await _exists(client, path, {"limit": "1"}):
                 return False
     return True
 
 
 async def controllers_work(client: Client) -> bool:
     """Has the service-account controller been round? It and the quota controller start together."""
-    return await _found(client, "/api/v1/namespaces/default/serviceaccounts/default")
+    return await _exists(client, "/api/v1/namespaces/default/serviceaccounts/default")
 
 
 async def nodes_ready(client: Client, names: Iterable[str]) -> bool:
@@ -110,7 +110,7 @@ async def nodes_ready(client: Client, names: Iterable[str]) -> bool:
     return {n.name for n in nodes if condition_is_true(n.status.conditions, "Ready")}.issuperset(names)
 
 
-async def _found(client: Client, path: str, params: Mapping[str, str] | None = None) -> bool:
+async def _exists(client: Client, path: str, params: Mapping[str, str] | None = None) -> bool:
     try:
         await client.transport.request("GET", path, params=params)
     except STATUS_404:

@@ -29,45 +29,48 @@ _ABSENT = object()
 def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force: bool) -> tuple[Raw, Managers]:
     """`current` with what `manager` wants now, without what it wanted before; and who wants what then. Raises Conflict
     where another has set a field otherwise, unless `force` is given."""
-    have, wanted = dict(_fields(current)), dict(_fields(body))
+    current_fields, desired = dict(_fields(current)), dict(_fields(body))
     if current and not managers:
-        managers = {BEFORE: have}
-    mine, others = managers.get(manager, {}), {name: held for name, held in managers.items() if name != manager}
+        managers = {BEFORE: current_fields}
+    mine, other_managers = (
+        managers.get(manager, {}),
+        {name: fields for name, fields in managers.items() if name != manager},
+    )
     if not force:
-        _check_conflicts(have, wanted, mine, others)
+        _check_conflicts(current_fields, desired, mine, other_managers)
     dropped = [
         path
         for path, value in mine.items()
-        if path not in wanted and have.get(path, _ABSENT) == value
-        if not any(held.get(path, _ABSENT) == value for held in others.values())
+        if path not in desired and current_fields.get(path, _ABSENT) == value
+        if not any(fields.get(path, _ABSENT) == value for fields in other_managers.values())
     ]
     new = copy.deepcopy(current)
     for path in dropped:
         _remove(new, path)
-    for path, value in wanted.items():
+    for path, value in desired.items():
         _set(new, path, value)
-    left = {
-        name: {path: value for path, value in held.items() if wanted.get(path, value) == value}
-        for name, held in others.items()
+    remaining = {
+        name: {path: value for path, value in fields.items() if desired.get(path, value) == value}
+        for name, fields in other_managers.items()
     }
-    return new, {**left, manager: wanted}
+    return new, {**remaining, manager: desired}
 
 
-def _check_conflicts(have: Fields, wanted: Fields, mine: Fields, others: Managers) -> None:
-    found: dict[str, list[str]] = {}
-    for path, value in wanted.items():
+def _check_conflicts(have: Fields, desired: Fields, mine: Fields, other_managers: Managers) -> None:
+    conflicts: dict[str, list[str]] = {}
+    for path, value in desired.items():
         now = have.get(path, _ABSENT)
         if now is _ABSENT or now == value or value == {}:
             continue
-        holders = [name for name, held in others.items() if held.get(path, _ABSENT) == now]
+        holders = [name for name, fields in other_managers.items() if fields.get(path, _ABSENT) == now]
         if not holders and mine.get(path, _ABSENT) != now:
             holders = ["unknown"]  # written meanwhile by an update or patch
         for name in holders:
-            found.setdefault(name, []).append("." + ".".join(path))
-    if found:
-        number = sum(map(len, found.values()))
-        said = "; ".join(f'conflict with "{name}": {", ".join(paths)}' for name, paths in found.items())
-        raise Conflict(f"Apply failed with {number} conflict{'s' * (number > 1)}: {said}")
+            conflicts.setdefault(name, []).append("." + ".".join(path))
+    if conflicts:
+        number = sum(map(len, conflicts.values()))
+        details = "; ".join(f'conflict with "{name}": {", ".join(paths)}' for name, paths in conflicts.items())
+        raise Conflict(f"Apply failed with {number} conflict{'s' * (number > 1)}: {details}")
 
 
 def _fields(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -77,8 +80,8 @@ def _fields(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         for item in value or ():
             yield (*path, _item_key(item)), item
     elif isinstance(value, Mapping) and (value or not path):
-        for name, held in value.items():
-            yield from _fields(held, (*path, name))
+        for name, child in value.items():
+            yield from _fields(child, (*path, name))
     elif value is not None:
         yield path, value
 

@@ -54,25 +54,25 @@ def check_identity(resource: Resource[Any], metadata: Mapping[str, Any], was: Ma
     if metadata.get("namespace", was.get("namespace")) != was.get("namespace"):
         raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
     if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
-        why = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(resource, was["name"], why)
+        reason = "the object has been modified; please apply your changes to the latest version and try again"
+        raise conflict(resource, was["name"], reason)
     for field in ("uid", "deletionTimestamp"):
         if metadata.get(field) not in (None, "", was.get(field)):
             problem = f'metadata.{field}: Invalid value: "{metadata[field]}": field is immutable'
             _refuse(resource, was["name"], problem)
 
 
-def conflict(resource: Resource[Any], name: str, why: str) -> Conflict:
+def conflict(resource: Resource[Any], name: str, reason: str) -> Conflict:
     """The API server's."""
-    return Conflict(f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {why}')
+    return Conflict(f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {reason}')
 
 
-def check_metadata(resource: Resource[Any], metadata: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def check_metadata(resource: Resource[Any], metadata: Mapping[str, Any], old: Mapping[str, Any]) -> None:
     """Raises Invalid for what is new in metadata and not allowed there."""
     for problem in (
-        *_labels(_new(metadata, before, "labels")),
-        *_annotations(metadata.get("annotations") or {}, _new(metadata, before, "annotations")),
-        *_finalizers(resource, set(metadata.get("finalizers") or ()) - set(before.get("finalizers") or ())),
+        *_labels(_new(metadata, old, "labels")),
+        *_annotations(metadata.get("annotations") or {}, _new(metadata, old, "annotations")),
+        *_finalizers(resource, set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ())),
         *_owners(metadata.get("ownerReferences") or ()),
     ):
         _refuse(resource, metadata.get("name") or "", f"metadata.{problem}")
@@ -114,8 +114,8 @@ def _owners(references: Any) -> Iterator[str]:
         yield "ownerReferences: Invalid value: Only one reference can have Controller set to true"
 
 
-def _new(metadata: Mapping[str, Any], before: Mapping[str, Any], field: str) -> dict[str, Any]:
-    was = before.get(field) or {}
+def _new(metadata: Mapping[str, Any], old: Mapping[str, Any], field: str) -> dict[str, Any]:
+    was = old.get(field) or {}
     return {key: value for key, value in (metadata.get(field) or {}).items() if was.get(key) != value}
 
 

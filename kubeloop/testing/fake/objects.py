@@ -127,7 +127,11 @@ class Objects:
         elif not installed:
             for key in list(self.raw(resource)):
                 self.remove(resource, key)
-            self.resources = [known for known in self.resources if known.path() != resource.path()]
+            self.resources = [
+                installed_resource
+                for installed_resource in self.resources
+                if installed_resource.path() != resource.path()
+            ]
 
     def compact(self) -> None:
         """Forget the changes up to now: a watch that resumes from before gets 410."""
@@ -145,9 +149,9 @@ class Objects:
     # -- for the transport --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def dry_run(self, wanted: bool) -> Iterator[None]:
+    def dry_run(self, enabled: bool) -> Iterator[None]:
         """Nothing is kept meanwhile."""
-        self._dry_run = wanted
+        self._dry_run = enabled
         try:
             yield
         finally:
@@ -160,10 +164,10 @@ class Objects:
         raise errors.NotServed("404 page not found")
 
     def existing(self, resource: Resource[Any], namespace: str, name: str) -> Raw:
-        found = self.raw(resource).get(key_of(namespace, name))
-        if found is None:
+        raw = self.raw(resource).get(key_of(namespace, name))
+        if raw is None:
             raise errors.not_found(resource, name)
-        return found
+        return raw
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
         """Write an object, None to remove it; returns it with its new version."""
@@ -196,16 +200,17 @@ class Objects:
             metadata |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(items) - limit}
             self._pages[metadata["continue"]] = (items[limit:], version)
         # As kube-apiserver: items of its own kinds do not say what they are.
-        shown = items[:limit] if limit else items
+        page_items = items[:limit] if limit else items
         if is_of_kubernetes(resource):
-            shown = [
-                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")} for item in shown
+            page_items = [
+                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
+                for item in page_items
             ]
         return {
             "apiVersion": resource.api_version,
             "kind": f"{resource.kind}List",
             "metadata": metadata,
-            "items": shown,
+            "items": page_items,
         }
 
     async def events(
@@ -213,9 +218,9 @@ class Objects:
     ) -> AsyncGenerator[Raw, None]:
         """A watch: what happened since resourceVersion, then what happens, until `timeoutSeconds` are over."""
         initial = params.get("sendInitialEvents") == "true"
-        asked = params.get("resourceVersion", "")
-        since = int(asked) if asked not in ("", "0") else 0 if not initial else self._version
-        if asked not in ("", "0") and since < self._compacted:
+        version = params.get("resourceVersion", "")
+        since = int(version) if version not in ("", "0") else 0 if not initial else self._version
+        if version not in ("", "0") and since < self._compacted:
             yield _expired(since)
             return
         if not since or initial:
@@ -260,19 +265,19 @@ def _event(change: _Change, matches: Matches) -> Raw | None:
     """Returns the event that a watch with a selector sends: an object that begins or ceases to match comes or goes."""
     if change.new is None:
         return {"type": "DELETED", "object": change.old} if change.old and matches(change.old) else None
-    before, after = change.old is not None and matches(change.old), matches(change.new)
-    if before and not after:
+    matched, is_matching = change.old is not None and matches(change.old), matches(change.new)
+    if matched and not is_matching:
         metadata = {**(change.old or {})["metadata"], "resourceVersion": str(change.version)}
         return {"type": "DELETED", "object": {**(change.old or {}), "metadata": metadata}}
-    if not after:
+    if not is_matching:
         return None
-    return {"type": "MODIFIED" if before else "ADDED", "object": change.new}
+    return {"type": "MODIFIED" if matched else "ADDED", "object": change.new}
 
 
 def _bookmark(resource: Resource[Any], version: int, annotations: Mapping[str, str]) -> Raw:
     metadata = {"resourceVersion": str(version), "creationTimestamp": None, "annotations": dict(annotations)}
-    named = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return {"type": "BOOKMARK", "object": {**named, "metadata": metadata}}
+    type_meta = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {"type": "BOOKMARK", "object": {**type_meta, "metadata": metadata}}
 
 
 def _expired(since: int) -> Raw:

@@ -46,12 +46,12 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
         op, path = operation.get("op"), operation.get("path", "")
         value = copy.deepcopy(operation.get("value"))
         if op in ("move", "copy"):
-            value = copy.deepcopy(_at(document, operation.get("from", "")))
+            value = copy.deepcopy(_resolve(document, operation.get("from", "")))
             if op == "move":
                 document = _changed(document, operation.get("from", ""), "remove", None)
             op = "add"
         if op == "test":
-            if not _holds(document, path, value):
+            if not _test_succeeds(document, path, value):
                 raise _unprocessable()
         elif op in ("add", "replace", "remove"):
             document = _changed(document, path, op, value)
@@ -72,17 +72,17 @@ def label_selector(text: str) -> Matches:
 
 def field_selector(text: str, plural: str) -> Matches:
     """`metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that the kind does not offer."""
-    wanted: list[tuple[list[str], bool, str]] = []
+    terms: list[tuple[list[str], bool, str]] = []
     for part in filter(None, text.split(",")):
-        found = _EQUAL.match(part)
-        if found is None:
+        match = _EQUAL.match(part)
+        if match is None:
             raise BadRequest(f"invalid selector: {part!r}")
-        if found["key"] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
-            raise BadRequest(f"field label not supported: {found['key']}")
-        wanted.append((found["key"].split("."), found["how"] != "!=", found["value"]))
+        if match["key"] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
+            raise BadRequest(f"field label not supported: {match['key']}")
+        terms.append((match["key"].split("."), match["how"] != "!=", match["value"]))
 
     def matches(obj: Raw) -> bool:
-        return all((_field(obj, path) == value) is equal for path, equal, value in wanted)
+        return all((_field(obj, path) == value) is equal for path, equal, value in terms)
 
     return matches
 
@@ -94,15 +94,15 @@ def _field(obj: Raw, path: list[str]) -> str:
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
-def _holds(document: Any, path: str, value: Any) -> bool:
+def _test_succeeds(document: Any, path: str, value: Any) -> bool:
     """Reports whether a test operation holds, as in the API server: null is the value of a missing key."""
     try:
-        return bool(_at(document, path) == value)
+        return bool(_resolve(document, path) == value)
     except PatchConflict:
         return value is None
 
 
-def _at(document: Any, path: str) -> Any:
+def _resolve(document: Any, path: str) -> Any:
     for name in _names(path):
         try:
             document = document[int(name)] if isinstance(document, list) else document[name]
@@ -114,22 +114,22 @@ def _at(document: Any, path: str) -> Any:
 def _changed(document: Any, path: str, op: str, value: Any) -> Any:
     if not path:
         return value
-    *parents, last = _names(path)
-    place = _at(document, "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in parents))
+    *parents, key = _names(path)
+    place = _resolve(document, "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in parents))
     try:
         if isinstance(place, list):
-            _change_list(place, last, op, value)
+            _change_list(place, key, op, value)
         elif op == "remove":
-            del place[last]
+            del place[key]
         else:  # a `replace` of a key that is not there adds it
-            place[last] = value
+            place[key] = value
     except (KeyError, IndexError, ValueError, TypeError):
         raise _unprocessable() from None
     return document
 
 
-def _change_list(place: list[Any], last: str, op: str, value: Any) -> None:
-    index = len(place) if last == "-" else int(last)
+def _change_list(place: list[Any], key: str, op: str, value: Any) -> None:
+    index = len(place) if key == "-" else int(key)
     if op == "add":
         if index > len(place):
             raise IndexError

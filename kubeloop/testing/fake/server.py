@@ -132,16 +132,16 @@ class FakeTransport(Transport):
 
     def _parsed(self, path: str) -> tuple[Resource[Any], str, str, str]:
         """Resource, namespace, name, subresource of a path."""
-        first, *parts = path.strip("/").split("/")
-        group = "" if first == "api" else parts.pop(0)
+        prefix, *parts = path.strip("/").split("/")
+        group = "" if prefix == "api" else parts.pop(0)
         version = parts.pop(0)
         namespace = ""
         if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in ("status", "finalize"):
             namespace, parts = parts[1], parts[2:]
         plural, name, subresource = [*parts, "", ""][:3]
         resource = self._cluster.find(group, version, plural)
-        known = {"status": resource.status_subresource, "eviction": (group, plural) == ("", "pods")}
-        if subresource and not known.get(subresource):
+        subresources = {"status": resource.status_subresource, "eviction": (group, plural) == ("", "pods")}
+        if subresource and not subresources.get(subresource):
             raise errors.NotFound("the server could not find the requested resource")
         return resource, namespace, name, subresource
 
@@ -161,12 +161,12 @@ class FakeTransport(Transport):
         if len(parts) != (2 if parts[0] == "api" else 3):
             return None
         version = "/".join(parts[1:])
-        found = [resource for resource in served if resource.api_version == version]
-        if not found:
+        matching = [resource for resource in served if resource.api_version == version]
+        if not matching:
             raise errors.NotServed("404 page not found")
         kinds = [
             {"name": name, "kind": r.kind, "namespaced": r.namespaced, "verbs": []}
-            for r in found
+            for r in matching
             for name in (r.plural, *[f"{r.plural}/status"] * bool(r.status_subresource))
         ]
         return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
@@ -202,8 +202,8 @@ class FakeTransport(Transport):
         _check_types(resource, raw, errors.BadRequest)
         if key_of(namespace, name) in self._cluster.raw(resource):
             raise errors.AlreadyExists(f'{resource.group_resource} "{name}" already exists')
-        for given in _DELETION:
-            metadata.pop(given, None)
+        for field in _DELETION:
+            metadata.pop(field, None)
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": rfc3339(self._cluster.clock())}
         if resource.group:
             metadata["generation"] = 1
@@ -259,8 +259,8 @@ class FakeTransport(Transport):
             changed |= {"apiVersion": resource.api_version, "kind": resource.kind}
             written = self._create(resource, namespace, changed)
         else:
-            given = body["metadata"].get("resourceVersion")
-            changed["metadata"] |= {"resourceVersion": given} if given else {}
+            version = body["metadata"].get("resourceVersion")
+            changed["metadata"] |= {"resourceVersion": version} if version else {}
             written = self._write(resource, current, changed, subresource)
         if "dryRun" not in options:
             self._cluster.managers[written["metadata"]["uid"]] = managers
@@ -268,22 +268,22 @@ class FakeTransport(Transport):
 
     @staticmethod
     def _check_finalizers(resource: Resource[Any], was: Raw, metadata: Raw) -> None:
-        more = set(metadata.get("finalizers") or ()) - set(was.get("finalizers") or ())
-        if more and was.get("deletionTimestamp"):
+        new_finalizers = set(metadata.get("finalizers") or ()) - set(was.get("finalizers") or ())
+        if new_finalizers and was.get("deletionTimestamp"):
             raise errors.Invalid(
                 f'{resource.kind} "{was["name"]}" is invalid: metadata.finalizers: Forbidden: no new finalizers can be '
-                f"added if the object is being deleted, found new finalizers {sorted(more)}"
+                f"added if the object is being deleted, found new finalizers {sorted(new_finalizers)}"
             )
 
     def _delete(self, resource: Resource[Any], current: Raw, options: Raw) -> Raw:
         metadata = current["metadata"]
         for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-            wanted = (options.get("preconditions") or {}).get(field)
-            if wanted not in (None, metadata[field]):
+            value = (options.get("preconditions") or {}).get(field)
+            if value not in (None, metadata[field]):
                 raise conflict(
                     resource,
                     metadata["name"],
-                    f"Precondition failed: {name} in precondition: {wanted}, {name} in object meta: {metadata[field]}",
+                    f"Precondition failed: {name} in precondition: {value}, {name} in object meta: {metadata[field]}",
                 )
         key = raw_key(current)
         if not metadata.get("finalizers"):

@@ -17,7 +17,7 @@ from kubeloop.testing.cluster.binaries import (
     ensure_binaries,
     ensure_helm,
     find_binaries,
-    said_version,
+    reported_version,
 )
 from kubeloop.testing.cluster.errors import BuildError, ClusterError, UnknownRelease
 from kubeloop.testing.cluster.versions import HELM_COMPONENT, KUBERNETES, KUBERNETES_DEFAULT, KWOK, KWOK_COMPONENT
@@ -111,8 +111,8 @@ def test_what_is_lacking_of_a_release_that_is_not_there_is_one_clear_error(tmp_p
     ],
 )
 def test_the_version_that_a_binary_says(program: str, version: str, tmp_path: Path) -> None:
-    assert said_version(tmp_path / "missing") == ""
-    assert said_version(write_executable(tmp_path / "binary", program)) == version
+    assert reported_version(tmp_path / "missing") == ""
+    assert reported_version(write_executable(tmp_path / "binary", program)) == version
 
 
 def test_on_an_empty_machine_all_are_built_into_the_cache_although_a_build_failed_before(tmp_path: Path) -> None:
