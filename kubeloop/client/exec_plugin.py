@@ -31,7 +31,7 @@ MODES: Final = ("Never", "IfAvailable", "Always")
 
 
 @dataclass(frozen=True)
-class Command:
+class PluginCommand:
     """A kubeconfig's description of a plugin. `env` is added to this process's own; `mode` is one of MODES; `cluster`
     is what the plugin learns of the cluster, None where it does not ask."""
 

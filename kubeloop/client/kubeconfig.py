@@ -18,8 +18,8 @@ from typing import Any, Final
 from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.credentials import CredentialSource, Reread, Static, header_value, read_token
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.exec_plugin import API_VERSIONS, MODES, Command, ExecPlugin
-from kubeloop.client.kubeconfig_file import Cluster, Context, Exec, Kubeconfig, User, decoded, parsed, read
+from kubeloop.client.exec_plugin import API_VERSIONS, MODES, ExecPlugin, PluginCommand
+from kubeloop.client.kubeconfig_file import ClusterEntry, Context, Exec, Kubeconfig, User, decoded, parsed, read
 from kubeloop.client.proxies import environment_proxy, redacted_url, split_url
 from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
@@ -63,7 +63,7 @@ class _Chosen:
             raise ConfigError("no current-context is set: set it, or name a context")
         self._context: Context = _entry(kubeconfig.contexts, "context", name)
         self._cluster_name = self._context.cluster
-        self._cluster: Cluster = _entry(kubeconfig.clusters, "cluster", self._cluster_name)
+        self._cluster: ClusterEntry = _entry(kubeconfig.clusters, "cluster", self._cluster_name)
         self._user_name = self._context.user
         self._user: User = _entry(kubeconfig.users, "user", self._user_name) if self._user_name else User()
 
@@ -136,7 +136,7 @@ def _entry(entries: dict[str, Any], kind: str, name: str) -> Any:
     return entries[name]
 
 
-def _cluster_problems(cluster: Cluster, name: str) -> Iterator[str]:
+def _cluster_problems(cluster: ClusterEntry, name: str) -> Iterator[str]:
     subject = f"cluster {name!r}"
     if not cluster.server:
         yield f"{subject} has no server"
@@ -191,7 +191,7 @@ def _unreadable(folder: str, *files: str) -> Iterator[str]:
             yield f"{file}: {err.strerror}"
 
 
-def _tls(cluster: Cluster, user: User) -> TLSSettings:
+def _tls(cluster: ClusterEntry, user: User) -> TLSSettings:
     with_certificate = user.client_certificate or user.client_certificate_data
     return TLSSettings(
         ca=_part(cluster, "certificate_authority"),
@@ -201,7 +201,7 @@ def _tls(cluster: Cluster, user: User) -> TLSSettings:
     )
 
 
-def _part(entry: Cluster | User, name: str) -> Path | str | None:
+def _part(entry: ClusterEntry | User, name: str) -> Path | str | None:
     """A file by its path, or the content of a data field."""
     if text := getattr(entry, f"{name}_data"):
         return decoded(text, f"{name}_data".replace("_", "-"))
@@ -216,10 +216,10 @@ def _impersonation(user: User) -> Impersonation | None:
     return Impersonation(user.impersonate, tuple(user.as_groups), user.as_uid, extra)
 
 
-def _command(plugin: Exec, folder: str, cluster: Cluster) -> Command:
+def _command(plugin: Exec, folder: str, cluster: ClusterEntry) -> PluginCommand:
     # A path is relative to the file that has it, a name is looked for in PATH; it runs where this program runs.
     command = os.path.join(folder, plugin.command) if os.sep in plugin.command else plugin.command
-    return Command(
+    return PluginCommand(
         api_version=plugin.api_version,
         args=[os.path.normpath(command), *plugin.args],
         env={variable.name: variable.value for variable in plugin.env},
@@ -229,7 +229,7 @@ def _command(plugin: Exec, folder: str, cluster: Cluster) -> Command:
     )
 
 
-def _cluster_info(cluster: Cluster) -> dict[str, Any]:
+def _cluster_info(cluster: ClusterEntry) -> dict[str, Any]:
     """The cluster as a plugin is told of it (clientauthentication/v1)."""
     ca = _part(cluster, "certificate_authority")
     text = ca.read_text(errors="replace") if isinstance(ca, Path) else ca

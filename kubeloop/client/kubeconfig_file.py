@@ -94,7 +94,7 @@ class Extension(msgspec.Struct):
     extension: Any = None
 
 
-class Cluster(msgspec.Struct, rename="kebab"):
+class ClusterEntry(msgspec.Struct, rename="kebab"):
     server: str = ""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
@@ -159,7 +159,7 @@ class Context(msgspec.Struct):
 
 class _NamedCluster(msgspec.Struct):
     name: str = ""
-    cluster: Cluster = msgspec.field(default_factory=Cluster)
+    cluster: ClusterEntry = msgspec.field(default_factory=ClusterEntry)
 
 
 class _NamedUser(msgspec.Struct):
@@ -172,7 +172,7 @@ class _NamedContext(msgspec.Struct):
     context: Context = msgspec.field(default_factory=Context)
 
 
-class _File(msgspec.Struct, rename="kebab"):
+class _KubeconfigFile(msgspec.Struct, rename="kebab"):
     kind: str = ""
     api_version: str = msgspec.field(default="", name="apiVersion")
     current_context: str = ""
@@ -187,7 +187,7 @@ class Kubeconfig(msgspec.Struct):
     """Several files as one: of each name the first entry counts."""
 
     current_context: str = ""
-    clusters: dict[str, Cluster] = {}
+    clusters: dict[str, ClusterEntry] = {}
     users: dict[str, User] = {}
     contexts: dict[str, Context] = {}
 
@@ -223,7 +223,7 @@ def parsed(content: bytes, folder: str) -> Kubeconfig:
     return Kubeconfig(file.current_context, clusters, users, contexts)
 
 
-def _file(text: bytes) -> _File:
+def _file(text: bytes) -> _KubeconfigFile:
     try:
         content = _json(_first_document(text), {})
     except yaml.MarkedYAMLError as err:
@@ -233,11 +233,11 @@ def _file(text: bytes) -> _File:
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         raise ConfigError(f"not valid YAML: {type(err).__name__}: {one_line(getattr(err, 'reason', ''))}") from err
     if content is None:
-        return _File()
+        return _KubeconfigFile()
     if not isinstance(content, dict):
         raise ConfigError("not a kubeconfig: a mapping with clusters, contexts and users is expected")
     try:
-        file = msgspec.convert(without_nulls(_File, content), _File)
+        file = msgspec.convert(without_nulls(_KubeconfigFile, content), _KubeconfigFile)
     except msgspec.ValidationError as err:
         reason, _, path = str(err).partition(" - at ")
         words = re.sub(r"`(\w+)`", lambda match: _TYPES.get(match[1], match[1]), reason).lower()
@@ -273,7 +273,7 @@ def _key(key: Any) -> str:
     return ("false", "true")[key] if isinstance(key, bool) else str(key)
 
 
-E = TypeVar("E", Cluster, User, Context)
+E = TypeVar("E", ClusterEntry, User, Context)
 
 
 def _by_name(section: str, entries: Iterable[tuple[str, E]]) -> dict[str, E]:

@@ -89,7 +89,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Status:
+class ClusterStatus:
     """The status of the cluster in a directory; `processes` maps a name to its pid, 0 when it does not run."""
 
     directory: str
@@ -123,7 +123,7 @@ def down(directory: Path) -> list[str]:
         return _down(paths)
 
 
-def status(directory: Path) -> Status:
+def status(directory: Path) -> ClusterStatus:
     """Returns the processes of the cluster in `directory`, and whether it is ready for use. Never waits for an `up`."""
     paths = Paths(directory.absolute())
     pids = {}
@@ -133,9 +133,11 @@ def status(directory: Path) -> Status:
     try:
         description: dict[str, Any] = json.loads(paths.description.read_text("utf-8"))
     except (OSError, ValueError):
-        return Status(str(paths.directory), False, processes=pids)
+        return ClusterStatus(str(paths.directory), False, processes=pids)
     ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
-    return Status(str(paths.directory), ready, description["url"], str(paths.kubeconfig), pids, description["versions"])
+    return ClusterStatus(
+        str(paths.directory), ready, description["url"], str(paths.kubeconfig), pids, description["versions"]
+    )
 
 
 class EmbeddedCluster:

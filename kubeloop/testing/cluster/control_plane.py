@@ -60,7 +60,7 @@ class Command:
     env: Mapping[str, str]
 
 
-class KeyPair(NamedTuple):
+class KeyPairFiles(NamedTuple):
     """PEM files."""
 
     certificate: Path
@@ -69,7 +69,7 @@ class KeyPair(NamedTuple):
 
 def _issue(
     folder: Path, authority: trustme.CA, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()
-) -> KeyPair:
+) -> KeyPairFiles:
     """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
     `group` (organization)."""
     # A critical list of alternative names that is empty is not taken by Go.
@@ -80,8 +80,8 @@ def _issue(
     return pair
 
 
-def _pair(folder: Path, name: str) -> KeyPair:
-    return KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
+def _pair(folder: Path, name: str) -> KeyPairFiles:
+    return KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ControlPlane:
     def etcd_address(self) -> tuple[str, int]:
         return _LOOPBACK, self.etcd_port
 
-    def _keys(self, name: str) -> KeyPair:
+    def _keys(self, name: str) -> KeyPairFiles:
         return _pair(self.paths.pki, name)
 
     def etcd(self) -> Command:
@@ -254,7 +254,7 @@ def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) 
     return plane
 
 
-def _etcd_tls(prefix: str, keys: KeyPair, authority: Path) -> list[str]:
+def _etcd_tls(prefix: str, keys: KeyPairFiles, authority: Path) -> list[str]:
     return [
         f"--{prefix}cert-file={keys.certificate}",
         f"--{prefix}key-file={keys.key}",
@@ -266,7 +266,7 @@ def _etcd_tls(prefix: str, keys: KeyPair, authority: Path) -> list[str]:
 NAME = "kubeloop-cluster"
 
 
-def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPair) -> None:
+def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPairFiles) -> None:
     """Write `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
     content = {
         "apiVersion": "v1",

@@ -15,7 +15,7 @@ import pytest
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Reread
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.exec_plugin import Command, ExecPlugin
+from kubeloop.client.exec_plugin import ExecPlugin, PluginCommand
 from kubeloop.client.loading import load_config
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "kubeconfig.jsonl.gz"
@@ -77,7 +77,7 @@ async def described(config: ClientConfig, folder: Path) -> dict[str, Any]:
 
 
 def _plugin(source: ExecPlugin, folder: Path) -> dict[str, Any]:
-    command: Command = source._run.__self__  # type: ignore[attr-defined]
+    command: PluginCommand = source._run.__self__  # type: ignore[attr-defined]
     name, *args = command.args
     return {
         "command": os.path.relpath(name, folder) if name.startswith(str(folder.parent)) else name,

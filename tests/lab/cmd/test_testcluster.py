@@ -114,7 +114,7 @@ def test_a_release_that_is_not_there_is_a_wrong_call(
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 0), (False, 1)])
 def test_status_exits_by_readiness(ready: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = cluster.Status(
+    state = cluster.ClusterStatus(
         str(tmp_path), ready, "https://127.0.0.1:1", "/d/kubeconfig", {"etcd": 7, "kwok": 0}, {"kubernetes": "v1.36.3"}
     )
     monkeypatch.setattr(cluster, "status", lambda directory: state)
