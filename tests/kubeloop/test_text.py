@@ -1,4 +1,4 @@
-"""What others wrote reaches a terminal as text alone."""
+"""Texts of others reach a terminal as text alone."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 
 def _wheel(source: Path, scratch: Path) -> Path:
-    """Of a copy of the sources: setuptools leaves its own folders beside them."""
+    """Builds the wheel from a copy of the sources: setuptools leaves its own folders beside them."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
     (made,) = scratch.glob("*.whl")
@@ -130,7 +130,7 @@ def test_its_controller_runs_against_an_api_server(project: Path, cluster: Clust
 
 @pytest.fixture(scope="module")
 def headroom(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
-    """What the product's wheel holds."""
+    """Returns the files of the product's wheel."""
     scratch = tmp_path_factory.mktemp("headroom")
     source = scratch / "rooms"
     source.mkdir()

@@ -22,7 +22,7 @@ def parse(text: str | int | float) -> Quantity:
 
 
 def outcome(text: str) -> dict[str, Any]:
-    """What a vector says of its text, apart from the numbers."""
+    """Returns a vector's statements about its text, apart from the numbers."""
     try:
         quantity = parse(text)
     except QuantityError:
@@ -144,7 +144,9 @@ TEXTS = st.builds(
 
 
 def prints_in_full(quantity: Quantity) -> bool:
-    """From 10^21 on round numbers lose their zeros in print, and binary ones are capped when read."""
+    """Reports whether a quantity prints in full: from 10^21 on round numbers lose their zeros in print, and binary ones
+    are capped when read.
+    """
     bound = INT64 if quantity.format is Format.BINARY_SI else 10**21
     return abs(quantity.nanos) < bound * NANOS
 

@@ -46,8 +46,8 @@ def at(*pods: Pod) -> str:
 
 
 class Recorder:
-    """What it is told: `initial a@1`, `added a@1`, `updated a@1 to a@2`, `deleted a@2`, or `missed a@1` of a deletion
-    whose final state is unknown."""
+    """A handler that records its events: `initial a@1`, `added a@1`, `updated a@1 to a@2`, `deleted a@2`, or `missed
+    a@1` of a deletion whose final state is unknown."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -62,7 +62,7 @@ class Recorder:
         self.events.append(f"{'missed' if final_state_unknown else 'deleted'} {at(obj)}")
 
     def take(self) -> str:
-        """What came since the last take."""
+        """Returns the events since the last call."""
         taken = ", ".join(self.events)
         self.events.clear()
         return taken
@@ -92,7 +92,7 @@ class Run:
         return [f"{seen.verb} {_of(seen.query)}".strip() for seen in self.server.requests if seen.path == PATH]
 
     def times(self) -> list[float]:
-        """When they came."""
+        """Returns the times of the requests."""
         return [seen.at for seen in self.server.requests if seen.path == PATH]
 
     def discoveries(self) -> int:

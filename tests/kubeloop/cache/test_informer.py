@@ -1,4 +1,4 @@
-"""What handlers are told. The reflector's part is played by the test: it calls the sink."""
+"""Notifications of handlers. The test plays the reflector's part: it calls the sink."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def relisted(*pods: Pod) -> Step:
 
 
 class Story(NamedTuple):
-    """What comes for a store with a@1 and b@1; what a handler is told, and what is held then."""
+    """A case: the events for a store with a@1 and b@1, the notifications of a handler, and the content then."""
 
     steps: list[Step]
     told: str

@@ -73,7 +73,7 @@ async def test_a_right_that_is_taken_away_leaves_no_cache_behind_that_nobody_kee
 
 @pytest.mark.parametrize("sign", [modified(sent("a", "400")), bookmark("399")], ids=["an event", "a bookmark"])
 async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: bytes) -> None:
-    """What came after the backup is gone, and no watch will ever say so."""
+    """Changes after the backup are gone, and no watch will ever say so."""
     before = added(sent("a", "900")), added(sent("b", "901")), bookmark("901", initial_events_end=True)
     after = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
     async with running([watch(*before, sign, hang()), watch(*after)]) as run:

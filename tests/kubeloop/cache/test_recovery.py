@@ -1,4 +1,4 @@
-"""What follows the end of a list or watch, as tables."""
+"""The step after the end of a list or watch, as tables."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
 
 
 async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
-    """Where there is no WatchList."""
+    """A server without WatchList is asked by a list."""
     empty, full = listing([], "6"), listing([sent("a", "7")], "8")
     async with running([REFUSED, *[SILENT] * 9], [listing([], "5"), empty, full, full]) as run:
         await asyncio.sleep(75)

@@ -31,7 +31,7 @@ def write(folder: Path, content: Any, name: str = "config") -> str:
 
 
 def data(text: str) -> str:
-    """As the `-data` fields hold it."""
+    """Encodes a text as the `-data` fields hold it."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -64,7 +64,7 @@ class Plugin:
         self.prints(json.dumps(credential))
 
     def prints(self, text: str, code: int = 0, complaint: str = "") -> None:
-        """What it prints and how it exits from now on."""
+        """Sets what the plugin prints and how it exits."""
         (self._folder / "answer").write_text(text)
         (self._folder / "code").write_text(str(code))
         (self._folder / "complaint").write_text(complaint)
@@ -88,7 +88,7 @@ class Plugin:
         return json.loads((self._folder / "info").read_text())
 
     def folder(self) -> str:
-        """Where the last run was."""
+        """Returns the folder of the last run."""
         return (self._folder / "folder").read_text().strip()
 
     def mood(self) -> str:

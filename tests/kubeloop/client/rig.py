@@ -1,4 +1,4 @@
-"""What the client's tests share: a transport and its scripted server, and configurations."""
+"""The rig of the client's tests: a transport and its scripted server, and configurations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rig:
     others: list[Transport] = field(default_factory=list)
 
     def another(self, config: ClientConfig, **options: Any) -> Transport:
-        """One more transport, closed with the rig; it retries without waiting."""
+        """Returns another transport, closed with the rig; it retries without waiting."""
         options.setdefault("retry", RetryPolicy(sleep=self.sleeps))
         self.others.append(Transport(config, **options))
         return self.others[-1]

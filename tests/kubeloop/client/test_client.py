@@ -1,4 +1,4 @@
-"""Who the API server takes us for, and work on many objects."""
+"""The client's identity for the API server, and work on many objects."""
 
 from __future__ import annotations
 

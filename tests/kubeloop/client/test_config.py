@@ -1,4 +1,4 @@
-"""Where the configuration is looked for, what is read, and a pod's own; proxies and TLS contexts."""
+"""The places of the configuration, its content, and a pod's own; proxies and TLS contexts."""
 
 from __future__ import annotations
 

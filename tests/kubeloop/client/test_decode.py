@@ -194,7 +194,7 @@ class Part(Struct):
 
 
 class Untyped(Object):
-    """Of what has no schema it keeps `spec`, and a part of the items of a list."""
+    """A struct with `spec`, which has no schema, and a part of the items of a list."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
     parts: list[Part] | None = None

@@ -30,7 +30,7 @@ NOON = from_rfc3339("2026-01-01T12:00:00Z")
 
 
 class Runs:
-    """What a plugin would do, counted."""
+    """A plugin's runs, counted."""
 
     def __init__(self, **fields: Any) -> None:
         self.count = 0
@@ -147,7 +147,9 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
 
 
 async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, plugin: Plugin) -> None:
-    """As client-go tells it: the authority by its content, the extension as `config`, nothing that is not set."""
+    """The plugin gets what client-go sends: the authority by its content, the extension as `config`, nothing that is
+    not set.
+    """
     pem = Authority().pem
     (tmp_path / "ca.crt").write_text(pem)
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]

@@ -1,4 +1,4 @@
-"""One contract, run on the fake cluster and on a real API server: what a test on the fake shows is true of both."""
+"""The contract of the fake cluster, run on a real API server as well: what a test on the fake shows is true of both."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
     async def created() -> bool:
-        """Not before the namespace has its service account."""
+        """Reports whether the namespace has its service account."""
         with contextlib.suppress(Forbidden):
             return bool(await pods.create(pod, namespace=namespace))
         return False

@@ -17,7 +17,7 @@ OK = body({"ok": True})
 
 
 class Refused(ApiError):
-    """What the guard of these tests raises."""
+    """The error that the guard of these tests raises."""
 
 
 class Guard:

@@ -51,7 +51,7 @@ def load_shape(folder: Path, shape: dict[str, Any]) -> ClientConfig:
 
 
 async def described(config: ClientConfig, folder: Path) -> dict[str, Any]:
-    """As the vectors have it."""
+    """Describes a configuration as the vectors do."""
     plugin, authorization = None, None
     if isinstance(config.credentials, ExecPlugin):
         plugin = _plugin(config.credentials, folder)

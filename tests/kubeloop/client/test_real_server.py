@@ -84,7 +84,7 @@ class ScaleSpec(Struct):
 
 
 class Scale(Object):
-    """Of a ReplicaSet, and what is declared of that here."""
+    """The scale of a ReplicaSet, as far as it is declared here."""
 
     spec: ScaleSpec = ScaleSpec()
 

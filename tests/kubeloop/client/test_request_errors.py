@@ -66,7 +66,7 @@ async def test_an_odd_answer_is_one_line_of_ours(
 
 
 def _chain(error: BaseException | None) -> list[str]:
-    """What a traceback would show."""
+    """Returns the errors that a traceback would show."""
     texts = []
     while error is not None:
         texts.append(f"{error!r} {error}")
@@ -216,7 +216,7 @@ async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, 
 
 
 async def test_a_plugin_whose_token_is_about_to_expire_is_not_run_for_each_request(rig: Rig) -> None:
-    """One that keeps its token to the end gives the same one again."""
+    """A plugin that caches its token to the end gives the same one again."""
     runs = 0
 
     async def run() -> dict[str, Any]:

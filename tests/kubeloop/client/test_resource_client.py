@@ -274,7 +274,7 @@ DISCOVERY: dict[str, tuple[Reply, bool | None]] = {
 async def test_a_definition_that_does_not_say_it_is_asked_for_in_the_discovery(
     case: str, server: ScriptedServer, client: Client
 ) -> None:
-    """None: what cannot be told is left to the server."""
+    """A None, where discovery cannot tell, leaves the decision to the server."""
     reply, has = DISCOVERY[case]
     server.always(GET, VERSION, reply)
     server.always(PATCH, ONE, body(QUOTA))

@@ -45,7 +45,7 @@ TABLE = [
 
 
 async def attempts(error: Exception, *, repeatable: bool) -> int:
-    """How often a call that fails once with `error` is made."""
+    """Returns the number of attempts of a call that fails once with `error`."""
     count = 0
 
     async def call() -> str:
@@ -148,7 +148,7 @@ async def test_a_burst_goes_through_then_one_each_tick() -> None:
 
 
 def test_a_bucket_is_made_before_a_loop_runs() -> None:
-    """As a client is, by a program that runs it later."""
+    """A program may make a client, and with it a bucket, before it runs a loop."""
     assert virtual_time(taken)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
 
 

@@ -1,4 +1,4 @@
-"""One read for all callers that ask while another one is under way."""
+"""Shared reads: all callers that ask while a read is under way share the next one."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Quotas(Kind[ResourceQuota]):
         )
 
     async def start(self, **handlers: Handler[ResourceQuota]) -> None:
-        """With these, by name."""
+        """Starts a controller with these handlers, by name."""
         for name, handler in handlers.items():
             self.controller.on_change(name, handler)
         self.informer.start()

@@ -41,7 +41,7 @@ def retry_after(seconds: float) -> TooManyRequests:
 
 
 def group(*errors: Exception) -> ExceptionGroup[Exception]:
-    """As a TaskGroup raises it."""
+    """Returns a group of errors as a TaskGroup raises it."""
     return ExceptionGroup("unhandled errors in a TaskGroup", errors)
 
 

@@ -1,4 +1,4 @@
-"""Which events enqueue, and with what priority."""
+"""The events that enqueue, and their priorities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pod(version: str = "1", uid: str = "u", **labels: str) -> Pod:
 
 
 def named(obj: Pod) -> list[str]:
-    """What the label `to` says."""
+    """Returns the keys in the label `to`."""
     keys = obj.labels.get("to", obj.key).split()
     if "boom" in keys:
         raise ValueError("boom")
@@ -25,7 +25,7 @@ def named(obj: Pod) -> list[str]:
 
 
 class Enqueued:
-    """What an EnqueueHandler that names the label `to` enqueued."""
+    """The keys that an EnqueueHandler of the label `to` enqueued."""
 
     def __init__(self, reads: Reads[Pod] | None = None) -> None:
         self.keys: list[tuple[str, int]] = []

@@ -49,7 +49,7 @@ class Cluster:
         self.events = self.server.kind(registry.EVENTS)
 
     async def start(self, **handlers: Handler[ResourceQuota]) -> None:
-        """With these for ResourceQuotas, by name."""
+        """Starts controllers with these handlers of ResourceQuotas, by name."""
         for name, handler in handlers.items():
             self.management.resource_quotas.on_change(name, handler)
         await self.management.start()

@@ -106,7 +106,7 @@ def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Sig
 
 
 def test_two_signals_at_once_are_not_one() -> None:
-    """Not where the loop was busy all the time between them."""
+    """A second signal counts even if the loop was busy all the time between the two."""
     program = Program("print('busy', flush=True)\nsys.stdin.readline()\nawait asyncio.sleep(100)")
     program.says("busy")
     program.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What was stopped does not start again in silence; one controller can end while the others go on."""
+"""Stopped controllers do not start again in silence; a single one can end while the others go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Lease on the fake API server, and candidates' connections to it that can be cut off, be slow or refuse."""
+"""A Lease on the fake API server, and candidates' connections to it that can be cut off, be slow or refuse."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Candidate:
         return self
 
     async def kill(self) -> None:
-        """As kill -9 does: nothing is told to anyone."""
+        """Ends the candidate as kill -9 does: it reports nothing to anyone."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
@@ -108,7 +108,7 @@ def two() -> tuple[Race, Candidate, Candidate]:
 
 
 async def alone(seconds: float) -> tuple[Race, Candidate]:
-    """For so long."""
+    """Lets one candidate run alone for so long."""
     race = Race()
     candidate = race.candidate("a").start()
     await race.lasts(seconds)

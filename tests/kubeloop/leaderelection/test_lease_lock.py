@@ -1,4 +1,4 @@
-"""What is asked of the API server about a Lease."""
+"""Requests about a Lease."""
 
 from __future__ import annotations
 

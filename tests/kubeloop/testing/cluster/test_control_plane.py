@@ -1,4 +1,6 @@
-"""What no run on a cluster notices: where the servers listen, whose configuration they read, who can read the keys."""
+"""Properties that no run on a cluster shows: where the servers listen, whose configuration they read, who can read the
+keys.
+"""
 
 from __future__ import annotations
 
