@@ -63,9 +63,14 @@ async def test_every_line_says_what_is_being_handled(capsys: pytest.CaptureFixtu
         LogOptions(log_format=LogFormat.JSON).set_up()
         await handled()
     lines = [line for line in map(json.loads, capsys.readouterr().err.splitlines()) if " of " in line["message"]]
-    said = [(line["message"], line["kind"], line["key"]) for line in lines]
-    assert sorted(said) == [(f"{who} of ns/{n}", "configmaps", f"ns/{n}") for who in ("handler", "task") for n in "ab"]
-    numbers = {line["key"]: {other["reconcile"] for other in lines if other["key"] == line["key"]} for line in lines}
+    records = [(line["message"], line["kind"], line["key"]) for line in lines]
+    assert sorted(records) == [
+        (f"{source} of ns/{n}", "configmaps", f"ns/{n}") for source in ("handler", "task") for n in "ab"
+    ]
+    numbers = {
+        line["key"]: {other_line["reconcile"] for other_line in lines if other_line["key"] == line["key"]}
+        for line in lines
+    }
     (a,), (b,) = numbers["ns/a"], numbers["ns/b"]
     assert a != b, "one number for each call"
 

@@ -26,13 +26,13 @@ RECONCILES = [
 )
 def test_buckets_are_upstreams(metric: Histogram, labels: tuple[str, ...], bounds: list[float]) -> None:
     metric.labels(*labels).observe(0.0)
-    found = {
+    values = {
         float(sample.labels["le"])
         for family in metric.collect()
         for sample in family.samples
         if sample.name.endswith("_bucket")
     }
-    assert sorted(found) == [*bounds, float("inf")]
+    assert sorted(values) == [*bounds, float("inf")]
 
 
 def test_priorities_and_limits_of_events_are_upstreams() -> None:

@@ -25,11 +25,11 @@ def test_what_does_not_print_is_escaped(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["it's", 'say "no"', 'it\'s "both"', "back\\slash'", "\x1b]0;title\x07"])
 def test_a_quotation_ends_where_it_ends(text: str) -> None:
-    found = quoted(text)
-    assert found[0] == found[-1]
-    assert found.isprintable()
-    inner = found[1:-1].replace("\\\\", "").replace(f"\\{found[0]}", "")
-    assert found[0] not in inner
+    result = quoted(text)
+    assert result[0] == result[-1]
+    assert result.isprintable()
+    inner = result[1:-1].replace("\\\\", "").replace(f"\\{result[0]}", "")
+    assert result[0] not in inner
 
 
 def test_a_quotation_is_no_longer_than_it_has_to_be() -> None:

@@ -73,8 +73,8 @@ def _wheel(source: Path, scratch: Path) -> Path:
     """Builds the wheel from a copy of the sources: setuptools leaves its own folders beside them."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", scratch, source], check=True)
-    (made,) = scratch.glob("*.whl")
-    return made
+    (wheel,) = scratch.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +109,23 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
     assert [name for name in names if name.endswith("/LICENSE")] != []
     sources = ROOT / "kubeloop"
     files = {*sources.rglob("*.py"), *GOMOD.rglob("go.*"), sources / "py.typed", sources / "porting.md"}
-    wanted = {str(path.relative_to(ROOT)) for path in files}
-    assert {name for name in wanted if "/build/" not in name} <= names
+    source_names = {str(path.relative_to(ROOT)) for path in files}
+    assert {name for name in source_names if "/build/" not in name} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"kubeloop"}
 
 
 def test_a_project_that_uses_it_passes_mypy_strict(project: Path) -> None:
     interpreter = f"--python-executable={project}/.venv/bin/python"
     command = [sys.executable, "-m", "mypy", "--strict", interpreter, f"--cache-dir={project}/.mypy", "pkg"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.cluster
 def test_its_controller_runs_against_an_api_server(project: Path, cluster: Cluster) -> None:
     command = [f"{project}/.venv/bin/python", "-m", "pkg.controller", str(cluster.kubeconfig)]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "counted\n"), done.stderr
+    process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=300)
+    assert (process.returncode, process.stdout) == (0, "counted\n"), process.stderr
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,8 @@ def python(project: Path, *args: str, **environ: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize("name", ["untyped", "hooks"])
 def test_an_example_runs_without_a_cluster(project: Path, name: str) -> None:
     written(project)
-    done = python(project, f"{name}.py")
-    assert done.returncode == 0, done.stderr
+    process = python(project, f"{name}.py")
+    assert process.returncode == 0, process.stderr
 
 
 def test_the_examples_pass_mypy_strict(project: Path) -> None:
@@ -111,8 +111,8 @@ def test_the_examples_pass_mypy_strict(project: Path) -> None:
     files = [f"{name}.py" for name in programs(project)]
     interpreter = f"--python-executable={project}/.venv/bin/python"
     command = [sys.executable, "-m", "mypy", "--strict", interpreter, f"--cache-dir={project}/.mypy", *files]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @contextmanager
@@ -132,10 +132,10 @@ def running(project: Path, name: str, cluster: Cluster) -> Iterator[subprocess.P
 async def test_a_whole_program_runs_until_a_signal(project: Path, cluster: Cluster, name: str) -> None:
     async with Client(load_config(str(cluster.kubeconfig))) as client:
         config_maps = client.resource(CONFIG_MAPS)
-        made = await config_maps.create({"metadata": {"generateName": "a-"}}, namespace="default")
+        config_map = await config_maps.create({"metadata": {"generateName": "a-"}}, namespace="default")
 
         async def is_labelled() -> bool:
-            return "owner" in (await config_maps.get(name=made.name, namespace="default")).labels
+            return "owner" in (await config_maps.get(name=config_map.name, namespace="default")).labels
 
         with running(project, name, cluster) as process:
             await until(is_labelled, "a label")
@@ -144,7 +144,7 @@ async def test_a_whole_program_runs_until_a_signal(project: Path, cluster: Clust
         if name == "elected":
             lease = await client.resource(LEASES).get(name="owner-controller", namespace="default")
             assert not lease.spec.holder_identity, "it was released"
-        await config_maps.delete(name=made.name, namespace="default")
+        await config_maps.delete(name=config_map.name, namespace="default")
 
 
 MISSING: dict[str, tuple[str, str, str]] = {
@@ -174,9 +174,9 @@ MISSING: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize(("module", "code", "last"), MISSING.values(), ids=MISSING)
 def test_what_is_not_installed_is_named_with_its_extra(project: Path, module: str, code: str, last: str) -> None:
-    done = python(project, "-c", f"import sys; sys.modules[{module!r}] = None\n{code}")
-    assert done.returncode != 0
-    assert done.stderr.strip().splitlines()[-1].endswith(last)
+    process = python(project, "-c", f"import sys; sys.modules[{module!r}] = None\n{code}")
+    assert process.returncode != 0
+    assert process.stderr.strip().splitlines()[-1].endswith(last)
 
 
 def test_help_and_the_fake_need_no_extra(project: Path) -> None:
@@ -184,6 +184,6 @@ def test_help_and_the_fake_need_no_extra(project: Path) -> None:
         "import sys\nfor name in ('yaml', 'kubernetes', 'trustme', 'cryptography', 'ruff'): sys.modules[name] = None\n"
     )
     code = "import kubeloop.testing.fake, kubeloop.testing.reviews, kubeloop.controllers.run\n"
-    done = python(project, "-c", without + code + "sys.argv = ['kubeloop', '--help']\n"
+    process = python(project, "-c", without + code + "sys.argv = ['kubeloop', '--help']\n"
                   "from kubeloop.generate.__main__ import main; main()")  # fmt: skip
-    assert (done.returncode, done.stdout.split()[:2]) == (0, ["usage:", "kubeloop"]), done.stderr
+    assert (process.returncode, process.stdout.split()[:2]) == (0, ["usage:", "kubeloop"]), process.stderr

@@ -96,14 +96,14 @@ WHERE = {"name": "j", "namespace": "ns"}
 async def test_no_request_with_a_python_name_is_sent() -> None:
     cluster = FakeCluster()
     jobs = cluster.client().resource(registry.JOBS)
-    known = await jobs.create({"metadata": WHERE})
+    created = await jobs.create({"metadata": WHERE})
     sent = len(cluster.requests)
     body = {"metadata": WHERE, **WRONG}
     for request in (
         lambda: jobs.create(body),
         lambda: jobs.create_or_update(body | {"metadata": {**WHERE, "name": "new"}}, lambda job: job),
         lambda: jobs.merge_patch(WRONG, **WHERE),
-        lambda: jobs.patch(known, WRONG),
+        lambda: jobs.patch(created, WRONG),
         lambda: jobs.apply(body, field_manager="m"),
         lambda: jobs.json_patch([{"op": "add", "path": "/spec/backoff_limit", "value": 2}], **WHERE),
     ):
@@ -123,7 +123,7 @@ async def test_a_strict_client_of_the_fake_refuses_fields_that_the_struct_does_n
     jobs = strict().resource(registry.JOBS)
     with pytest.raises(Exception, match=r'strict decoding error: unknown field "spec.backofLimit"'):
         await jobs.create({"metadata": WHERE, "spec": {"backofLimit": 2}})
-    made = await jobs.create({"metadata": WHERE, "spec": {"backoffLimit": 2}})
+    job = await jobs.create({"metadata": WHERE, "spec": {"backoffLimit": 2}})
     with pytest.raises(Exception, match=r'unknown field "status\.fialed"'):
-        await jobs.patch(made, {"status": {"fialed": 2}}, subresource="status")
+        await jobs.patch(job, {"status": {"fialed": 2}}, subresource="status")
     await jobs.delete(name="j", namespace="ns", propagation_policy="Background")

@@ -81,9 +81,9 @@ EDITS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 @pytest.mark.parametrize(("changes", "operations"), EDITS.values(), ids=EDITS)
 def test_an_edit_of(changes: dict[str, Any], operations: list[dict[str, Any]]) -> None:
     new = edit(POD, **changes)
-    made = json_patch(POD, new, SENT)
-    assert made == operations
-    result = json_patched(copy.deepcopy(SENT), made)
+    patch = json_patch(POD, new, SENT)
+    assert patch == operations
+    result = json_patched(copy.deepcopy(SENT), patch)
     assert msgspec.convert(result, Pod) == new
     assert result["spec"]["dnsPolicy"] == "Default"
     assert all(item["command"] == ["run"] for item in result["spec"]["containers"] if item["name"] == "one")

@@ -209,9 +209,9 @@ CONDITIONS: dict[str, tuple[list[Condition] | None, Condition]] = {
 @pytest.mark.parametrize("case", CONDITIONS)
 def test_set_condition(case: str) -> None:
     before, expected = CONDITIONS[case]
-    other = Condition(type="Other", status="Unknown")
-    after = set_condition([other, *before] if before else [other], "Ready", "True", now="T")
-    assert after == [other, expected]
+    unknown_condition = Condition(type="Other", status="Unknown")
+    after = set_condition([unknown_condition, *before] if before else [unknown_condition], "Ready", "True", now="T")
+    assert after == [unknown_condition, expected]
     assert find_condition(after, "Ready") == expected
     assert find_condition(after, "Gone") is find_condition(None, "Ready") is None
     assert condition_is_true(after, "Ready")
@@ -235,8 +235,8 @@ def test_an_owner_reference_names_the_kind_also_of_an_object_that_does_not_say_i
 
 
 def test_the_oldest_comes_first_and_of_one_second_the_name_decides() -> None:
-    made = {"c": "2026-01-01T00:00:00Z", "b": "2026-01-01T00:00:01Z", "a": "2026-01-01T00:00:01Z", "d": None}
-    pods = [Pod(metadata=ObjectMeta(name=name, creation_timestamp=at)) for name, at in made.items()]
+    times = {"c": "2026-01-01T00:00:00Z", "b": "2026-01-01T00:00:01Z", "a": "2026-01-01T00:00:01Z", "d": None}
+    pods = [Pod(metadata=ObjectMeta(name=name, creation_timestamp=created_at)) for name, created_at in times.items()]
     assert [pod.name for pod in sorted(pods, key=by_creation)] == ["d", "c", "a", "b"]
 
 
@@ -246,14 +246,14 @@ POD = decoder_for(Pod).object(b'{"metadata":{"name":"a","labels":{"k":"v"},"anno
 @pytest.mark.parametrize("obj", [POD, Pod()], ids=["with some", "without any"])
 @pytest.mark.parametrize("field", ["annotations", "labels"])
 def test_annotations_and_labels_of_cached_objects_cannot_be_changed_by_accident(obj: Pod, field: str) -> None:
-    seen: Any = getattr(obj, field)
-    before = dict(seen)
+    cached: Any = getattr(obj, field)
+    before = dict(cached)
     with pytest.raises(TypeError):
-        seen["oops"] = "1"
+        cached["oops"] = "1"
     for method in ("update", "pop", "setdefault", "clear"):
-        assert not hasattr(seen, method)
+        assert not hasattr(cached, method)
     assert getattr(obj, field) == before
-    assert {**seen, "more": "1"} == before | {"more": "1"}, "a copy may be changed"
+    assert {**cached, "more": "1"} == before | {"more": "1"}, "a copy may be changed"
 
 
 KINDS: list[Resource[Any]] = [each for each in vars(registry).values() if isinstance(each, Resource)]

@@ -190,8 +190,8 @@ def test_the_integer_value_is_the_least_that_covers_the_amount(quantity: Quantit
 @given(st.text(max_size=12))
 def test_any_text_is_a_quantity_or_an_error_of_its_own(text: str) -> None:
     try:
-        said = str(parse(text))
+        text_again = str(parse(text))
     except QuantityError as error:
-        said = str(error)
-    assert said
-    assert "\n" not in said
+        text_again = str(error)
+    assert text_again
+    assert "\n" not in text_again

@@ -20,7 +20,7 @@ from kubeloop.api.resource_list import (
 from tests.decisions import sentences
 
 
-def of(**quantities: str) -> ResourceList:
+def resource_list(**quantities: str) -> ResourceList:
     return parse_resource_list(quantities)
 
 
@@ -41,25 +41,27 @@ ARITHMETIC: dict[str, list[dict[str, str]]] = {
 
 @sentences(ARITHMETIC)
 def test_arithmetic(case: list[dict[str, str]]) -> None:
-    a, b = (of(**each) for each in case[:2])
+    a, b = (resource_list(**each) for each in case[:2])
     assert [format_resource_list(each) for each in (add(a, b), subtract(a, b), maximum(a, b))] == case[2:]
 
 
 def test_arithmetic_leaves_its_operands_alone() -> None:
-    a, b = of(cpu="1"), of(cpu="2", memory="1Gi")
+    a, b = resource_list(cpu="1"), resource_list(cpu="2", memory="1Gi")
     add(a, b)
     subtract(a, b)
     maximum(a, b)
-    assert (a, b) == (of(cpu="1"), of(cpu="2", memory="1Gi"))
+    assert (a, b) == (resource_list(cpu="1"), resource_list(cpu="2", memory="1Gi"))
 
 
 def test_positive_is_what_is_more_than_nothing() -> None:
-    assert positive(of(cpu="1n", pods="0", memory="-1")) == of(cpu="1n")
+    assert positive(resource_list(cpu="1n", pods="0", memory="-1")) == resource_list(cpu="1n")
 
 
 def test_a_total_sums_any_number_of_lists() -> None:
     assert total([]) == {}
-    assert total([of(cpu="1"), of(cpu="1", pods="1"), of(memory="1Ki")]) == of(cpu="2", pods="1", memory="1Ki")
+    assert total(
+        [resource_list(cpu="1"), resource_list(cpu="1", pods="1"), resource_list(memory="1Ki")]
+    ) == resource_list(cpu="2", pods="1", memory="1Ki")
 
 
 def test_entries_are_marshalled_as_go_does_it_compact_and_sorted() -> None:

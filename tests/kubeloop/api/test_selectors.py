@@ -44,8 +44,8 @@ SELECTED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", SELECTED)
 def test_selected(case: str) -> None:
-    wanted, names = SELECTED[case]
-    selects = selector(wanted)
+    requirements, names = SELECTED[case]
+    selects = selector(requirements)
     assert "".join(name for name, labels in LABELS.items() if selects(labels)) == names
 
 

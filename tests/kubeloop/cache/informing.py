@@ -42,7 +42,7 @@ def pod(
 
 def at(*pods: Pod) -> str:
     """Names and versions: `a@1 b@7`."""
-    return " ".join(sorted(f"{each.name}@{each.metadata.resource_version}" for each in pods))
+    return " ".join(sorted(f"{pod.name}@{pod.metadata.resource_version}" for pod in pods))
 
 
 class Recorder:
@@ -63,9 +63,9 @@ class Recorder:
 
     def take(self) -> str:
         """Returns the events since the last call."""
-        taken = ", ".join(self.events)
+        events = ", ".join(self.events)
         self.events.clear()
-        return taken
+        return events
 
 
 def sent(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:
@@ -82,18 +82,22 @@ class Run:
 
     server: ScriptedServer
     informer: SharedIndexInformer[Pod]
-    told: Recorder
+    recorder: Recorder
 
-    def held(self) -> str:
+    def content(self) -> str:
         return at(*self.informer.indexer.list())
 
-    def asked(self) -> list[str]:
+    def requests_made(self) -> list[str]:
         """Lists and watches so far, with resourceVersion or continue token; "initial" for a WatchList."""
-        return [f"{seen.verb} {_of(seen.query)}".strip() for seen in self.server.requests if seen.path == PATH]
+        return [
+            f"{request.verb} {_start_of(request.query)}".strip()
+            for request in self.server.requests
+            if request.path == PATH
+        ]
 
     def times(self) -> list[float]:
         """Returns the times of the requests."""
-        return [seen.at for seen in self.server.requests if seen.path == PATH]
+        return [request.at for request in self.server.requests if request.path == PATH]
 
     def discoveries(self) -> int:
         return len(self.server.seen(GET, DISCOVERY))
@@ -110,17 +114,19 @@ async def running(
     served: Reply = SERVED,
     of: Callable[[ResourceClient[Pod]], ListerWatcher[Pod]] = lambda pods: pods,
     options: ReflectorOptions | None = None,
-    **more: Any,
+    **informer_options: Any,
 ) -> AsyncIterator[Run]:
     """`watches` and `lists` are answered in turn, then watches are silent, but for one of a single object; `served` is
-    discovery's answer; `of` says which pods; `more` are the informer's options."""
+    discovery's answer; `of` says which pods; `informer_options` are the informer's options."""
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.script(WATCH, PATH, *watches)
         server.script(LIST, PATH, *lists)
         server.always(GET, DISCOVERY, served)
         server.always(WATCH, ONE, watch(added(sent("a")), bookmark("999", initial_events_end=True), hang()))
-        run = Run(server, SharedIndexInformer(of(client.resource(PODS)), options=options, **more), Recorder())
-        run.informer.add_event_handler(run.told)
+        run = Run(
+            server, SharedIndexInformer(of(client.resource(PODS)), options=options, **informer_options), Recorder()
+        )
+        run.informer.add_event_handler(run.recorder)
         run.informer.start()
         try:
             yield run
@@ -128,7 +134,7 @@ async def running(
             await run.informer.stop()
 
 
-def _of(query: Any) -> str:
+def _start_of(query: Any) -> str:
     if query.get("sendInitialEvents"):
         return "initial"
     return query.get("resourceVersion") or query.get("continue") or ""

@@ -48,9 +48,9 @@ async def test_a_handler_that_changes_its_object_fails_and_so_does_the_stop(
     factory.controller(LIMIT_RANGES).on_change("careless", handler)
     await factory.start()
     await settle()
-    said = f"LimitRange ns/a was changed in place: {path}"
-    assert f"careless: ns/a failed, will be retried: ChangedInPlace: {said}" in caplog.messages
-    with pytest.raises(ChangedInPlace, match=said):
+    message = f"LimitRange ns/a was changed in place: {path}"
+    assert f"careless: ns/a failed, will be retried: ChangedInPlace: {message}" in caplog.messages
+    with pytest.raises(ChangedInPlace, match=message):
         await factory.stop()
 
 
@@ -75,19 +75,19 @@ async def test_what_is_left_alone_is_no_finding() -> None:
     cluster = FakeCluster()
     cluster.put(LIMIT_RANGES, BODY)
     factory = ControllerFactory(cluster.client())
-    seen: list[str] = []
+    calls: list[str] = []
 
     async def handler(key: str, obj: LimitRange | None) -> None:
         cluster.put(LIMIT_RANGES, {**BODY, "spec": {"limits": []}})
         await asyncio.sleep(1)
-        seen.append(key)
+        calls.append(key)
 
     factory.controller(LIMIT_RANGES).on_change("careful", handler)
     await factory.start()
     await asyncio.sleep(5)
     cluster.remove(LIMIT_RANGES, "ns/a")
     await factory.stop()
-    assert set(seen) == {"ns/a"}
+    assert set(calls) == {"ns/a"}
 
 
 def test_a_store_that_is_replaced_begins_anew() -> None:

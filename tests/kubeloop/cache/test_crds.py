@@ -47,8 +47,8 @@ def without_settings(server: ScriptedServer) -> None:
 
 
 def with_settings(server: ScriptedServer) -> None:
-    there = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), hang())
-    server.always(WATCH, SETTINGS.path(), there)
+    objects = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), hang())
+    server.always(WATCH, SETTINGS.path(), objects)
     server.always(GET, f"/apis/{SETTINGS.api_version}", resources(SETTINGS.api_version, SETTINGS.plural))
 
 
@@ -58,7 +58,7 @@ async def waking(
 ) -> AsyncIterator[list[SharedIndexInformer[Any]]]:
     """Informers of these kinds, started, and what wakes them."""
     definitions = CustomResourceWatch(client)
-    informers = [SharedIndexInformer(client.resource(each), options=options) for each in resources]
+    informers = [SharedIndexInformer(client.resource(kind), options=options) for kind in resources]
     for informer in informers:
         definitions.add(informer)
         informer.start()
@@ -124,8 +124,8 @@ async def test_only_the_kind_that_came_is_woken() -> None:
 
 def serving(server: ScriptedServer, *, until_hidden: float = 0.5) -> None:
     """The kind is there with an object, and after a while not served any more."""
-    there = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), until_hidden)
-    server.script(WATCH, SETTINGS.path(), there)
+    objects = watch(added(obj("ratio")), bookmark("8", initial_events_end=True), until_hidden)
+    server.script(WATCH, SETTINGS.path(), objects)
     server.always(WATCH, SETTINGS.path(), NO_KIND)
     server.always(GET, f"/apis/{SETTINGS.api_version}", status(404, "NotFound"))
     server.always(GET, "/apis", groups("kubevirt.io/v1"))

@@ -37,8 +37,8 @@ class Fault:
 
     watches: list[Reply]
     lists: list[Reply] = field(default_factory=list)
-    told: str = ""
-    held: str = "a@1 b@1"
+    notifications: str = ""
+    content: str = "a@1 b@1"
     resumed_at: list[str] = field(default_factory=list)
     """The resourceVersions of the watches after the first; "" is a WatchList."""
     options: ReflectorOptions = QUICK
@@ -52,17 +52,17 @@ END_LIST = watch(added(A), added(B), ENDED, *LAST)
 FAULTS: dict[str, Fault] = {
     "nothing goes wrong": Fault(
         [watch(*START, added(sent("c", "6")), A7, deleted(sent("b", "8"))), END],
-        told="added c@6, updated a@1 to a@7, deleted b@8",
-        held="a@7 c@6",
+        notifications="added c@6, updated a@1 to a@7, deleted b@8",
+        content="a@7 c@6",
         resumed_at=["8"],
     ),
     "the connection is dropped: resumed, nothing told twice": Fault(
-        [watch(*START, A6, drop()), END], told="updated a@1 to a@6", held="a@6 b@1", resumed_at=["6"]
+        [watch(*START, A6, drop()), END], notifications="updated a@1 to a@6", content="a@6 b@1", resumed_at=["6"]
     ),
     "the connection is dropped in the middle of a line: the half event counts for nothing": Fault(
         [watch(*START, A6, piece(A7[:-20]), drop()), watch(A7, *LAST)],
-        told="updated a@1 to a@6, updated a@6 to a@7",
-        held="a@7 b@1",
+        notifications="updated a@1 to a@6, updated a@6 to a@7",
+        content="a@7 b@1",
         resumed_at=["6"],
     ),
     "the stream ends in the middle of a line, properly closed": Fault(
@@ -91,15 +91,15 @@ FAULTS: dict[str, Fault] = {
     ),
     "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": Fault(
         [watch(*START), EXPIRED, watch(added(sent("a", "8")), ENDED, *LAST)],
-        told="updated a@1 to a@8, missed b@1",
-        held="a@8",
+        notifications="updated a@1 to a@8, missed b@1",
+        content="a@8",
         resumed_at=["5", ""],
     ),
     "410 and a list instead of the WatchList: likewise": Fault(
         [REFUSED, watch(GONE), END],
         [listing([A, B], "5"), listing([B], "9")],
-        told="missed a@1",
-        held="b@1",
+        notifications="missed a@1",
+        content="b@1",
         resumed_at=["5", "9"],
     ),
     "an event of an unknown type is passed over": Fault(
@@ -144,20 +144,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "objects that do not decode, on the watch, on a relist and at their deletion": Fault(
         [watch(*START, modified(BAD), GONE), watch(added(BAD), ENDED, deleted(sent("a", "99", labels=17)), *LAST)],
-        told="missed b@1, missed a@1",
-        held="",
+        notifications="missed b@1, missed a@1",
+        content="",
         resumed_at=[""],
     ),
     "an object that does not decode is of another life": Fault(
         [watch(*START, GONE), watch(added(sent("a", "6", uid="second", labels=17)), added(B), ENDED, *LAST)],
-        told="missed a@1",
-        held="b@1",
+        notifications="missed a@1",
+        content="b@1",
         resumed_at=[""],
     ),
     "one that does not decode is deleted among the initial events": Fault(
         [watch(*START, GONE), watch(added(BAD), deleted(sent("a", "7")), added(B), ENDED, *LAST)],
-        told="missed a@1",
-        held="b@1",
+        notifications="missed a@1",
+        content="b@1",
         resumed_at=[""],
     ),
     "one that tells not even its name may be any of those that are missing": Fault(
@@ -171,18 +171,18 @@ async def test_faults(fault: Fault) -> None:
     async with running(fault.watches, fault.lists, options=fault.options) as run:
         await until(lambda: "ns/end" in run.informer.indexer)
         assert run.informer.has_synced()
-        assert run.told.take() == ", ".join(filter(None, (INITIAL, fault.told, "added end@99")))
-        assert run.held() == f"{fault.held} end@99".strip()
+        assert run.recorder.take() == ", ".join(filter(None, (INITIAL, fault.notifications, "added end@99")))
+        assert run.content() == f"{fault.content} end@99".strip()
         watches = run.server.seen(WATCH, PATH)
-        assert [seen.query.get("resourceVersion", "") for seen in watches[1:]] == fault.resumed_at
+        assert [request.query.get("resourceVersion", "") for request in watches[1:]] == fault.resumed_at
         assert len(run.server.seen(LIST, PATH)) == len(fault.lists)
         assert run.server.unscripted == []
-        for seen in watches:
-            assert seen.query["allowWatchBookmarks"] == "true"
-            assert 300 <= int(seen.query["timeoutSeconds"]) <= 600
-            initial = "resourceVersion" not in seen.query
-            assert (seen.query.get("sendInitialEvents") == "true") is initial
-            assert (seen.query.get("resourceVersionMatch") == "NotOlderThan") is initial
+        for request in watches:
+            assert request.query["allowWatchBookmarks"] == "true"
+            assert 300 <= int(request.query["timeoutSeconds"]) <= 600
+            initial = "resourceVersion" not in request.query
+            assert (request.query.get("sendInitialEvents") == "true") is initial
+            assert (request.query.get("resourceVersionMatch") == "NotOlderThan") is initial
 
 
 async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too() -> None:
@@ -195,8 +195,8 @@ async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too(
         await live.opened()
         live.send(deleted(sent("b", "9")))
         await until(lambda: "ns/b" not in run.informer.indexer)
-        assert run.told.take() == f"{INITIAL}, deleted b@9"
-        assert run.asked()[-1] == "WATCH 5"
+        assert run.recorder.take() == f"{INITIAL}, deleted b@9"
+        assert run.requests_made()[-1] == "WATCH 5"
 
 
 async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back() -> None:
@@ -204,12 +204,12 @@ async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back()
     async with running([watch(*START)], served=NOT_SERVED, options=QUICK) as run:
         run.server.always(WATCH, PATH, NO_KIND)
         await until(lambda: not run.informer.installed)
-        assert run.told.take() == f"{INITIAL}, missed a@1, missed b@1"
+        assert run.recorder.take() == f"{INITIAL}, missed a@1, missed b@1"
         assert run.informer.has_synced()
-        assert run.held() == ""
+        assert run.content() == ""
         run.server.script(WATCH, PATH, again.reply)
         run.server.always(GET, DISCOVERY, SERVED)
         await again.opened()
         again.send(added(sent("a", "20", uid="second")), bookmark("21", initial_events_end=True))
         await until(lambda: run.informer.installed)
-        assert run.told.take() == "added a@20"
+        assert run.recorder.take() == "added a@20"

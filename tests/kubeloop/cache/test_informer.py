@@ -32,7 +32,7 @@ def informer(**options: object) -> Informer:
 
 def listed(shared: Informer, *pods: Pod) -> None:
     """A whole list came."""
-    shared._processor.replaced({each.key: each for each in pods}, {})
+    shared._processor.replaced({pod.key: pod for pod in pods}, {})
 
 
 Step = Callable[[Informer], None]
@@ -55,8 +55,8 @@ class Story(NamedTuple):
     """A case: the events for a store with a@1 and b@1, the notifications of a handler, and the content then."""
 
     steps: list[Step]
-    told: str
-    held: str
+    notifications: str
+    content: str
 
 
 STORIES: dict[str, Story] = {
@@ -110,13 +110,13 @@ def test_what_a_handler_is_told(case: Story) -> None:
     shared = informer()
     listed(shared, pod("a"), pod("b"))
     handlers = Recorder(), Recorder()
-    for each in handlers:
-        shared.add_event_handler(each)
-        each.take()
+    for recorder in handlers:
+        shared.add_event_handler(recorder)
+        recorder.take()
     for step in case.steps:
         step(shared)
-    assert [each.take() for each in handlers] == [case.told] * 2
-    assert at(*shared.indexer.list()) == case.held
+    assert [recorder.take() for recorder in handlers] == [case.notifications] * 2
+    assert at(*shared.indexer.list()) == case.content
 
 
 def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
@@ -129,50 +129,50 @@ def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
 
 def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> None:
     shared = informer()
-    seen: list[int] = []
-    shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(len(shared.indexer))))
+    sizes: list[int] = []
+    shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: sizes.append(len(shared.indexer))))
     listed(shared, *(pod(name) for name in "abc"))
-    assert seen == [3, 3, 3]
+    assert sizes == [3, 3, 3]
 
 
 @pytest.mark.parametrize("pods", [[pod("a"), pod("b")], []], ids=["a list", "an empty list"])
 def test_has_synced_only_after_the_last_handler_was_told(pods: list[Pod]) -> None:
     shared = informer()
-    seen: list[bool] = []
+    synced: list[bool] = []
     registration = shared.add_event_handler(
-        ResourceEventHandlerFuncs(on_add=lambda obj, _: seen.append(shared.has_synced()))
+        ResourceEventHandlerFuncs(on_add=lambda obj, _: synced.append(shared.has_synced()))
     )
     assert not registration.has_synced()
     listed(shared, *pods)
-    assert seen == [False for _ in pods]
+    assert synced == [False for _ in pods]
     assert shared.has_synced()
     assert registration.has_synced()
 
 
 def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None:
-    shared, late = informer(), Recorder()
+    shared, late_recorder = informer(), Recorder()
     listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
-    registration = shared.add_event_handler(late)
+    registration = shared.add_event_handler(late_recorder)
     assert registration.has_synced()
     deleted("b", "3")(shared)
-    assert late.take() == "initial a@2, initial b@1, deleted b@3"
+    assert late_recorder.take() == "initial a@2, initial b@1, deleted b@3"
 
 
 def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
-    shared, late = informer(), Recorder()
+    shared, late_recorder = informer(), Recorder()
     added: list[Pod] = []
 
     def on_add(obj: Pod, initial: bool) -> None:
         if not added:
-            shared.add_event_handler(late)
+            shared.add_event_handler(late_recorder)
         added.append(obj)
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
     listed(shared, pod("a"), pod("b"))
-    assert late.take() == "initial a@1, initial b@1"
+    assert late_recorder.take() == "initial a@1, initial b@1"
     shared._processor.changed(pod("c"))
-    assert late.take() == "added c@1"
+    assert late_recorder.take() == "added c@1"
 
 
 def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more_and_the_others_do() -> None:
@@ -207,8 +207,8 @@ async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -
     assert (missing.has_synced(), registration.has_synced()) == (False, False)
     missing.start()
     assert await missing.wait_for_sync(1)
-    late = missing.add_event_handler(Recorder())
-    assert (missing.has_synced(), registration.has_synced(), late.has_synced()) == (True, True, True)
+    second = missing.add_event_handler(Recorder())
+    assert (missing.has_synced(), registration.has_synced(), second.has_synced()) == (True, True, True)
 
 
 def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,12 +235,12 @@ def without_labels(obj: Pod) -> Pod:
 
 def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     shared = informer(transform=without_labels)
-    told: list[Pod] = []
+    notifications: list[Pod] = []
     shared.add_event_handler(
         ResourceEventHandlerFuncs(
-            on_add=lambda obj, _: told.append(obj),
-            on_update=lambda _, new: told.append(new),
-            on_delete=lambda obj, _: told.append(obj),
+            on_add=lambda obj, _: notifications.append(obj),
+            on_update=lambda _, new: notifications.append(new),
+            on_delete=lambda obj, _: notifications.append(obj),
         )
     )
     shared._processor.changed(pod("a", labels={"x": "y"}))
@@ -249,8 +249,8 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
     last = pod("b", "3", labels={"x": "y"})
     shared._processor.deleted(last.metadata, last)
-    assert [at(obj) for obj in told] == ["a@1", "b@1", "b@2", "b@3"]
-    assert all(obj.labels == {} for obj in told)
+    assert [at(obj) for obj in notifications] == ["a@1", "b@1", "b@2", "b@3"]
+    assert all(obj.labels == {} for obj in notifications)
 
 
 LISTED = sent("a", labels={"x": "y"})
@@ -280,8 +280,8 @@ def test_a_transform_that_fails_stores_nothing_and_keeps_what_was_stored_before(
     wrong: Callable[[Pod], Pod], caplog: pytest.LogCaptureFixture
 ) -> None:
     shared = informer(transform=lambda obj: wrong(obj) if obj.labels.get("app") == "bad" else obj)
-    told = Recorder()
-    shared.add_event_handler(told)
+    notifications = Recorder()
+    shared.add_event_handler(notifications)
     shared._processor.changed(pod("a"))
     shared._processor.changed(pod("a", "2", labels={"app": "bad"}))
     shared._processor.changed(pod("b", labels={"app": "bad"}))
@@ -291,7 +291,7 @@ def test_a_transform_that_fails_stores_nothing_and_keeps_what_was_stored_before(
     shared._processor.changed(pod("b", "3"))
     last = pod("a", "4", labels={"app": "bad"})
     shared._processor.deleted(last.metadata, last)
-    assert told.take() == "added a@1, added b@3, deleted a@1"
+    assert notifications.take() == "added a@1, added b@3, deleted a@1"
     assert shared.undecodable() == []
 
 

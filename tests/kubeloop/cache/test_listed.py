@@ -60,7 +60,7 @@ async def test_a_kind_is_watched_as_soon_as_it_may_be() -> None:
     async with running([NO_RIGHT, watch(added(sent("a")), bookmark("7", initial_events_end=True), hang())]) as run:
         run.server.script(LIST, PATH, listing([sent("a")], "5"))
         await asyncio.sleep(POLL + 1)
-        assert run.asked() == ["WATCH initial", "GET", "WATCH initial"]
+        assert run.requests_made() == ["WATCH initial", "GET", "WATCH initial"]
 
 
 async def test_a_right_that_is_taken_away_leaves_no_cache_behind_that_nobody_keeps() -> None:
@@ -78,9 +78,9 @@ async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: 
     after = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
     async with running([watch(*before, sign, hang()), watch(*after)]) as run:
         await asyncio.sleep(5)
-        assert run.held() == "a@400"
-        assert run.asked() == ["WATCH initial"] * 2
-        assert "missed b@901" in run.told.take()
+        assert run.content() == "a@400"
+        assert run.requests_made() == ["WATCH initial"] * 2
+        assert "missed b@901" in run.recorder.take()
 
 
 RESTORED = bookmark("400", initial_events_end=True)
@@ -108,8 +108,8 @@ async def test_an_empty_kind_at_a_version_before_the_last_one_was_restored(
     watches, lists, asked = case
     async with running(watches, lists) as run:
         await asyncio.sleep(70)
-        assert (run.held(), run.problems()) == ("b@300", [])
-        assert run.asked() == asked
+        assert (run.content(), run.problems()) == ("b@300", [])
+        assert run.requests_made() == asked
     assert "watches bring nothing" not in caplog.text
 
 
@@ -141,8 +141,8 @@ async def test_a_restore_that_undid_deletions_alone_is_noticed_under_a_silent_wa
     async with running(watches, lists) as run:
         run.server.always(WATCH, ONE, probe)
         await asyncio.sleep(70)
-        assert (run.held(), run.problems()) == ("a@300 b@350", [])
-        assert run.asked() == asked
+        assert (run.content(), run.problems()) == ("a@300 b@350", [])
+        assert run.requests_made() == asked
 
 
 async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_have_is_given_up() -> None:
@@ -151,5 +151,5 @@ async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_h
     after = added(sent("a", "400")), added(sent("c", "399")), bookmark("410", initial_events_end=True), hang()
     async with running([watch(*before), watch(added(sent("a", "400"))), watch(*after)]) as run:
         await asyncio.sleep(100)
-        assert run.held() == "a@400 c@399"
+        assert run.content() == "a@400 c@399"
         assert run.problems() == []

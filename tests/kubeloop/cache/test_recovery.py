@@ -130,8 +130,8 @@ def polls(memory: Recovery, count: int) -> list[Next]:
 
 @pytest.mark.parametrize(("jitter", "delay"), [(0.0, 48.0), (0.5, 60.0), (1.0, 72.0)])
 def test_a_kind_that_is_not_installed_is_polled(jitter: float, delay: float) -> None:
-    found = polls(recovery(jitter), 3)
-    assert [(each.delay, each.resume) for each in found] == [(pytest.approx(delay), False)] * 3
+    steps = polls(recovery(jitter), 3)
+    assert [(step.delay, step.resume) for step in steps] == [(pytest.approx(delay), False)] * 3
 
 
 def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:

@@ -40,15 +40,15 @@ async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> No
     lists = [listing([sent("a")], "5", "t1"), gone, listing([sent("b")], "9")]
     async with running([REFUSED], lists) as run:
         await asyncio.sleep(1)
-        assert run.asked() == ["WATCH initial", "GET", "GET t1", "GET", "WATCH 9"]
+        assert run.requests_made() == ["WATCH initial", "GET", "GET t1", "GET", "WATCH 9"]
         assert "limit" not in run.server.seen(LIST, PATH)[2].query
-        assert run.held() == "b@1"
+        assert run.content() == "b@1"
 
 
 async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> None:
     async with running([watch(*FIRST, 2.0)] + [watch(2.0)] * 20) as run:
         await asyncio.sleep(40)
-        timeouts = [int(seen.query["timeoutSeconds"]) for seen in run.server.seen(WATCH, PATH)]
+        timeouts = [int(request.query["timeoutSeconds"]) for request in run.server.seen(WATCH, PATH)]
     assert all(300 <= timeout <= 600 for timeout in timeouts)
     assert len(set(timeouts)) > 10
 
@@ -57,7 +57,7 @@ async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
     watches = [watch(*FIRST, hang()), watch(30.0, bookmark("8"), hang()), SILENT]
     async with running(watches, options=ReflectorOptions(silence_limit=100.0)) as run:
         await asyncio.sleep(250)
-        assert run.asked() == ["WATCH initial", "WATCH 5", "WATCH 8"]
+        assert run.requests_made() == ["WATCH initial", "WATCH 5", "WATCH 8"]
         assert run.times() == pytest.approx([0.0, 100.0, 230.0], abs=8)
         assert run.problems() == []
 
@@ -65,17 +65,17 @@ async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
 async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request() -> None:
     async with running([watch(*FIRST, drop()), silent(), SILENT]) as run:
         await asyncio.sleep(60)
-        assert run.asked() == ["WATCH initial", "WATCH 5", "WATCH 5"]
+        assert run.requests_made() == ["WATCH initial", "WATCH 5", "WATCH 5"]
         assert 30 <= run.times()[2] <= 34
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
 
 
 async def test_a_kind_that_nothing_happens_to_costs_two_short_requests_each_time_and_no_list() -> None:
     async with running([watch(*FIRST, hang()), *[SILENT] * 100]) as run:
         await asyncio.sleep(600)
-        assert run.asked() == ["WATCH initial", *["WATCH 5"] * 14]
+        assert run.requests_made() == ["WATCH initial", *["WATCH 5"] * 14]
         probes = run.server.seen(WATCH, ONE)
-        assert [(seen.query["fieldSelector"], seen.query["sendInitialEvents"]) for seen in probes] == [
+        assert [(request.query["fieldSelector"], request.query["sendInitialEvents"]) for request in probes] == [
             ("metadata.name=a", "true")
         ] * 14
         assert run.problems() == []
@@ -98,12 +98,12 @@ async def test_where_only_lists_bring_something_the_kind_is_listed_each_minute_a
         run.server.always(WATCH, ONE, probes)
         run.server.always(LIST, PATH, listing([sent("b", "7")], "10"))
         await asyncio.sleep(55)
-        assert run.held() == "a@6 b@7"
+        assert run.content() == "a@6 b@7"
         (problem,) = run.problems()
         assert problem.startswith("pods: watches bring nothing for ")
         assert silent_watches() == 1
         await asyncio.sleep(60)
-        assert run.held() == "b@7"
+        assert run.content() == "b@7"
         run.server.always(WATCH, ONE, watch(added(sent("b", "7"))))
         await asyncio.sleep(60)
         assert run.problems() == []
@@ -114,18 +114,18 @@ async def test_a_server_whose_watches_bring_nothing_from_the_first_on_is_told_af
     async with running([SILENT, SILENT], [listing([sent("a")], "5"), listing([sent("a", "6")], "7")]) as run:
         run.server.always(WATCH, ONE, SILENT)
         await asyncio.sleep(20)
-        assert (run.held(), run.problems()) == ("a@1", [])
+        assert (run.content(), run.problems()) == ("a@1", [])
         await asyncio.sleep(10)
         assert run.problems() != []
         await asyncio.sleep(50)
-        assert run.held() == "a@6"
+        assert run.content() == "a@6"
 
 
 async def test_a_probe_that_is_refused_leads_to_a_list_and_is_no_silence() -> None:
     async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "7")]) as run:
         run.server.always(WATCH, ONE, status(403, "Forbidden"))
         await asyncio.sleep(60)
-        assert (run.held(), run.problems()) == ("a@6", [])
+        assert (run.content(), run.problems()) == ("a@6", [])
 
 
 async def test_a_server_that_does_not_answer_at_all_is_not_taken_for_one_that_answers_lists() -> None:
@@ -146,7 +146,7 @@ async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
         await asyncio.sleep(54)
         assert run.problems() != []
         await asyncio.sleep(20)
-        assert (run.held(), run.problems()) == ("a@10", [])
+        assert (run.content(), run.problems()) == ("a@10", [])
 
 
 async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
@@ -154,22 +154,22 @@ async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
     empty, full = listing([], "6"), listing([sent("a", "7")], "8")
     async with running([REFUSED, *[SILENT] * 9], [listing([], "5"), empty, full, full]) as run:
         await asyncio.sleep(75)
-        assert (run.held(), run.problems()) == ("", [])
+        assert (run.content(), run.problems()) == ("", [])
         await asyncio.sleep(10)
-        assert run.held() == "a@7"
+        assert run.content() == "a@7"
         assert run.problems() != []
     assert silent_watches() == 0, "it has ended"
 
 
 async def test_a_kind_without_objects_is_silent_when_a_watch_list_brings_nothing() -> None:
-    begun = watch(bookmark("5", initial_events_end=True), hang())
-    async with running([begun, begun, *[SILENT] * 9], [listing([sent("a", "7")], "8")]) as run:
+    first_watch = watch(bookmark("5", initial_events_end=True), hang())
+    async with running([first_watch, first_watch, *[SILENT] * 9], [listing([sent("a", "7")], "8")]) as run:
         await asyncio.sleep(75)
-        assert (run.held(), run.problems()) == ("", [])
+        assert (run.content(), run.problems()) == ("", [])
         await asyncio.sleep(25)
-        assert run.held() == "a@7"
+        assert run.content() == "a@7"
         assert run.problems() != []
-        assert run.asked() == ["WATCH initial", "WATCH initial", "WATCH 5", "WATCH initial", "GET", "WATCH 8"]
+        assert run.requests_made() == ["WATCH initial", "WATCH initial", "WATCH 5", "WATCH initial", "GET", "WATCH 8"]
 
 
 def silent_watches() -> float:
@@ -181,7 +181,7 @@ async def test_bookmarks_alone_keep_a_watch_alive() -> None:
     options = ReflectorOptions(min_watch_timeout=3600.0, silence_limit=90.0)
     async with running([watch(*FIRST, *minutes, hang())], options=options) as run:
         await asyncio.sleep(8.5 * 60)
-        assert run.asked() == ["WATCH initial"]
+        assert run.requests_made() == ["WATCH initial"]
         assert run.informer.last_sync_resource_version == "108"
         assert run.problems() == []
 
@@ -216,13 +216,13 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
     async with running([NO_KIND, watch(*FIRST, hang())], served=NOT_SERVED) as run:
         await asyncio.sleep(144)
         assert not run.informer.installed
-        assert run.asked() == ["WATCH initial"]
+        assert run.requests_made() == ["WATCH initial"]
         assert run.discoveries() in (3, 4)
         assert run.problems() == []
         run.server.always(GET, DISCOVERY, SERVED)
         await asyncio.sleep(72)
         assert run.informer.installed
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
 
 
 async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_not_cost_a_whole_poll() -> None:
@@ -233,7 +233,7 @@ async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_no
         assert run.discoveries() == 2
         run.server.always(GET, DISCOVERY, SERVED)
         await asyncio.sleep(2)
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
 
 
 @pytest.mark.parametrize("served", [SERVED, NO_KIND], ids=["discovery still lists the kind", "discovery is a 404 too"])
@@ -241,7 +241,7 @@ async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: Reply) 
     async with running([watch(*FIRST, 3.0)], served=served) as run:
         run.server.always(WATCH, PATH, NO_KIND)
         await asyncio.sleep(900)
-        assert (run.held(), run.informer.installed) == ("a@1", True)
+        assert (run.content(), run.informer.installed) == ("a@1", True)
         assert run.problems() != []
 
 
@@ -250,7 +250,7 @@ async def test_a_404_at_the_start_that_nothing_confirms_is_no_missing_kind() -> 
         await asyncio.sleep(0.5)
         assert run.informer.installed
         await asyncio.sleep(10)
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
 
 
 # -- objects that do not decode
@@ -263,10 +263,10 @@ async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_wat
     lists = [listing([sent("a")], "5"), listing([NAMELESS], "6"), listing([], "7")]
     async with running([REFUSED, watch(EXPIRED), watch(30.0)], lists) as run:
         await asyncio.sleep(20)
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
         await asyncio.sleep(20)
-        assert run.held() == ""
-        assert run.asked()[1:] == ["GET", "WATCH 5", "GET", "WATCH 6", "GET", "WATCH 7"]
+        assert run.content() == ""
+        assert run.requests_made()[1:] == ["GET", "WATCH 5", "GET", "WATCH 6", "GET", "WATCH 7"]
 
 
 async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while_it_stays_so() -> None:
@@ -276,9 +276,9 @@ async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while
     options = ReflectorOptions(silence_limit=3600.0, min_watch_timeout=3600.0)  # no other reason to end a watch
     async with running(watches, lists, options=options) as run:
         await asyncio.sleep(29)
-        assert run.held() == "a@1"
+        assert run.content() == "a@1"
         await asyncio.sleep(1000)
-        assert run.held() == "a@6"
+        assert run.content() == "a@6"
         waits = [after.at - before.at for before, after in itertools.pairwise(run.server.seen(LIST, PATH))]
         assert len(waits) == 4
         for wait, shortest in zip(waits, (30, 60, 120, 240), strict=True):
@@ -293,14 +293,14 @@ async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> 
     expired = watch(*FIRST, EXPIRED)
     async with running([SILENT, watch(EXPIRED), expired, SILENT, expired], [listing([sent("a")], "5")]) as run:
         await asyncio.sleep(200)
-        assert run.asked()[:5] == ["WATCH initial", "GET", "WATCH 5", "WATCH initial", "WATCH initial"]
+        assert run.requests_made()[:5] == ["WATCH initial", "GET", "WATCH 5", "WATCH initial", "WATCH initial"]
 
 
 async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to() -> None:
     slow = [SILENT, watch(EXPIRED)]
     async with running([*slow * 3, watch(EXPIRED), SILENT], [listing([], "5")] * 9) as run:
         await asyncio.sleep(200)
-        assert run.asked().count("WATCH initial") == 3
+        assert run.requests_made().count("WATCH initial") == 3
 
 
 # -- health and what is logged
@@ -324,7 +324,7 @@ async def test_a_silence_that_is_allowed_is_no_problem() -> None:
     options = ReflectorOptions(silence_limit=900.0, min_watch_timeout=3600.0)
     async with running([watch(*FIRST, hang())], options=options) as run:
         await asyncio.sleep(899)
-        assert len(run.asked()) == 1
+        assert len(run.requests_made()) == 1
         assert run.problems() == []
 
 
@@ -355,9 +355,9 @@ async def test_what_is_logged_as_a_warning(
     watches = [*watches, watch(bookmark("1", initial_events_end=True), hang())]
     async with running(watches, served=NOT_SERVED, options=lasting):
         await asyncio.sleep(100)
-    said = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-    assert all(line.startswith("pods: list or watch failed: ") for line in said)
-    assert [line.rpartition(": ")[2] for line in said] == warnings
+    messages = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert all(line.startswith("pods: list or watch failed: ") for line in messages)
+    assert [line.rpartition(": ")[2] for line in messages] == warnings
 
 
 async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_listed_again(
@@ -369,7 +369,7 @@ async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_liste
     monkeypatch.setattr(SharedProcessor, "changed", fail)
     async with running([watch(*FIRST, modified(sent("a", "6"))), watch(*FIRST, hang())]) as run:
         await asyncio.sleep(10)
-        assert run.asked() == ["WATCH initial"] * 2
+        assert run.requests_made() == ["WATCH initial"] * 2
         assert "ValueError: bug" in caplog.text
         assert run.informer.healthy() == []
 
@@ -382,9 +382,9 @@ async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
     watches = [REFUSED, watch(EXPIRED), SILENT]
     async with running(watches, lists, of=lambda pods: pods.select(label_selector="kubevirt.io=virt-launcher")) as run:
         await asyncio.sleep(1)
-        assert run.held() == "b@1"
+        assert run.content() == "b@1"
         assert len(run.server.requests) == 6
-        assert {seen.query["labelSelector"] for seen in run.server.requests} == {"kubevirt.io=virt-launcher"}
+        assert {request.query["labelSelector"] for request in run.server.requests} == {"kubevirt.io=virt-launcher"}
 
 
 @pytest.mark.parametrize("sign", ["a silent watch", "an event", "a bookmark"])
@@ -401,7 +401,7 @@ async def test_a_restore_of_etcd_is_noticed_in_several_namespaces(sign: str) -> 
         run.server.script(WATCH, second, watch(added(there), ended, *comes[sign], hang()), after, after)
         await asyncio.sleep(60 if sign == "a silent watch" else 5)
         assert run.informer.indexer.list_keys() == ["first/a", "second/b", "first/c"]
-        assert [seen.query.get("sendInitialEvents") for seen in run.server.seen(WATCH, first)] == ["true"] * 2
+        assert [request.query.get("sendInitialEvents") for request in run.server.seen(WATCH, first)] == ["true"] * 2
         assert run.problems() == []
 
 
@@ -417,6 +417,6 @@ async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_st
         run.server.script(WATCH, second, SILENT, watch(deleted(obj("b", "8", "second"))), SILENT)
         await asyncio.sleep(5)
         assert run.informer.indexer.list_keys() == ["first/a", "first/c"]
-        asked = [(seen.path, seen.query.get("resourceVersion")) for seen in run.server.seen(WATCH)]
-        assert [version for path, version in asked if path == first] == [None, "5", "9", "9"]
-        assert [version for path, version in asked if path == second] == ["7", "7", "8"]
+        requests = [(request.path, request.query.get("resourceVersion")) for request in run.server.seen(WATCH)]
+        assert [version for path, version in requests if path == first] == [None, "5", "9", "9"]
+        assert [version for path, version in requests if path == second] == ["7", "7", "8"]

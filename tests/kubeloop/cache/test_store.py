@@ -64,11 +64,11 @@ def test_indexes(change: Callable[[Store], object], stands: dict[str, str]) -> N
     """The names of the objects under each value of the two indexes."""
     store = filled()
     change(store)
-    found = {
+    values = {
         value: store.by_index(name, value) for name in ("app", NAMESPACE_INDEX) for value in store.index_values(name)
     }
-    assert {value: " ".join(obj.name for obj in objects) for value, objects in found.items()} == stands
-    for obj in (obj for objects in found.values() for obj in objects):
+    assert {value: " ".join(obj.name for obj in objects) for value, objects in values.items()} == stands
+    for obj in (obj for objects in values.values() for obj in objects):
         assert store.get_by_key(obj.key) is obj
 
 
@@ -148,15 +148,15 @@ def test_an_index_function_that_raises_loses_no_event_and_makes_its_own_index_un
     indexer: Store = Indexer(
         indexers={"by": lambda obj: faulty(obj) if obj.name == "b" and not repaired else [obj.name]}
     )
-    told = Recorder()
+    recorder = Recorder()
     processor = SharedProcessor("pods", indexer)
-    processor.add(told, 0.0)
+    processor.add(recorder, 0.0)
     processor.replaced({f"ns/{name}": pod(name) for name in "abc"}, {})
     processor.changed(pod("b", "2"))
     processor.deleted(pod("b", "3").metadata, pod("b", "3"))
     processor.changed(pod("b", "4"))
     events = "initial a@1, initial b@1, initial c@1, updated b@1 to b@2, deleted b@3, added b@4"
-    assert told.take() == events
+    assert recorder.take() == events
     assert indexer.list_keys() == ["ns/a", "ns/c", "ns/b"]
     assert "index by: no value for ns/b" in caplog.text
     for read in (lambda: indexer.index_values("by"), lambda: indexer.by_index("by", "a")):

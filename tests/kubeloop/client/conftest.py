@@ -26,8 +26,8 @@ async def rig() -> AsyncIterator[Rig]:
         transport = Transport(server.config(), retry=RetryPolicy(sleep=sleeps))
         rig = Rig(server, transport, sleeps)
         yield rig
-        for each in (transport, *rig.others):
-            await each.close()
+        for other_transport in (transport, *rig.other_transports):
+            await other_transport.close()
 
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")

@@ -34,13 +34,13 @@ class Authority:
 
     def issue(self, user: str, *, password: bytes | None = None) -> Pair:
         """A certificate for `user` and 127.0.0.1; its key locked with `password`."""
-        made = self._issue(user, "127.0.0.1")
-        key = made.private_key_pem.bytes()
+        certificate = self._issue(user, "127.0.0.1")
+        key = certificate.private_key_pem.bytes()
         if password:
             private = serialization.load_pem_private_key(key, None)
             encrypted = serialization.BestAvailableEncryption(password)
             key = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
-        return Pair(made.cert_chain_pems[0].bytes().decode(), key.decode())
+        return Pair(certificate.cert_chain_pems[0].bytes().decode(), key.decode())
 
     def server_context(
         self, *, ask_client: bool = False, common_name: str = "server", loopback: bool = True

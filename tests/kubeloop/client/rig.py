@@ -38,21 +38,21 @@ class Rig:
     server: ScriptedServer
     transport: Transport
     sleeps: Sleeps
-    others: list[Transport] = field(default_factory=list)
+    other_transports: list[Transport] = field(default_factory=list)
 
-    def another(self, config: ClientConfig, **options: Any) -> Transport:
+    def new_transport(self, config: ClientConfig, **options: Any) -> Transport:
         """Returns another transport, closed with the rig; it retries without waiting."""
         options.setdefault("retry", RetryPolicy(sleep=self.sleeps))
-        self.others.append(Transport(config, **options))
-        return self.others[-1]
+        self.other_transports.append(Transport(config, **options))
+        return self.other_transports[-1]
 
 
 async def read_stream(transport: Transport, read_timeout: float = 5.0, got: list[bytes] | None = None) -> list[bytes]:
     """The stream's lines; those before a break stand in `got`."""
     got = [] if got is None else got
     async with transport.stream(PATH, WATCHED, read_timeout) as lines:
-        async for each in lines:
-            got.append(each)
+        async for line in lines:
+            got.append(line)
     return got
 
 

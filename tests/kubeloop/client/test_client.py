@@ -53,15 +53,15 @@ async def test_a_server_that_does_not_say(answer: bytes | Exception) -> None:
 
 
 async def test_what_fails_for_one_keeps_none_of_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[int] = []
+    calls: list[int] = []
 
     async def work(number: int) -> int:
-        seen.append(number)
+        calls.append(number)
         if number in (1, 3):
             raise (NotFound if number == 1 else Conflict)(f"no {number}")
         return -number
 
     with pytest.raises(NotFound, match="no 1"):
         await for_each(range(5), work)
-    assert (seen, caplog.messages) == ([0, 1, 2, 3, 4], ["3: no 3"])
+    assert (calls, caplog.messages) == ([0, 1, 2, 3, 4], ["3: no 3"])
     assert await for_each([0, 2], work) == [0, -2]

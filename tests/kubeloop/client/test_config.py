@@ -51,8 +51,8 @@ def load_account(account: Path, environ: dict[str, str] | None = None) -> Client
 
 async def test_the_explicit_file_beats_the_environment(tmp_path: Path) -> None:
     explicit = write(tmp_path, kubeconfig({"token": "x"}), "explicit")
-    other = write(tmp_path, kubeconfig({"token": "y"}), "other")
-    assert await token_of(load(explicit, KUBECONFIG=other)) == "Bearer x"
+    other_path = write(tmp_path, kubeconfig({"token": "y"}), "other")
+    assert await token_of(load(explicit, KUBECONFIG=other_path)) == "Bearer x"
 
 
 async def test_a_secrets_kubeconfig_is_used_as_it_is() -> None:
@@ -86,8 +86,8 @@ def in_home(folder: Path, name: str = ".kube") -> None:
 
 async def test_the_environment_beats_the_home_folder(tmp_path: Path) -> None:
     in_home(tmp_path)
-    named = write(tmp_path, kubeconfig({"token": "named"}))
-    assert await token_of(load_config(environ={"KUBECONFIG": named})) == "Bearer named"
+    named_path = write(tmp_path, kubeconfig({"token": "named"}))
+    assert await token_of(load_config(environ={"KUBECONFIG": named_path})) == "Bearer named"
     assert await token_of(load_config(environ={})) == "Bearer home"
     assert await token_of(load_config(environ={"KUBECONFIG": ""})) == "Bearer home"
 
@@ -95,8 +95,8 @@ async def test_the_environment_beats_the_home_folder(tmp_path: Path) -> None:
 async def test_a_pod_beats_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = service_account(tmp_path)
     monkeypatch.setattr(loading, "in_cluster", lambda environ: True)
-    found = load_account(account)
-    monkeypatch.setattr(loading, "in_cluster_config", lambda environ: found)
+    config = load_account(account)
+    monkeypatch.setattr(loading, "in_cluster_config", lambda environ: config)
     in_home(tmp_path)
     assert await token_of(load_config(environ={})) == "Bearer pod-token"
     assert await token_of(load_config(None, "a", environ={})) == "Bearer home", "a context means a kubeconfig"
@@ -207,9 +207,9 @@ def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> Non
 def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
     pair = Authority().issue("jane")
     user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key), "token": "hidden"}
-    shown = repr(load(write(tmp_path, kubeconfig(user))))
-    assert "PRIVATE KEY" not in shown + repr(TLSSettings(key=pair.key))
-    assert "hidden" not in shown
+    text = repr(load(write(tmp_path, kubeconfig(user))))
+    assert "PRIVATE KEY" not in text + repr(TLSSettings(key=pair.key))
+    assert "hidden" not in text
 
 
 def test_details_of_the_cluster(tmp_path: Path) -> None:

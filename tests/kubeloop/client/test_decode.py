@@ -203,9 +203,9 @@ class Untyped(Object):
 def levels_of(value: Any) -> int:
     level, depth = [value], 0
     while level := [
-        held
+        item
         for value in level
-        for held in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
     ]:
         depth += 1
     return depth
@@ -222,11 +222,11 @@ def test_what_is_kept_without_a_schema_is_never_deep(
     good = b'{"metadata":{"name":"good","namespace":"ns"},"spec":{"a":{"b":[1]}}}'
     listed = decoder.list_page(b'{"metadata":{"resourceVersion":"7"},"items":[%s,%s]}' % (good, deep))
     event = decoder.watch_event(b'{"type":"MODIFIED","object":%s}' % deep)
-    assert [each.key for each in listed.items] == ["ns/good", "ns/deep"]
+    assert [untyped.key for untyped in listed.items] == ["ns/good", "ns/deep"]
     assert listed.items[0].spec == {"a": {"b": [1]}}
-    for each in (listed.items[1], event.object, decoder.object(deep)):
-        assert each is not None
-        kept = levels_of(each.spec) + max((levels_of(part.more) for part in each.parts or ()), default=0)
+    for untyped in (listed.items[1], event.object, decoder.object(deep)):
+        assert untyped is not None
+        kept = levels_of(untyped.spec) + max((levels_of(part.more) for part in untyped.parts or ()), default=0)
         assert (kept < 110) if is_cut else (levels <= kept <= levels + 1)
     assert ("ns/deep is nested deeper than 100 levels" in caplog.text) is is_cut
 

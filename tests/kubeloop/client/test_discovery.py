@@ -77,8 +77,10 @@ async def test_only_a_well_formed_list_without_the_kind_confirms_that_it_is_gone
 
 async def test_a_kind_that_a_manifest_names_is_found_with_its_path_and_its_status() -> None:
     client = FakeCluster().client()
-    found = [(await client.resource_by_kind(*each)).resource for each in (("v1", "Node"), ("kubevirt.io/v1", VM_KIND))]
-    assert [(each.path("ns"), each.status_subresource) for each in found] == [
+    resources = [
+        (await client.resource_by_kind(*kind)).resource for kind in (("v1", "Node"), ("kubevirt.io/v1", VM_KIND))
+    ]
+    assert [(kind.path("ns"), kind.status_subresource) for kind in resources] == [
         ("/api/v1/nodes", True),
         ("/apis/kubevirt.io/v1/namespaces/ns/virtualmachines", True),
     ]

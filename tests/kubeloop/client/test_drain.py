@@ -58,8 +58,8 @@ async def test_a_pod(case: str) -> None:
             await drain.run("n")
     else:
         await drain.run("n")
-    left = {pod.name for pod in cluster.all(PODS)}
-    assert left == ({"q"} if goes is True else {"p", "q"})
+    pods = {pod.name for pod in cluster.all(PODS)}
+    assert pods == ({"q"} if goes is True else {"p", "q"})
 
 
 async def test_no_new_pods_come_meanwhile() -> None:

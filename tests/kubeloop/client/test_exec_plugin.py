@@ -218,31 +218,31 @@ async def test_a_refused_token_makes_the_plugin_run_again(rig: Rig, tmp_path: Pa
         return await status(401, "Unauthorized")(request)
 
     rig.server.script(GET, "/api", expire, body({}))
-    await rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url)).request("GET", "/api")
+    await rig.new_transport(replace(config_of(tmp_path, plugin.user()), host=rig.server.url)).request("GET", "/api")
     assert rig.server.requests[-1].headers["Authorization"] == "Bearer t2"
     assert len(plugin.calls) == 2
 
 
 async def test_a_plugins_certificate_is_presented_and_renewed(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
     authority = Authority()
-    seen: list[str] = []
+    tokens: list[str] = []
 
     async def note_client(request: Any) -> Any:
         peer = request.transport.get_extra_info("peercert")
-        seen.append(next(value for ((key, value),) in peer["subject"] if key == "commonName"))
+        tokens.append(next(value for ((key, value),) in peer["subject"] if key == "commonName"))
         return await body({})(request)
 
     async with ScriptedServer(authority.server_context(ask_client=True)) as server:
         server.always(GET, "/api", note_client)
         cluster = {"certificate-authority-data": data(authority.pem)}
         config = config_of(tmp_path, plugin.user(), server=server.url, cluster=cluster)
-        transport = rig.another(config)
+        transport = rig.new_transport(config)
         for name in ("jane", "joe"):
             pair = authority.issue(name)
             plugin.answers({"clientCertificateData": pair.certificate, "clientKeyData": pair.key})
             await authenticate(config, refresh=True)
             await transport.request("GET", "/api")
-    assert seen == ["jane", "joe"]
+    assert tokens == ["jane", "joe"]
 
 
 def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: Plugin) -> None:
@@ -263,11 +263,11 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
 async def test_a_hung_plugin_delays_no_request_beyond_its_time(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
-    transport = rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
+    transport = rig.new_transport(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
     started = time.monotonic()
     requests = (transport.request("GET", "/api", timeout=0.3) for _ in range(5))
     answers = await asyncio.gather(*requests, return_exceptions=True)
-    assert [type(each) for each in answers] == [Unauthorized] * 5
+    assert [type(answer) for answer in answers] == [Unauthorized] * 5
     assert time.monotonic() - started < plugin.HANGS / 2
     assert len(plugin.calls) <= 1, "one run for all of them"
 
@@ -278,7 +278,7 @@ async def test_a_hung_plugin_is_killed_and_the_next_request_runs_it_again(
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
-    transport = rig.another(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
+    transport = rig.new_transport(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
     with pytest.raises(Unauthorized):
         await transport.request("GET", "/api")
     plugin.recovers()

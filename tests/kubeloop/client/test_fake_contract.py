@@ -59,8 +59,8 @@ async def client(real: Path | None) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def namespace(client: Client) -> str:
-    made = await client.resource(registry.NAMESPACES).create({"metadata": {"generateName": "contract-"}})
-    return made.name
+    namespace_obj = await client.resource(registry.NAMESPACES).create({"metadata": {"generateName": "contract-"}})
+    return namespace_obj.name
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ async def stable(read: Callable[[], Awaitable[ResourceQuota]]) -> ResourceQuota:
 
 
 async def test_create_get_and_delete(quotas: Quotas, namespace: str) -> None:
-    made = await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
-    assert (made.name, made.namespace, made.kind, made.api_version) == ("q", namespace, "ResourceQuota", "v1")
-    assert made.uid
-    assert made.metadata.creation_timestamp
-    assert (await quotas.get(name="q", namespace=namespace)).uid == made.uid
-    await quotas.delete(name="q", namespace=namespace, uid=made.uid)
+    obj = await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
+    assert (obj.name, obj.namespace, obj.kind, obj.api_version) == ("q", namespace, "ResourceQuota", "v1")
+    assert obj.uid
+    assert obj.metadata.creation_timestamp
+    assert (await quotas.get(name="q", namespace=namespace)).uid == obj.uid
+    await quotas.delete(name="q", namespace=namespace, uid=obj.uid)
     with pytest.raises(NotFound, match=r'^resourcequotas "q" not found$'):
         await quotas.get(name="q", namespace=namespace)
 
@@ -112,43 +112,43 @@ REASONS = {
     Conflict: (409, "Conflict"),
 }
 """The status and reason of an answer by the class that it becomes."""
-At = dict[str, Any]
-REFUSED: dict[str, tuple[type[ApiError], Callable[[Quotas, At], Any]]] = {
-    "a second create": (AlreadyExists, lambda q, at: q.create(quota(**at))),
-    "a create without a name": (Invalid, lambda q, at: q.create({}, namespace=at["namespace"])),
-    "a create with a name that is none": (Invalid, lambda q, at: q.create(quota(**at | {"name": "Not_A_Name"}))),
+Ref = dict[str, Any]
+REFUSED: dict[str, tuple[type[ApiError], Callable[[Quotas, Ref], Any]]] = {
+    "a second create": (AlreadyExists, lambda q, ref: q.create(quota(**ref))),
+    "a create without a name": (Invalid, lambda q, ref: q.create({}, namespace=ref["namespace"])),
+    "a create with a name that is none": (Invalid, lambda q, ref: q.create(quota(**ref | {"name": "Not_A_Name"}))),
     "a create with a resourceVersion": (
         ServerError,
-        lambda q, at: q.create(quota("new", resourceVersion="1", namespace=at["namespace"])),
+        lambda q, ref: q.create(quota("new", resourceVersion="1", namespace=ref["namespace"])),
     ),
     "a create in another namespace than it says": (
         BadRequest,
-        lambda q, at: q.create(quota("new", namespace="another"), namespace=at["namespace"]),
+        lambda q, ref: q.create(quota("new", namespace="another"), namespace=ref["namespace"]),
     ),
-    "a create without a namespace": (BadRequest, lambda q, at: q.create(quota("new"))),
-    "a patch of what is not there": (NotFound, lambda q, at: q.merge_patch({}, **at | {"name": "x"})),
-    "a delete of what is not there": (NotFound, lambda q, at: q.delete(**at | {"name": "x"})),
-    "a merge patch of an old version": (Conflict, lambda q, at: q.merge_patch(meta("resourceVersion"), **at)),
-    "a merge patch of another uid": (Invalid, lambda q, at: q.merge_patch(meta("uid"), **at)),
-    "a delete of another uid": (Conflict, lambda q, at: q.delete(**at, uid="another")),
-    "a JSON patch whose test fails": (PatchConflict, lambda q, at: q.json_patch([op("test", "/metadata/uid")], **at)),
+    "a create without a namespace": (BadRequest, lambda q, ref: q.create(quota("new"))),
+    "a patch of what is not there": (NotFound, lambda q, ref: q.merge_patch({}, **ref | {"name": "x"})),
+    "a delete of what is not there": (NotFound, lambda q, ref: q.delete(**ref | {"name": "x"})),
+    "a merge patch of an old version": (Conflict, lambda q, ref: q.merge_patch(meta("resourceVersion"), **ref)),
+    "a merge patch of another uid": (Invalid, lambda q, ref: q.merge_patch(meta("uid"), **ref)),
+    "a delete of another uid": (Conflict, lambda q, ref: q.delete(**ref, uid="another")),
+    "a JSON patch whose test fails": (PatchConflict, lambda q, ref: q.json_patch([op("test", "/metadata/uid")], **ref)),
     "a JSON patch of a path that is not there": (
         PatchConflict,
-        lambda q, at: q.json_patch([op("remove", "/spec/none")], **at),
+        lambda q, ref: q.json_patch([op("remove", "/spec/none")], **ref),
     ),
     "a JSON patch of an old version": (
         Conflict,
-        lambda q, at: q.json_patch([op("replace", "/metadata/resourceVersion")], **at),
+        lambda q, ref: q.json_patch([op("replace", "/metadata/resourceVersion")], **ref),
     ),
-    "another name": (BadRequest, lambda q, at: q.merge_patch(meta("name"), **at)),
+    "another name": (BadRequest, lambda q, ref: q.merge_patch(meta("name"), **ref)),
     "a field selector that the kind does not have": (
         BadRequest,
-        lambda q, at: q.list(at["namespace"], field_selector="spec.x=y"),
+        lambda q, ref: q.list(ref["namespace"], field_selector="spec.x=y"),
     ),
-    "a label selector that is none": (BadRequest, lambda q, at: q.list(at["namespace"], label_selector="a in b")),
+    "a label selector that is none": (BadRequest, lambda q, ref: q.list(ref["namespace"], label_selector="a in b")),
     "a watch of a label selector that is none": (
         BadRequest,
-        lambda q, at: first_events(q.watch(at["namespace"], label_selector="a in b"), 1),
+        lambda q, ref: first_events(q.watch(ref["namespace"], label_selector="a in b"), 1),
     ),
 }
 
@@ -232,15 +232,15 @@ async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(qu
         await quotas.update(old, edit(old, spec={"hard": {"pods": "2"}}))
 
     async def attempt(_again: bool) -> ResourceQuota:
-        found = await quotas.get(name="q", namespace=namespace)
-        return await quotas.update(found, edit(found, spec={"hard": {"pods": "3"}}))
+        obj = await quotas.get(name="q", namespace=namespace)
+        return await quotas.update(obj, edit(obj, spec={"hard": {"pods": "3"}}))
 
     assert (await retry_on_conflict(attempt)).hard == {"pods": "3"}
 
 
 async def test_create_or_update(quotas: Quotas, namespace: str) -> None:
-    def labelled(found: ResourceQuota) -> ResourceQuota:
-        return edit(found, metadata={"labels": {"by": "update"}})
+    def labelled(obj: ResourceQuota) -> ResourceQuota:
+        return edit(obj, metadata={"labels": {"by": "update"}})
 
     made = await quotas.create_or_update(quota(), labelled, namespace=namespace)
     assert made.labels == {}
@@ -252,9 +252,9 @@ async def test_status_is_written_through_its_subresource_alone(client: Client, n
     budgets = client.resource(BUDGETS)
     body = {"metadata": {"name": "b"}, "spec": {"additionalMigrationResources": {"limits.cpu": "1"}}}
     status = {"additionalMigrationResources": {"limits.cpu": "2"}}
-    made = await budgets.create(body | {"status": status}, namespace=namespace)
-    assert not made.status.additional_migration_resources
-    assert made.metadata.generation == 1
+    obj = await budgets.create(body | {"status": status}, namespace=namespace)
+    assert not obj.status.additional_migration_resources
+    assert obj.metadata.generation == 1
     both = {
         "metadata": {"labels": {"a": "b"}},
         "spec": {"additionalMigrationResources": {"pods": "1"}},
@@ -284,34 +284,34 @@ async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(clie
             client.transport, dataclasses.replace(resource, status_subresource=None)
         )
         body = {"metadata": {"generateName": "unsaid-"}, **fields}
-        made = await unsaid.create(body, namespace=namespace)
+        obj = await unsaid.create(body, namespace=namespace)
         with pytest.raises(BadRequest, match=f"status of {resource.kind} is written"):
             await unsaid.merge_patch(
-                {"status": {}}, name=made.name, namespace=namespace, subresource="" if has else "status"
+                {"status": {}}, name=obj.name, namespace=namespace, subresource="" if has else "status"
             )
 
 
 async def test_a_kind_without_a_namespace_and_without_a_status(client: Client) -> None:
     settings = client.resource(SETTINGS)
-    made = await settings.create({"metadata": {"generateName": "contract-"}, "value": "1"})
-    assert made.namespace == ""
-    assert (await settings.merge_patch({"value": "2"}, name=made.name)).value == "2"
+    obj = await settings.create({"metadata": {"generateName": "contract-"}, "value": "1"})
+    assert obj.namespace == ""
+    assert (await settings.merge_patch({"value": "2"}, name=obj.name)).value == "2"
     raw = settings.transport.request(
-        "PATCH", f"{SETTINGS.path('', made.name)}/status", body=b"{}", content_type=MERGE_PATCH
+        "PATCH", f"{SETTINGS.path('', obj.name)}/status", body=b"{}", content_type=MERGE_PATCH
     )
     with pytest.raises(NotFound):
         await raw
-    await settings.delete(name=made.name)
+    await settings.delete(name=obj.name)
 
 
 async def test_finalizers_hold_an_object_that_is_deleted(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(finalizers=["example.org/a"]), namespace=namespace)
     await quotas.delete(name="q", namespace=namespace)
-    held = await quotas.get(name="q", namespace=namespace)
-    assert held.deleting
-    more = {"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}
+    obj = await quotas.get(name="q", namespace=namespace)
+    assert obj.deleting
+    patch = {"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}
     with pytest.raises(Invalid, match="no new finalizers can be added"):
-        await quotas.merge_patch(more, name="q", namespace=namespace)
+        await quotas.merge_patch(patch, name="q", namespace=namespace)
     await quotas.merge_patch({"metadata": {"finalizers": None}}, name="q", namespace=namespace)
     with pytest.raises(NotFound):
         await quotas.get(name="q", namespace=namespace)
@@ -339,8 +339,8 @@ async def test_an_eviction_deletes_a_pod(client: Client, namespace: str) -> None
 
 async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) -> None:
     tried = quotas.dry_run()
-    made = await tried.create(quota("tried"), namespace=namespace)
-    assert (made.name, made.hard) == ("tried", {"limits.cpu": "3"})
+    obj = await tried.create(quota("tried"), namespace=namespace)
+    assert (obj.name, obj.hard) == ("tried", {"limits.cpu": "3"})
     with pytest.raises(NotFound):
         await tried.get(name="tried", namespace=namespace)
     before = await quotas.create(quota(), namespace=namespace)
@@ -376,8 +376,8 @@ async def test_label_selector(selector: str, quotas: Quotas, namespace: str) -> 
     labels = {"a": {"app": "web", "tier": "front"}, "b": {"app": "web"}, "c": {"app": "db"}, "d": {}}
     for name, its in labels.items():
         await quotas.create(quota(name, labels=its), namespace=namespace)
-    found = await quotas.list(namespace, label_selector=selector)
-    assert {obj.name for obj in found} == SELECTED[selector]
+    names = await quotas.list(namespace, label_selector=selector)
+    assert {obj.name for obj in names} == SELECTED[selector]
 
 
 async def test_field_selector_and_pages(quotas: Quotas, namespace: str) -> None:
@@ -407,14 +407,14 @@ async def test_items_of_a_list_say_what_they_are(client: Client, namespace: str)
 
 async def first_events(watch: Any, count: int) -> list[tuple[str, str]]:
     """(type, name) of the first events, bookmarks aside."""
-    seen: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
     async with asyncio.timeout(10), watch as events:
         async for event in events:
             if event.type != "BOOKMARK" and event.object is not None:
-                seen.append((event.type, event.object.name))
-            if len(seen) == count or event.initial_events_end:
-                return seen
-    return seen
+                changes.append((event.type, event.object.name))
+            if len(changes) == count or event.initial_events_end:
+                return changes
+    return changes
 
 
 async def test_a_watch_brings_what_happens_after_its_version(client: Client, namespace: str) -> None:
@@ -433,8 +433,8 @@ async def test_a_watch_list_brings_everything_and_says_when(client: Client, name
     secrets = client.resource(registry.SECRETS)
     for name in "ab":
         await secrets.create({"metadata": {"name": name}}, namespace=namespace)
-    seen = await first_events(secrets.watch(namespace, send_initial_events=True), 100)
-    assert sorted(seen) == [("ADDED", "a"), ("ADDED", "b")]
+    events = await first_events(secrets.watch(namespace, send_initial_events=True), 100)
+    assert sorted(events) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 async def test_for_a_selective_watch_objects_come_and_go_with_their_labels(client: Client, namespace: str) -> None:
@@ -457,13 +457,13 @@ async def test_a_watch_ends_when_it_was_asked_to(client: Client, namespace: str)
 
 async def test_of_writers_that_saw_the_same_version_one_gets_through(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(), namespace=namespace)
-    seen = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    obj = await stable(lambda: quotas.get(name="q", namespace=namespace))
     written = 0
 
     async def write(number: int) -> None:
         nonlocal written
         with contextlib.suppress(Conflict):
-            await quotas.patch(seen, {"metadata": {"annotations": {"by": str(number)}}})
+            await quotas.patch(obj, {"metadata": {"annotations": {"by": str(number)}}})
             written += 1
 
     await asyncio.gather(*(write(number) for number in range(5)))

@@ -40,10 +40,10 @@ async def namespace(client: Client) -> str:
 
 async def test_what_is_applied_no_more_is_removed(client: Client, namespace: str) -> None:
     maps = client.resource(registry.CONFIG_MAPS)
-    where: dict[str, str] = {"name": "a", "namespace": namespace}
+    ref: dict[str, str] = {"name": "a", "namespace": namespace}
 
     async def applied(manager: str, force: bool = False, **data: str) -> dict[str, str]:
-        body = {"metadata": where, "data": data}
+        body = {"metadata": ref, "data": data}
         return (await maps.apply(body, field_manager=manager, force=force)).data
 
     assert await applied("one", x="1", y="1") == {"x": "1", "y": "1"}
@@ -52,8 +52,8 @@ async def test_what_is_applied_no_more_is_removed(client: Client, namespace: str
     with pytest.raises(errors.Conflict, match=r"conflict with \"one\""):
         await applied("two", x="2")
     assert await applied("two", force=True, x="2") == {"x": "2"}
-    tried = await maps.dry_run().apply({"metadata": where, "data": {}}, field_manager="two")
-    assert (tried.data, (await maps.get(**where)).data) == ({}, {"x": "2"})
+    tried = await maps.dry_run().apply({"metadata": ref, "data": {}}, field_manager="two")
+    assert (tried.data, (await maps.get(**ref)).data) == ({}, {"x": "2"})
 
 
 async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, namespace: str) -> None:
@@ -69,8 +69,8 @@ async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, name
         return [{"metadata": {"name": name, "labels": {"by": "test"}}} for name in names]
 
     async def there() -> list[str]:
-        found = [*await maps.list(namespace, label_selector="by=test"), *await secrets.list(namespace)]
-        return [obj.name for obj in found]
+        objects = [*await maps.list(namespace, label_selector="by=test"), *await secrets.list(namespace)]
+        return [obj.name for obj in objects]
 
     await other.apply({registry.CONFIG_MAPS: named("theirs")})
     await ours.apply({registry.CONFIG_MAPS: named("a", "b"), registry.SECRETS: named("c")})
@@ -91,46 +91,46 @@ Maps = ResourceClient[ConfigMap]
 
 
 async def test_a_typed_object_is_applied(maps: Maps, namespace: str) -> None:
-    wanted = ConfigMap(metadata=ObjectMeta(name="a", namespace=namespace, labels={"x": "y"}), data={"k": "v"})
-    made = await maps.apply(wanted, field_manager="one")
-    assert (made.labels, made.data) == ({"x": "y"}, {"k": "v"})
+    desired = ConfigMap(metadata=ObjectMeta(name="a", namespace=namespace, labels={"x": "y"}), data={"k": "v"})
+    obj = await maps.apply(desired, field_manager="one")
+    assert (obj.labels, obj.data) == ({"x": "y"}, {"k": "v"})
     # As it was read, with its version and uid: they are not applied.
-    again = await maps.apply(ConfigMap(metadata=made.metadata, data={"k": "w"}), field_manager="one")
-    assert (again.data, again.uid) == ({"k": "w"}, made.uid)
+    again = await maps.apply(ConfigMap(metadata=obj.metadata, data={"k": "w"}), field_manager="one")
+    assert (again.data, again.uid) == ({"k": "w"}, obj.uid)
 
 
 async def test_what_an_update_set_is_taken_over_by_force_alone(maps: Maps, namespace: str) -> None:
-    where = {"name": "a", "namespace": namespace}
-    await maps.create({"metadata": where, "data": {"k": "v", "same": "s"}})
-    body = {"metadata": where, "data": {"k": "w", "same": "s"}}
+    ref = {"name": "a", "namespace": namespace}
+    await maps.create({"metadata": ref, "data": {"k": "v", "same": "s"}})
+    body = {"metadata": ref, "data": {"k": "w", "same": "s"}}
     with pytest.raises(errors.Conflict, match=r"\.data\.k"):
         await maps.apply(body, field_manager="one")
     assert (await maps.apply(body, field_manager="one", force=True)).data == {"k": "w", "same": "s"}
     # The creator wants `same` too: it stays when the applier no longer does.
-    assert (await maps.apply({"metadata": where}, field_manager="one")).data == {"same": "s"}
-    await maps.apply({"metadata": where, "data": {"mine": "1"}}, field_manager="one")
-    await maps.merge_patch({"data": {"mine": "2"}}, **where)
+    assert (await maps.apply({"metadata": ref}, field_manager="one")).data == {"same": "s"}
+    await maps.apply({"metadata": ref, "data": {"mine": "1"}}, field_manager="one")
+    await maps.merge_patch({"data": {"mine": "2"}}, **ref)
     with pytest.raises(errors.Conflict, match=r"\.data\.mine"):
-        await maps.apply({"metadata": where, "data": {"mine": "1"}}, field_manager="one")
+        await maps.apply({"metadata": ref, "data": {"mine": "1"}}, field_manager="one")
 
 
 async def test_finalizers_and_owners_are_applied_item_by_item(maps: Maps, namespace: str) -> None:
-    where = {"name": "a", "namespace": namespace}
+    ref = {"name": "a", "namespace": namespace}
     owner = owner_reference(await maps.create({"metadata": {"name": "o"}}, namespace=namespace))
-    await maps.create({"metadata": {**where, "finalizers": ["example.org/theirs"]}})
-    metadata = {**where, "finalizers": ["example.org/ours"], "ownerReferences": [owner]}
-    made = await maps.apply({"metadata": metadata}, field_manager="one")
-    assert sorted(made.metadata.finalizers or []) == ["example.org/ours", "example.org/theirs"]
-    assert [reference.name for reference in made.metadata.owner_references or []] == ["o"]
-    left = await maps.apply({"metadata": where}, field_manager="one")
-    assert (left.metadata.finalizers, left.metadata.owner_references) == (["example.org/theirs"], None)
-    await maps.merge_patch({"metadata": {"finalizers": None}}, **where)
+    await maps.create({"metadata": {**ref, "finalizers": ["example.org/theirs"]}})
+    metadata = {**ref, "finalizers": ["example.org/ours"], "ownerReferences": [owner]}
+    obj = await maps.apply({"metadata": metadata}, field_manager="one")
+    assert sorted(obj.metadata.finalizers or []) == ["example.org/ours", "example.org/theirs"]
+    assert [reference.name for reference in obj.metadata.owner_references or []] == ["o"]
+    obj = await maps.apply({"metadata": ref}, field_manager="one")
+    assert (obj.metadata.finalizers, obj.metadata.owner_references) == (["example.org/theirs"], None)
+    await maps.merge_patch({"metadata": {"finalizers": None}}, **ref)
 
 
 async def test_an_apply_that_changes_nothing_is_no_new_version(maps: Maps, namespace: str) -> None:
     body = {"metadata": {"name": "a", "namespace": namespace}, "data": {"k": "v"}}
-    made = await maps.apply(body, field_manager="one")
-    assert (await maps.apply(body, field_manager="one")).metadata.resource_version == made.metadata.resource_version
+    obj = await maps.apply(body, field_manager="one")
+    assert (await maps.apply(body, field_manager="one")).metadata.resource_version == obj.metadata.resource_version
 
 
 LONG = "x" * 64
@@ -170,16 +170,16 @@ def test_only_the_api_servers_own_kinds_want_a_domain_in_finalizers(group: str, 
 
 @pytest.mark.parametrize(("metadata", "is_right"), METADATA.values(), ids=METADATA)
 async def test_metadata(metadata: dict[str, Any], is_right: bool, maps: Maps, namespace: str) -> None:
-    where = {"name": "a", "namespace": namespace}
+    ref = {"name": "a", "namespace": namespace}
     if is_right:
-        await maps.create({"metadata": where | metadata})
+        await maps.create({"metadata": ref | metadata})
         return
     with pytest.raises(errors.Invalid):
-        await maps.create({"metadata": where | metadata})
+        await maps.create({"metadata": ref | metadata})
     if "name" not in metadata:
-        await maps.create({"metadata": where})
+        await maps.create({"metadata": ref})
         with pytest.raises(errors.Invalid):
-            await maps.merge_patch({"metadata": metadata}, **where)
+            await maps.merge_patch({"metadata": metadata}, **ref)
 
 
 async def test_names_of_namespaces_and_services_are_labels(client: Client, namespace: str) -> None:
@@ -192,8 +192,8 @@ async def test_names_of_namespaces_and_services_are_labels(client: Client, names
 
 
 async def test_a_long_generate_name_is_cut(maps: Maps, namespace: str) -> None:
-    made = await maps.create({"metadata": {"generateName": "b" * 100}}, namespace=namespace)
-    assert (made.name[:58], len(made.name)) == ("b" * 58, 63)
+    obj = await maps.create({"metadata": {"generateName": "b" * 100}}, namespace=namespace)
+    assert (obj.name[:58], len(obj.name)) == ("b" * 58, 63)
 
 
 IMMUTABLE: dict[str, tuple[dict[str, Any], type[errors.ApiError]]] = {

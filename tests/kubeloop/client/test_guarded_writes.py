@@ -25,11 +25,11 @@ class Guard:
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
-        self.asked = 0
+        self.count = 0
 
     def __call__(self) -> None:
-        self.asked += 1
-        if self.asked > self.allowed:
+        self.count += 1
+        if self.count > self.allowed:
             raise Refused("not any more")
 
 
@@ -39,24 +39,24 @@ async def test_an_allowed_write_arrives_whole_and_a_refused_one_never(
     rig: Rig, verb: str, content: bytes | None
 ) -> None:
     rig.server.script(verb, PATH, OK)
-    transport = rig.another(rig.server.config(), before_write=Guard(1))
+    transport = rig.new_transport(rig.server.config(), before_write=Guard(1))
     assert await transport.request(verb, PATH, body=content) == b'{"ok": true}'
     with pytest.raises(Refused, match="not any more"):
         await transport.request(verb, PATH, body=content)
-    assert [seen.body for seen in rig.server.requests] == [content or b""]
+    assert [request.body for request in rig.server.requests] == [content or b""]
     assert rig.sleeps == []
 
 
 async def test_reads_are_not_asked_about(rig: Rig) -> None:
     rig.server.script(GET, PATH, OK)
     guard = Guard(0)
-    await rig.another(rig.server.config(), before_write=guard).request("GET", PATH)
-    assert guard.asked == 0
+    await rig.new_transport(rig.server.config(), before_write=guard).request("GET", PATH)
+    assert guard.count == 0
 
 
 async def test_every_attempt_is_asked_about(rig: Rig) -> None:
     rig.server.always(PATCH, PATH, status(503, "ServiceUnavailable", retry_after=0))
-    transport = rig.another(rig.server.config(), before_write=Guard(2))
+    transport = rig.new_transport(rig.server.config(), before_write=Guard(2))
     with pytest.raises(Refused):
         await transport.request("PATCH", PATH, body=b"{}")
     assert len(rig.server.requests) == 2
@@ -66,7 +66,7 @@ async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: 
     """A kept connection that the server has closed meanwhile: aiohttp would send it again by itself."""
     rig.server.script(GET, PATH, OK)
     rig.server.script(PUT, PATH, refuse(), OK)
-    transport = rig.another(rig.server.config(), before_write=Guard(1))
+    transport = rig.new_transport(rig.server.config(), before_write=Guard(1))
     await transport.request("GET", PATH)
     with pytest.raises((Refused, Unreachable)):
         await transport.request("PUT", PATH, body=b"{}", retry=False)
@@ -79,12 +79,12 @@ async def test_a_write_that_waited_for_a_connection_is_asked_about_when_it_gets_
     monkeypatch.setattr(transport_module, "_CONNECTIONS", 1)
     rig.server.script(GET, PATH, slow(0.2, OK))
     guard = Guard(1)
-    transport = rig.another(rig.server.config(), before_write=guard)
+    transport = rig.new_transport(rig.server.config(), before_write=guard)
     read = asyncio.create_task(transport.request("GET", PATH))
     await rig.server.wait_seen(GET, PATH)
     write = asyncio.create_task(transport.request("PATCH", PATH, body=b"{}"))
     await asyncio.sleep(0.05)
-    assert guard.asked == 0
+    assert guard.count == 0
     guard.allowed = 0
     with pytest.raises(Refused):
         await write
@@ -95,7 +95,7 @@ async def test_a_write_that_waited_for_a_connection_is_asked_about_when_it_gets_
 async def test_the_connection_of_a_refused_write_is_not_used_again(rig: Rig) -> None:
     """Its server may still wait for the rest of a request."""
     rig.server.always(GET, PATH, OK)
-    transport = rig.another(rig.server.config(), before_write=Guard(0))
+    transport = rig.new_transport(rig.server.config(), before_write=Guard(0))
     await transport.request("GET", PATH)
     with pytest.raises(Refused):
         await transport.request("PATCH", PATH, body=b"{}")

@@ -61,7 +61,7 @@ async def test_blocking_jobs_hold_up_no_token_no_certificate_and_no_name(
                 for token in ("second", "third"):
                     (tmp_path / "token").write_text(token)
                     await asyncio.wait_for(lock.update(LeaseSpec(), "7"), 5)
-        assert [seen.headers["Authorization"] for seen in server.requests] == ["Bearer second", "Bearer third"]
+        assert [request.headers["Authorization"] for request in server.requests] == ["Bearer second", "Bearer third"]
 
 
 async def test_slow_reads_of_a_client_do_not_hold_up_its_lease() -> None:
@@ -137,7 +137,7 @@ async def test_a_list_that_is_never_answered_is_not_asked_for_again(rig: Rig) ->
 @pytest.mark.virtual_time
 async def test_waiting_for_the_rate_limit_is_not_the_servers_time(rig: Rig) -> None:
     rig.server.always(GET, PATH, OK)
-    transport = rig.another(rig.server.config(), qps=0.1, burst=1)
+    transport = rig.new_transport(rig.server.config(), qps=0.1, burst=1)
     began = now()
     assert await asyncio.gather(*(transport.request("GET", PATH) for _ in range(6))) == [b'{"ok": true}'] * 6
     assert now() - began == pytest.approx(50.0, abs=0.1)

@@ -54,14 +54,14 @@ def quota(name: str, cpu: str = "3") -> dict[str, Any]:
 
 
 async def test_subresources_of_other_kinds(client: Client, namespace: str) -> None:
-    where = {"name": "default", "namespace": namespace}
+    ref = {"name": "default", "namespace": namespace}
     token = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     accounts = client.resource(ACCOUNTS)
 
     async def made() -> bool:
         """The service account comes a moment after its namespace."""
         with contextlib.suppress(errors.NotFound):
-            return bool((await accounts.create_subresource("token", token, TokenRequest, **where)).status)
+            return bool((await accounts.create_subresource("token", token, TokenRequest, **ref)).status)
         return False
 
     await until(made)
@@ -69,10 +69,10 @@ async def test_subresources_of_other_kinds(client: Client, namespace: str) -> No
     spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
     sets = client.resource(REPLICA_SETS)
     await sets.create({"metadata": {"name": "default"}, "spec": spec}, namespace=namespace)
-    scale = await sets.get_subresource("scale", Scale, **where)
+    scale = await sets.get_subresource("scale", Scale, **ref)
     assert (scale.kind, scale.spec.replicas) == ("Scale", 0)
-    await sets.merge_patch({"spec": {"replicas": 2}}, **where, subresource="scale")
-    assert (await sets.get_subresource("scale", Scale, **where)).spec.replicas == 2
+    await sets.merge_patch({"spec": {"replicas": 2}}, **ref, subresource="scale")
+    assert (await sets.get_subresource("scale", Scale, **ref)).spec.replicas == 2
 
 
 class TokenRequest(Object):
@@ -107,9 +107,9 @@ async def test_with_a_strict_client_a_misspelt_name_in_a_struct_or_patch_is_refu
     await quotas.create(quota("q"), namespace=namespace)
     kind = registry.Resource("", "v1", "resourcequotas", "ResourceQuota", MisspeltQuota)
     async with Client(load_config(str(cluster.kubeconfig)), strict=True) as strict:
-        found = await strict.resource(kind).get(name="q", namespace=namespace)
+        obj = await strict.resource(kind).get(name="q", namespace=namespace)
         with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrad"'):
-            await strict.resource(kind).update(found, edit(found, spec={"hard": {"pods": "1"}}))
+            await strict.resource(kind).update(obj, edit(obj, spec={"hard": {"pods": "1"}}))
         with pytest.raises(errors.ApiError, match=r'unknown field "spec\.hrd"'):
             await strict.resource(registry.RESOURCE_QUOTAS).merge_patch(
                 {"spec": {"hrd": {}}}, name="q", namespace=namespace
@@ -160,22 +160,24 @@ OF_BETAS = {
 
 
 async def test_events_of_both_apis_are_written_and_counted(client: Client, namespace: str) -> None:
-    about = await client.resource(registry.NAMESPACES).get(name=namespace)
+    namespace_obj = await client.resource(registry.NAMESPACES).get(name=namespace)
     recorder = EventRecorder(client, "test")
     for _ in range(3):
-        recorder.event(about, "Normal", "Seen", "of core/v1")
-        recorder.event(about, "Warning", "Moved", "n" * 2000, action="Move", related=about)
+        recorder.event(namespace_obj, "Normal", "Seen", "of core/v1")
+        recorder.event(namespace_obj, "Warning", "Moved", "n" * 2000, action="Move", related=namespace_obj)
         await until(lambda: not recorder._writers)
     assert recorder.dropped == 0
     old, new = client.resource(registry.EVENTS), client.resource(registry.EVENTS_V1)
-    where = f"involvedObject.name={namespace}"
-    assert sorted((event.reason, event.count) for event in await old.list("default", field_selector=where)) == [
+    selector = f"involvedObject.name={namespace}"
+    assert sorted((event.reason, event.count) for event in await old.list("default", field_selector=selector)) == [
         ("Moved", None),
         ("Seen", 3),
     ]
-    (moved,) = [event for event in await new.list("default") if event.regarding.uid == about.uid and event.action]
-    assert moved.series is not None
-    assert (moved.series.count, moved.type, len(moved.note)) == (3, "Warning", 1024)
+    (warning,) = [
+        event for event in await new.list("default") if event.regarding.uid == namespace_obj.uid and event.action
+    ]
+    assert warning.series is not None
+    assert (warning.series.count, warning.type, len(warning.note)) == (3, "Warning", 1024)
 
 
 async def test_the_structs_of_kubernetes_kinds_are_those_of_the_server(client: Client) -> None:

@@ -58,7 +58,7 @@ async def test_an_odd_answer_is_one_line_of_ours(
     async with answering(case) as port:
         config = ClientConfig(f"{scheme}://10.0.0.1:6443", proxy=f"http://me:{SECRET}@127.0.0.1:{port}")
         with pytest.raises(ApiError) as caught:
-            await rig.another(config).request("GET", PATH)
+            await rig.new_transport(config).request("GET", PATH)
     text = str(caught.value)
     assert text.startswith((f"{scheme}://10.0.0.1:6443", "the server answered"))
     assert "\n" not in text
@@ -78,7 +78,7 @@ async def test_a_proxy_gets_the_login_of_its_url(rig: Rig) -> None:
     rig.server.always(GET, f"http://10.0.0.1{PATH}", OK)
     rig.server.always(GET, PATH, OK)
     config = ClientConfig("http://10.0.0.1", proxy=rig.server.url.replace("//", f"//me:{SECRET}%40@"))
-    await rig.another(config.impersonate("jane")).request("GET", PATH)
+    await rig.new_transport(config.impersonate("jane")).request("GET", PATH)
     assert rig.server.requests[0].headers["Proxy-Authorization"] == "Basic bWU6czNjcmV0QA=="
     assert rig.server.requests[0].headers["Impersonate-User"] == "jane"
 
@@ -87,7 +87,7 @@ async def test_a_login_in_the_servers_address_is_used_and_not_shown(rig: Rig) ->
     rig.server.always(GET, PATH, status(401, "Unauthorized"))
     config = ClientConfig(rig.server.url.replace("//", f"//me:{SECRET}@"), credentials=Static("Bearer t"))
     with pytest.raises(errors.Unauthorized) as caught:
-        await rig.another(config).request("GET", PATH)
+        await rig.new_transport(config).request("GET", PATH)
     assert rig.server.requests[0].headers["Authorization"] == "Basic bWU6czNjcmV0", "as Go's client has it"
     assert SECRET not in f"{caught.value} {caught.value!r} {config!r} {config.host}"
 
@@ -98,7 +98,10 @@ async def test_an_answer_with_a_large_head_is_read(rig: Rig) -> None:
     head = b"".join(f"{name}: {value}\r\n".encode() for name, value in warnings)
     large = b"X-Large: " + b"x" * 200_000 + b"\r\n"
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + head + large + b"\r\n{}") as port:
-        assert await rig.another(ClientConfig(f"http://127.0.0.1:{port}")).request("PATCH", PATH, body=b"{}") == b"{}"
+        assert (
+            await rig.new_transport(ClientConfig(f"http://127.0.0.1:{port}")).request("PATCH", PATH, body=b"{}")
+            == b"{}"
+        )
 
 
 UNSENDABLE: dict[str, Callable[[ClientConfig], ClientConfig]] = {
@@ -126,7 +129,7 @@ async def test_what_no_request_can_carry_is_said_once_and_nothing_is_sent(
 ) -> None:
     rig.server.always(GET, PATH, OK)
     with pytest.raises(errors.Unauthorized) as caught:
-        await rig.another(case(rig.server.config())).request("GET", PATH)
+        await rig.new_transport(case(rig.server.config())).request("GET", PATH)
     assert caught.value.reason == "Credentials"
     assert SECRET not in str(caught.value)
     assert (rig.server.requests, rig.sleeps) == ([], [])
@@ -185,12 +188,12 @@ class Plugin:
 
     def __init__(self, same: bool) -> None:
         self.runs = 0
-        self._same = same
+        self._is_same = same
 
     async def __call__(self) -> dict[str, Any]:
         self.runs += 1
         await asyncio.sleep(0.05)
-        return {"token": "t" if self._same else f"t{self.runs}"}
+        return {"token": "t" if self._is_same else f"t{self.runs}"}
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["another token", "the same token"])
@@ -207,7 +210,7 @@ async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, 
         return await OK(request)
 
     rig.server.always(GET, PATH, answer)
-    transport = rig.another(rig.server.config(credentials=ExecPlugin(plugin)))
+    transport = rig.new_transport(rig.server.config(credentials=ExecPlugin(plugin)))
     answers = await asyncio.gather(
         *(transport.request("GET", PATH, retry=False) for _ in range(60)), return_exceptions=True
     )
@@ -225,7 +228,7 @@ async def test_a_plugin_whose_token_is_about_to_expire_is_not_run_for_each_reque
         return {"token": "t", "expirationTimestamp": "2001-01-01T00:00:00Z"}
 
     rig.server.always(GET, PATH, OK)
-    transport = rig.another(rig.server.config(credentials=ExecPlugin(run)))
+    transport = rig.new_transport(rig.server.config(credentials=ExecPlugin(run)))
     for _ in range(60):
         await transport.request("GET", PATH)
     assert runs <= 3

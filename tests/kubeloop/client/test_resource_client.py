@@ -80,7 +80,7 @@ async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
         quotas.merge_patch({}, name="q"),
         quotas.create(unnamed),
         quotas.create({}),
-        quotas.create_or_update(unnamed, lambda found: found),
+        quotas.create_or_update(unnamed, lambda old: old),
     ):
         with pytest.raises(errors.BadRequest, match="has a namespace, and none is given"):
             await call
@@ -159,7 +159,7 @@ async def test_create_reads_the_namespace_from_the_body(server: ScriptedServer, 
     server.script(POST, IN_NS, body(QUOTA, 201))
     server.script(PATCH, ONE, body(QUOTA))
     if isinstance(metadata, dict):
-        assert (await quotas.create_or_update({"metadata": metadata}, lambda found: found)).key == "ns/q"
+        assert (await quotas.create_or_update({"metadata": metadata}, lambda old: old)).key == "ns/q"
         assert (await quotas.apply({"metadata": metadata}, field_manager="m")).key == "ns/q"
 
 

@@ -116,10 +116,10 @@ async def test_a_write_is_decided_anew_after_a_conflict(conflicts: int, answer: 
         return "written"
 
     try:
-        seen = await retry_on_conflict(attempt)
+        result = await retry_on_conflict(attempt)
     except Conflict:
-        seen = "conflict"
-    assert seen == answer
+        result = "conflict"
+    assert result == answer
     assert turns == [False, *[True] * (min(conflicts + 1, CONFLICT_TRIES) - 1)]
 
 

@@ -17,13 +17,13 @@ class Reads(SharedReads[int]):
     """Each takes a second, and gives its number."""
 
     def __init__(self) -> None:
-        super().__init__(self._one)
-        self.begun: list[str] = []
+        super().__init__(self._read_one)
+        self.namespaces_read: list[str] = []
         self.failing = False
 
-    async def _one(self, namespace: str) -> int:
-        self.begun.append(namespace)
-        number = len(self.begun)
+    async def _read_one(self, namespace: str) -> int:
+        self.namespaces_read.append(namespace)
+        number = len(self.namespaces_read)
         await asyncio.sleep(1.0)
         if self.failing:
             raise OSError("gone")
@@ -34,10 +34,10 @@ async def test_who_asks_during_a_read_gets_the_next_one() -> None:
     reads = Reads()
     first = asyncio.create_task(reads.fresh("ns1"))
     await asyncio.sleep(0.5)
-    late = [asyncio.create_task(reads.fresh("ns1")) for _ in range(50)]
+    late_tasks = [asyncio.create_task(reads.fresh("ns1")) for _ in range(50)]
     assert (await first, now()) == (1, 1.0)
-    assert (set(await asyncio.gather(*late)), now()) == ({2}, 2.0)
-    assert reads.begun == ["ns1", "ns1"]
+    assert (set(await asyncio.gather(*late_tasks)), now()) == ({2}, 2.0)
+    assert reads.namespaces_read == ["ns1", "ns1"]
 
 
 async def test_namespaces_do_not_wait_for_each_other() -> None:

@@ -113,7 +113,7 @@ async def test_a_closed_port_is_unreachable_and_names_the_host(rig: Rig) -> None
 
 
 async def test_an_unknown_host_is_unreachable(rig: Rig) -> None:
-    transport = rig.another(ClientConfig("http://no-such-host.invalid"))
+    transport = rig.new_transport(ClientConfig("http://no-such-host.invalid"))
     with pytest.raises(NotSent, match=r"^http://no-such-host\.invalid can't be reached: \w"):
         await transport.request("GET", PATH)
 
@@ -137,7 +137,7 @@ async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
     silent_server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with silent_server:
         port = silent_server.sockets[0].getsockname()[1]
-        transport = rig.another(ClientConfig(f"https://127.0.0.1:{port}", tls=TLSSettings(verify=False)))
+        transport = rig.new_transport(ClientConfig(f"https://127.0.0.1:{port}", tls=TLSSettings(verify=False)))
         with pytest.raises(NotSent, match=f"^https://127.0.0.1:{port} can't be reached: timed out$"):
             await transport.request("GET", PATH, retry=False)
 
@@ -169,23 +169,23 @@ async def test_what_goes_over_the_wire(rig: Rig) -> None:
     rig.server.always(PATCH, PATH, OK)
     params = {"labelSelector": "a=b,c in (d,e)", "continue": "x+/=&"}
     await rig.transport.request("PATCH", PATH, params=params, body=b'{"a":1}', content_type=MERGE_PATCH)
-    seen = rig.server.requests[0]
-    assert seen.query == params
-    assert seen.body == b'{"a":1}'
-    assert seen.headers["Content-Type"] == MERGE_PATCH
-    assert seen.headers["Accept"] == "application/json"
-    assert seen.headers["User-Agent"] == os.path.basename(sys.argv[0]), "the program's name"
-    assert seen.headers["Accept-Encoding"] == "gzip"
-    assert "Authorization" not in seen.headers
+    request = rig.server.requests[0]
+    assert request.query == params
+    assert request.body == b'{"a":1}'
+    assert request.headers["Content-Type"] == MERGE_PATCH
+    assert request.headers["Accept"] == "application/json"
+    assert request.headers["User-Agent"] == os.path.basename(sys.argv[0]), "the program's name"
+    assert request.headers["Accept-Encoding"] == "gzip"
+    assert "Authorization" not in request.headers
 
 
 @pytest.mark.parametrize("method", [GET, POST, PATCH, PUT, DELETE])
 async def test_a_strict_client_has_its_writes_validated_strictly(rig: Rig, method: str) -> None:
     rig.server.always(method, PATH, OK)
-    strict = rig.another(rig.server.config(), strict=True)
+    strict = rig.new_transport(rig.server.config(), strict=True)
     await strict.request(method, PATH, params={"a": "b"}, body=b"{}")
-    more = {} if method in (GET, DELETE) else {"fieldValidation": "Strict"}
-    assert rig.server.requests[0].query == {"a": "b"} | more
+    params = {} if method in (GET, DELETE) else {"fieldValidation": "Strict"}
+    assert rig.server.requests[0].query == {"a": "b"} | params
 
 
 async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,21 +193,21 @@ async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.
     rig.server.always(PATCH, PATH, raw(b"{}", 200, {"Warning": warnings}))
     for _ in range(2):
         await rig.transport.request("PATCH", PATH, body=b"{}")
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == 2
-    assert said[0].endswith(' the API server warns: unknown field "spec.hrad"')
-    assert said[1].endswith("v1beta1 is deprecated")
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == 2
+    assert messages[0].endswith(' the API server warns: unknown field "spec.hrad"')
+    assert messages[1].endswith("v1beta1 is deprecated")
 
 
 async def test_answers_come_uncompressed_where_the_kubeconfig_asks_for_that(rig: Rig) -> None:
     rig.server.always(GET, PATH, OK)
-    await rig.another(rig.server.config(compression=False)).request("GET", PATH)
+    await rig.new_transport(rig.server.config(compression=False)).request("GET", PATH)
     assert rig.server.requests[0].headers["Accept-Encoding"] == "identity"
 
 
 async def test_a_path_prefix_is_kept(rig: Rig) -> None:
     rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
-    transport = rig.another(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))
+    transport = rig.new_transport(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))
     assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
@@ -258,7 +258,7 @@ class Failing:
 
 async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
     rig.server.script(GET, PATH, status(401, "Unauthorized"), OK)
-    transport = rig.another(rig.server.config(credentials=Tokens()))
+    transport = rig.new_transport(rig.server.config(credentials=Tokens()))
     assert await transport.request("GET", PATH) == b'{"ok": true}'
     assert [r.headers["Authorization"] for r in rig.server.requests] == ["Bearer t1", "Bearer t2"]
     assert rig.sleeps == []
@@ -266,14 +266,14 @@ async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
 
 async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
     rig.server.always(GET, PATH, status(401, "Unauthorized"))
-    transport = rig.another(rig.server.config(credentials=Tokens()))
+    transport = rig.new_transport(rig.server.config(credentials=Tokens()))
     with pytest.raises(errors.Unauthorized):
         await transport.request("GET", PATH)
     assert len(rig.server.requests) == 2
 
 
 async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None:
-    transport = rig.another(rig.server.config(credentials=Failing()))
+    transport = rig.new_transport(rig.server.config(credentials=Failing()))
     with pytest.raises(errors.Unauthorized, match="no login"):
         await transport.request("GET", PATH)
     assert rig.server.requests == []
@@ -282,7 +282,7 @@ async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None
 async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
     rig.server.always(GET, PATH, OK)
     for limits, requests in (({"burst": 2}, 7), ({}, 105)):
-        transport = rig.another(rig.server.config(), qps=50.0, **limits)
+        transport = rig.new_transport(rig.server.config(), qps=50.0, **limits)
         started = now()
         await asyncio.gather(*(transport.request("GET", PATH) for _ in range(requests)))
         assert now() - started == pytest.approx(0.1)
@@ -297,7 +297,7 @@ async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
     series.append(("rest_client_request_duration_seconds_count", {"verb": "GET", "host": host}))
 
     def values() -> list[float]:
-        return [REGISTRY.get_sample_value(*each) or 0.0 for each in series]
+        return [REGISTRY.get_sample_value(*sample) or 0.0 for sample in series]
 
     before = values()
     rig.server.script(GET, PATH, AWAY, refuse(), OK)

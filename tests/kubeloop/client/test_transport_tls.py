@@ -24,7 +24,7 @@ OK = body({"ok": True})
 
 async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: Rig) -> None:
     async with ScriptedServer(Authority().server_context()) as server:
-        transport = rig.another(server.config(tls=TLSSettings(Authority().pem)))
+        transport = rig.new_transport(server.config(tls=TLSSettings(Authority().pem)))
         with pytest.raises(Untrusted, match=r"no trusted TLS connection: .*verify failed") as caught:
             await transport.request("GET", PATH)
     assert "\n" not in str(caught.value)
@@ -38,22 +38,22 @@ async def test_another_name_in_the_certificate_needs_tls_server_name(rig: Rig) -
         server.always(GET, PATH, OK)
         tls = TLSSettings(authority.pem)
         with pytest.raises(Untrusted):
-            await rig.another(server.config(tls=tls)).request("GET", PATH)
-        named = rig.another(server.config(tls=tls, server_name="api.example"))
-        assert await named.request("GET", PATH) == b'{"ok": true}'
+            await rig.new_transport(server.config(tls=tls)).request("GET", PATH)
+        named_transport = rig.new_transport(server.config(tls=tls, server_name="api.example"))
+        assert await named_transport.request("GET", PATH) == b'{"ok": true}'
 
 
 async def test_without_verification_any_server_will_do(rig: Rig) -> None:
     async with ScriptedServer(Authority().server_context()) as server:
         server.always(GET, PATH, OK)
-        transport = rig.another(server.config(tls=TLSSettings(verify=False)))
+        transport = rig.new_transport(server.config(tls=TLSSettings(verify=False)))
         assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
 async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: Rig) -> None:
     config = ClientConfig(rig.server.url.replace("http:", "https:"), tls=TLSSettings(verify=False))
     with pytest.raises(errors.Unreachable, match="can't be reached") as caught:
-        await rig.another(config).request("GET", PATH)
+        await rig.new_transport(config).request("GET", PATH)
     assert "\n" not in str(caught.value)
 
 
@@ -64,11 +64,11 @@ def peer_name(request: web.Request) -> str:
 
 
 async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    authority, seen = Authority(), []
+    authority, certificates = Authority(), []
 
     async def note_client(request: web.Request) -> web.StreamResponse:
-        seen.append(peer_name(request))
-        return await (status(401, "Unauthorized") if seen[-1] == "jane" and renewed else OK)(request)
+        certificates.append(peer_name(request))
+        return await (status(401, "Unauthorized") if certificates[-1] == "jane" and renewed else OK)(request)
 
     renewed = False
     certificate, key = authority.issue("jane").write(tmp_path, "client")
@@ -76,7 +76,7 @@ async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog
         server.always(GET, PATH, note_client)
         user = {"client-certificate": "client.crt", "client-key": "client.key"}
         content = kubeconfig(user, server=server.url, cluster={"certificate-authority-data": data(authority.pem)})
-        transport = rig.another(load_config(write(tmp_path, content), environ={}))
+        transport = rig.new_transport(load_config(write(tmp_path, content), environ={}))
         await transport.request("GET", PATH)
         renewed = True
         pair = authority.issue("joe")
@@ -86,7 +86,7 @@ async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog
         assert "keeping the certificates in use: the client certificate and key are not valid" in caplog.text
         key.write_text(pair.key)
         await transport.request("GET", PATH)
-    assert [*dict.fromkeys(seen)] == ["jane", "joe"]
+    assert [*dict.fromkeys(certificates)] == ["jane", "joe"]
 
 
 async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
     async with ScriptedServer(after.server_context()) as server:
         server.always(GET, PATH, OK)
         content = kubeconfig(server=server.url, cluster={"certificate-authority": "ca.crt"})
-        transport = rig.another(load_config(write(tmp_path, content), environ={}))
+        transport = rig.new_transport(load_config(write(tmp_path, content), environ={}))
         with pytest.raises(Untrusted):
             await transport.request("GET", PATH)
         (tmp_path / "ca.crt").write_text(after.pem)

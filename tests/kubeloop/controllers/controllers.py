@@ -61,8 +61,8 @@ class Calls:
             raise step
 
 
-async def took(what: Awaitable[object]) -> float:
+async def took(awaitable: Awaitable[object]) -> float:
     """Seconds."""
     started = now()
-    await what
+    await awaitable
     return now() - started

@@ -208,8 +208,8 @@ async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_co
         kind.controller.enqueue("ns/a", immediately=True)
         await asyncio.sleep(20)
     await asyncio.sleep(400)
-    said = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
-    assert said == ["1", "3", "4", "5"]
+    words = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
+    assert words == ["1", "3", "4", "5"]
 
 
 async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
@@ -259,18 +259,18 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
 async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists(
     before: list[str],
 ) -> None:
-    kind, late = Quotas(), Calls()
+    kind, late_calls = Quotas(), Calls()
     kind.put("a", "ns")
     kind.put("b", "ns")
     await kind.start(**{name: Calls() for name in before})
-    kind.controller.on_change("late", late)
+    kind.controller.on_change("late", late_calls)
     await settle()
-    assert sorted(late.keys) == ["ns/a", "ns/b"]
+    assert sorted(late_calls.keys) == ["ns/a", "ns/b"]
 
 
 async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
     kind = Quotas(workers=1)
-    seen: list[Any] = []
+    objects: list[Any] = []
 
     async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
         if obj is None or "mark" in obj.labels:
@@ -282,17 +282,17 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
         )
 
     async def reader(key: str, obj: ResourceQuota | None) -> Any:
-        seen.append(obj and obj.labels)
+        objects.append(obj and obj.labels)
         return "not an object"
 
     kind.put("a", "ns")
     await kind.start(writer=writer, reader=reader, another_reader=reader)
-    assert seen[:2] == [{"mark": "1"}, {"mark": "1"}]
+    assert objects[:2] == [{"mark": "1"}, {"mark": "1"}]
 
 
 async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
     kind = Quotas(workers=1)
-    seen: list[Any] = []
+    objects: list[Any] = []
 
     async def slow_writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
         if obj is None or obj.labels:
@@ -302,22 +302,22 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
         return obj
 
     async def reader(key: str, obj: ResourceQuota | None) -> None:
-        seen.append(obj and obj.labels)
+        objects.append(obj and obj.labels)
 
     kind.put("a", "ns")
     await kind.start(writer=slow_writer, reader=reader)
     await asyncio.sleep(2)
-    assert seen[0] == {"by": "another"}
+    assert objects[0] == {"by": "another"}
 
 
 async def test_a_handler_gets_what_it_wrote_until_the_cache_has_that_or_goes_back() -> None:
     kind = Quotas(workers=1)
-    seen: list[str] = []
+    keys: list[str] = []
 
     async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
         assert obj is not None
         kind.server.open.clear()
-        seen.append(obj.labels.get("mark", "none"))
+        keys.append(obj.labels.get("mark", "none"))
         if obj.labels:
             return None
         return await kind.controller.client.merge_patch(
@@ -332,7 +332,7 @@ async def test_a_handler_gets_what_it_wrote_until_the_cache_has_that_or_goes_bac
             kind.informer.indexer.put("ns/a", cached)
         kind.controller.enqueue("ns/a", immediately=True)
         await settle()
-    assert seen == ["none", "ours", "restored", "none"], "the last one: what was undone is not remembered"
+    assert keys == ["none", "ours", "restored", "none"], "the last one: what was undone is not remembered"
 
 
 @pytest.mark.parametrize("immediately", [False, True])

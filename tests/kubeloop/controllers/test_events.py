@@ -99,12 +99,12 @@ def test_reference(case: str) -> None:
 
 async def test_an_event_with_an_action_or_a_related_object_is_one_of_events_k8s_io(recording: Recording) -> None:
     server = recording.events.server
-    other = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
+    related = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
     for _ in range(3):
-        recording.recorder.event(quota(), "Normal", "Moved", "to another " + "n" * 2000, action="Move", related=other)
+        recording.recorder.event(quota(), "Normal", "Moved", "to another " + "n" * 2000, action="Move", related=related)
         await settle()
         await asyncio.sleep(10)
-    recording.recorder.event(quota(), "Normal", "Moved", "alone", related=other)
+    recording.recorder.event(quota(), "Normal", "Moved", "alone", related=related)
     await settle()
     first, second = server.raw(EVENTS_V1).values()
     assert recording.written() == []

@@ -250,8 +250,8 @@ async def test_who_shares_a_controller_gives_the_same_options() -> None:
     options: dict[str, Any] = {"transform": slim.pod, "resync_period": 60.0, "rate_limiter": limiter}
     pods = factory.controller(registry.PODS, **options)
     assert factory.controller(registry.PODS, **options) is pods
-    others: list[dict[str, Any]] = [{"transform": Slim().pod}, {"transform": None}, {"resync_period": 0.0}]
-    for other in (*others, {"rate_limiter": None}):
+    other_options: list[dict[str, Any]] = [{"transform": Slim().pod}, {"transform": None}, {"resync_period": 0.0}]
+    for other in (*other_options, {"rate_limiter": None}):
         (name,) = other
         with pytest.raises(ValueError, match=f"the controller of pods is shared, with another {name}"):
             factory.controller(registry.PODS, **options | other)
@@ -289,9 +289,9 @@ async def test_a_cache_of_the_metadata_alone() -> None:
     pods.on_remove("handler", calls)
     await factory.start()
     await settle()
-    found = pods.cache().require(namespace="ns", name="a")
-    assert (type(found), found.labels) == (PartialObjectMetadata, {"x": "y"})
-    assert found.metadata.finalizers == ["wrangler.cattle.io/handler"]
+    pod = pods.cache().require(namespace="ns", name="a")
+    assert (type(pod), pod.labels) == (PartialObjectMetadata, {"x": "y"})
+    assert pod.metadata.finalizers == ["wrangler.cattle.io/handler"]
     await factory.stop()
 
 
@@ -312,8 +312,8 @@ async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     assert factory.unready() == ["limitranges: cannot be decoded: ns/a"]
     assert ranges.require(namespace="ns", name="a").spec.limits[0].type == "Pod", "what was decoded before stays"
     for name in "bcdefg":
-        other = {"metadata": {"name": name, "namespace": "ns"}}
-        cluster.store(registry.LIMIT_RANGES, f"ns/{name}", None, other | bad)
+        key = {"metadata": {"name": name, "namespace": "ns"}}
+        cluster.store(registry.LIMIT_RANGES, f"ns/{name}", None, key | bad)
     await asyncio.sleep(600)  # lists again meanwhile
     assert factory.unready() == ["limitranges: cannot be decoded: ns/a, ns/b, ns/c, ns/d, ns/e and 2 more"]
     assert (factory.stale(), factory.healthy()) == ([], [])
@@ -364,8 +364,8 @@ async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_
     ):
         assert len(set(parts)) == len(definitions)
     assert [controller.client.resource.type for controller in definitions] == [*[Pod] * 4, *[OwnPod] * 3]
-    same = Resource("", "v1", "pods", "Pod", Pod)
-    assert factory.controller(same) is definitions[0]
+    pods = Resource("", "v1", "pods", "Pod", Pod)
+    assert factory.controller(pods) is definitions[0]
     for controller in definitions[:2]:
         controller.on_change("shared", Calls())
     assert _workers_of("shared") == _workers_of(f"shared of {definitions[1].name}") == 10
@@ -409,8 +409,8 @@ async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_read
     nodes_server.put("n1")
     await asyncio.sleep(60)
     assert set(counted) == {1}
-    said = [line for line in caplog.messages if line.startswith(("caches synced", "nodes: can be listed"))]
-    assert said == ["caches synced: resourcequotas", "nodes: can be listed now, calling every handler again"]
+    messages = [line for line in caplog.messages if line.startswith(("caches synced", "nodes: can be listed"))]
+    assert messages == ["caches synced: resourcequotas", "nodes: can be listed now, calling every handler again"]
     assert not cluster.management.unsynced()
 
 

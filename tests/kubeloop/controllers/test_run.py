@@ -47,17 +47,17 @@ class Program:
         started = time.monotonic()
         self.process.send_signal(number)
         try:
-            out, err = self.process.communicate(read, timeout=60)
+            output, err = self.process.communicate(read, timeout=60)
         finally:
             self.process.kill()
-        return self.process.returncode, time.monotonic() - started, out, err
+        return self.process.returncode, time.monotonic() - started, output, err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(number: signal.Signals) -> None:
     program = Program("await stop.wait()\nawait asyncio.sleep(0.3)\nprint('drained', flush=True)")
-    code, _, out, err = program.send(number)
-    assert (code, out, err) == (0, "drained\n", "")
+    code, _, output, err = program.send(number)
+    assert (code, output, err) == (0, "drained\n", "")
 
 
 TOO_LONG: dict[str, tuple[str, str, str]] = {
@@ -83,8 +83,8 @@ TOO_LONG: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("case", TOO_LONG)
 def test_what_takes_too_long_is_ended_with_0(case: str) -> None:
     main, options, printed = TOO_LONG[case]
-    code, seconds, out, _ = Program(main, f", {options}").send(signal.SIGTERM)
-    assert (code, out) == (0, printed)
+    code, seconds, output, _ = Program(main, f", {options}").send(signal.SIGTERM)
+    assert (code, output) == (0, printed)
     assert seconds < 15
 
 

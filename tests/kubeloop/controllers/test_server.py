@@ -140,19 +140,21 @@ async def test_what_is_served_where(case: str) -> None:
     health, metrics, answers = SERVED[case]
     (port,) = free_ports(1)
     async with serving(Checks(), health.format(port), metrics and metrics.format(port)) as server:
-        found = [((await get(at, "/healthz"))[0], (await get(at, "/metrics"))[0]) for at in server.addresses]
-    assert found == answers
+        results = [
+            ((await get(address, "/healthz"))[0], (await get(address, "/metrics"))[0]) for address in server.addresses
+        ]
+    assert results == answers
 
 
 @pytest.mark.parametrize("metrics", [False, True])
 async def test_an_address_in_use_is_one_clear_line_and_leaves_nothing_open(metrics: bool) -> None:
-    other = f"127.0.0.1:{free_ports(1)[0]}"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        busy = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        busy = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(BindError) as caught:
-            await serve_health(Checks(), other if metrics else busy, busy if metrics else None)
+            await serve_health(Checks(), address if metrics else busy, busy if metrics else None)
         assert str(caught.value) == f"cannot listen on {busy}: Address already in use"
-        with socket.create_server(("127.0.0.1", int(other.rpartition(":")[2]))):
+        with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
             pass
 
 

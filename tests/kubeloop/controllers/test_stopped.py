@@ -36,11 +36,11 @@ async def test_a_stopped_factory_refuses_to_start_and_to_make_controllers() -> N
 
 
 async def test_a_stopped_controller_refuses_handlers_and_reads_and_frees_its_watch() -> None:
-    cluster, calls, others = cluster_with("a"), Calls(), Calls()
+    cluster, calls, other_calls = cluster_with("a"), Calls(), Calls()
     management = ControllerFactory(cluster.client())
     maps, secrets = management.controller(CONFIG_MAPS), management.controller(SECRETS)
     maps.on_change("handler", calls)
-    secrets.on_change("handler", others)
+    secrets.on_change("handler", other_calls)
     management.require(maps)
     await management.start()
     await asyncio.sleep(1)
@@ -59,7 +59,7 @@ async def test_a_stopped_controller_refuses_handlers_and_reads_and_frees_its_wat
     cluster.put(CONFIG_MAPS, {"metadata": {"name": "b", "namespace": "ns"}})
     cluster.put(SECRETS, {"metadata": {"name": "s", "namespace": "ns"}})
     await asyncio.sleep(600)
-    assert (calls.keys, others.keys) == (["ns/a"], ["ns/s"])
+    assert (calls.keys, other_calls.keys) == (["ns/a"], ["ns/s"])
     assert (management.unready(), management.healthy()) == ([], [])
     await management.stop()
 

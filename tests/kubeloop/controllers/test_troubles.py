@@ -49,7 +49,10 @@ async def test_a_refusal_is_a_trouble_whatever_its_status_also_behind_a_retry_af
     kind.put("a", "ns")
     kind.put("later", "ns")
     await asyncio.sleep(2)
-    assert {(each.key, each.error) for each in kind.controller.troubles(0.0)} == {("ns/a", error), ("ns/later", error)}
+    assert {(trouble.key, trouble.error) for trouble in kind.controller.troubles(0.0)} == {
+        ("ns/a", error),
+        ("ns/later", error),
+    }
     again = False
     await asyncio.sleep(100)
     assert kind.controller.troubles(0.0) == []

@@ -76,10 +76,10 @@ CRDS = sorted(path for path in (ROOT / "lab").rglob("*.yaml") if "kind: CustomRe
 
 
 def module(text: str) -> types.ModuleType:
-    made = types.ModuleType("generated")
-    sys.modules["generated"] = made  # msgspec looks annotations up there
-    exec(compile(text, "generated.py", "exec"), made.__dict__)
-    return made
+    generated = types.ModuleType("generated")
+    sys.modules["generated"] = generated  # msgspec looks annotations up there
+    exec(compile(text, "generated.py", "exec"), generated.__dict__)
+    return generated
 
 
 def fields_of(text: str, struct: str) -> list[str]:
@@ -114,18 +114,18 @@ def test_each_type_of_field() -> None:
 
 
 def test_what_is_written_decodes_and_changes_as_the_schema_says() -> None:
-    made = module(structs([kind_of_crd(CRD)]))
-    assert check_struct(made.VMPolicy, crd_schema(CRD, "v1")) == []
-    resource = made.VM_POLICIES
+    generated = module(structs([kind_of_crd(CRD)]))
+    assert check_struct(generated.VMPolicy, crd_schema(CRD, "v1")) == []
+    resource = generated.VM_POLICIES
     assert (resource.path("", "a"), resource.namespaced, resource.status_subresource) == (
         "/apis/example.org/v1/vmpolicies/a",
         False,
         True,
     )
     body = {"spec": {"global": "x", "IPv6-only": True, "parts": [{"name": "p"}]}, "key": "k"}
-    policy = msgspec.json.decode(msgspec.json.encode(body), type=made.VMPolicy)
+    policy = msgspec.json.decode(msgspec.json.encode(body), type=generated.VMPolicy)
     assert (policy.spec.global_, policy.spec.ipv6_only, policy.key_) == ("x", True, "k")
-    parts = [*policy.spec.parts, made.VMPolicyParts(name="q")]
+    parts = [*policy.spec.parts, generated.VMPolicyParts(name="q")]
     assert difference(policy, edit(policy, spec={"parts": parts})) == {
         "spec": {"parts": [{"name": "p"}, {"name": "q"}]}
     }, "all of a part is declared, so that a list of them can be written"
@@ -150,8 +150,8 @@ def test_a_schema_that_refers_to_itself() -> None:
         "a.Quantity": {"oneOf": [TEXT, {"type": "number"}]},
     }
     schema = {"properties": {"spec": {"$ref": "#/a.Props"}}}
-    made = module(structs([Kind("", "v1", "things", "Thing", True, False, schema, definitions)]))
-    thing = msgspec.json.decode(b'{"spec": {"not": {"not": {"size": 1}}}}', type=made.Thing)
+    generated = module(structs([Kind("", "v1", "things", "Thing", True, False, schema, definitions)]))
+    thing = msgspec.json.decode(b'{"spec": {"not": {"not": {"size": 1}}}}', type=generated.Thing)
     assert thing.spec.not_.not_.size == 1
 
 
@@ -162,14 +162,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "crd.yaml").write_text(yaml.safe_dump(CRD))
-    for arguments, said in (
+    for arguments, message in (
         (["-f", str(tmp_path / "none.yaml")], "No such file"),
         (["-f", str(tmp_path / "crd.yaml"), "--fields", "spec.x"], "not in the schema: spec.x"),
         (["-f", str(tmp_path / "crd.yaml"), "--kinds", "Other"], "no kind was found"),
     ):
-        done = run(*arguments)
-        assert (done.returncode > 0, done.stdout) == (True, "")
-        assert said in done.stderr.splitlines()[-1]
+        process = run(*arguments)
+        assert (process.returncode > 0, process.stdout) == (True, "")
+        assert message in process.stderr.splitlines()[-1]
 
 
 SERVED = (
@@ -191,20 +191,20 @@ def test_what_it_writes_of_a_server_and_of_large_crds_is_typed_and_formatted(clu
     assert served.returncode == 0, served.stderr
     (tmp_path / "served.py").write_text(served.stdout)
     files = [argument for path in CRDS for argument in ("-f", str(path))]
-    own = run(*files)
-    assert own.returncode == 0, own.stderr
-    (tmp_path / "crds.py").write_text(own.stdout)
+    text = run(*files)
+    assert text.returncode == 0, text.stderr
+    (tmp_path / "crds.py").write_text(text.stdout)
     for kind in SERVED:
         assert f"class {kind.rpartition('/')[2]}(Object):" in served.stdout
     assert len(CRDS) > 3
     for command in (["mypy", "--strict", "--cache-dir", str(tmp_path / ".mypy")], ["ruff", "check", "--isolated"]):
-        more = ["--line-length", "200"] if command[0] == "ruff" else []
-        done = subprocess.run(
-            [sys.executable, "-m", *command, *more, tmp_path / "served.py", tmp_path / "crds.py"],
+        options = ["--line-length", "200"] if command[0] == "ruff" else []
+        process = subprocess.run(
+            [sys.executable, "-m", *command, *options, tmp_path / "served.py", tmp_path / "crds.py"],
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert process.returncode == 0, process.stdout + process.stderr
     assert formatted(served.stdout) == served.stdout
-    made = module(served.stdout)
-    assert made.CRON_JOBS.status_subresource
-    assert not made.STORAGE_CLASSES.namespaced
+    generated = module(served.stdout)
+    assert generated.CRON_JOBS.status_subresource
+    assert not generated.STORAGE_CLASSES.namespaced

@@ -39,7 +39,7 @@ class Candidate:
     elector: LeaderElector
     led: list[float] = field(default_factory=list)
     lost: list[tuple[float, str]] = field(default_factory=list)
-    told: list[tuple[float, str]] = field(default_factory=list)
+    messages: list[tuple[float, str]] = field(default_factory=list)
     leaders: list[str] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
@@ -82,16 +82,16 @@ class Race:
     def candidate(self, identity: str, clock: Callable[[], float] = now) -> Candidate:
         link = Link(self.server)
         lock = LeaseLock(Client(link), "ns", "headroom", identity)
-        told: list[tuple[float, str]] = []
+        messages: list[tuple[float, str]] = []
         leaders: list[str] = []
         elector = LeaderElector(
             lock,
             self._config,
             clock=clock,
-            tell=lambda what: told.append((round(now()), what)),
+            tell=lambda message: messages.append((round(now()), message)),
             on_new_leader=leaders.append,
         )
-        self.candidates.append(Candidate(link, elector, told=told, leaders=leaders))
+        self.candidates.append(Candidate(link, elector, messages=messages, leaders=leaders))
         return self.candidates[-1]
 
     async def lasts(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class Race:
             await asyncio.sleep(0.25)
 
 
-def two() -> tuple[Race, Candidate, Candidate]:
+def two_candidates() -> tuple[Race, Candidate, Candidate]:
     """a and b, which begin at once."""
     race = Race()
     return race, race.candidate("a").start(), race.candidate("b").start()
@@ -149,7 +149,7 @@ async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
 
 
 async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_jitter() -> None:
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(60)
     assert (first.led, second.led) == ([0], [])
     tries = second.link.gets[2:]
@@ -157,7 +157,7 @@ async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_j
 
 
 async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(21)
     await first.kill()
     await race.lasts(18)
@@ -179,14 +179,14 @@ async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -
 
 async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.leaderelection")
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(21)
     assert await first.end()
-    ended = now()
+    end = now()
     assert not first.may_write()
     assert race.server.lease.spec.lease_duration_seconds == 1
     await settle()
-    assert second.led == [ended]
+    assert second.led == [end]
     assert (first.leaders, second.leaders) == (["a"], ["a", "b"])
     assert [line for line in caplog.messages if "is held by" in line] == ["the lease ns/headroom is held by a"]
     await race.lasts(30)
@@ -205,7 +205,7 @@ async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_see
 
 
 async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(5)
     race.server.remove(LEASES, KEY)
     await race.lasts(30)
@@ -214,7 +214,7 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
 
 @pytest.mark.parametrize(("fault", "said"), [("cut", "cut off"), ("hangs", "no answer in time")])
 async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault: str, said: str) -> None:
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(20.5)
     setattr(first.link, fault, True)
     await race.lasts(30)
@@ -224,7 +224,7 @@ async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault:
 
 @pytest.mark.parametrize(("fault", "seconds"), [("cut", 7), ("answers_lost", 5)])
 async def test_a_short_outage_costs_nothing(fault: str, seconds: float) -> None:
-    race, first, second = two()
+    race, first, second = two_candidates()
     await race.lasts(20.5)
     for candidate in race.candidates:
         setattr(candidate.link, fault, True)
@@ -284,8 +284,8 @@ async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and
     barred.start()
     await race.lasts(125)
     assert barred.elector.unready() == ["lease ns/headroom: leases is forbidden"]
-    said = "lease ns/headroom: not acquired or renewed: leases is forbidden"
-    assert barred.told == [(0, said), (60, said), (120, said)]
+    message = "lease ns/headroom: not acquired or renewed: leases is forbidden"
+    assert barred.messages == [(0, message), (60, message), (120, message)]
     assert caplog.text.count("leases is forbidden") == 3
     barred.link.error = None
     await race.lasts(3)
@@ -352,7 +352,7 @@ async def test_a_lease_whose_namespace_does_not_exist_is_said_at_once() -> None:
     race.server.reactors.append(refuse)
     waiting.start()
     await race.lasts(3)
-    assert [what for _, what in waiting.told] == [f"lease ns/headroom: not acquired or renewed: {reason}"]
+    assert [message for _, message in waiting.messages] == [f"lease ns/headroom: not acquired or renewed: {reason}"]
     race.server.reactors.clear()
     await race.lasts(3)
     assert waiting.led

@@ -26,11 +26,11 @@ async def test_the_lease_is_read_created_and_patched_at_the_version_that_was_see
         server.script(PATCH, LEASE, body(OBJECT))
         async with Client(server.config()) as client:
             lock = LeaseLock(client, "ns", "headroom")
-            found = await lock.get()
+            lease = await lock.get()
             await lock.create(LeaseSpec(holder_identity="a"))
-            await lock.update(LeaseSpec(lease_duration_seconds=1), found.metadata.resource_version)
+            await lock.update(LeaseSpec(lease_duration_seconds=1), lease.metadata.resource_version)
         created, patched = server.seen(POST)[0].json, server.seen(PATCH)[0].json
-    assert found.spec == LeaseSpec(holder_identity="a", lease_duration_seconds=15, lease_transitions=2)
+    assert lease.spec == LeaseSpec(holder_identity="a", lease_duration_seconds=15, lease_transitions=2)
     assert created["metadata"] == {"name": "headroom", "namespace": "ns"}
     assert created["spec"] == {"holderIdentity": "a"}
     assert patched == {
@@ -52,8 +52,8 @@ async def test_the_watch_is_of_one_lease_and_ends_with_the_servers_error() -> No
         async with Client(server.config()) as client:
             lock = LeaseLock(client, "ns", "headroom")
             leases = lock.watch()
-            seen = [(await anext(leases)).spec.holder_identity for _ in range(2)]
+            holders = [(await anext(leases)).spec.holder_identity for _ in range(2)]
             with pytest.raises(ApiError):
                 await anext(leases)
         assert server.seen(WATCH)[0].query["fieldSelector"] == "metadata.name=headroom"
-    assert seen == ["a", "a"]
+    assert holders == ["a", "a"]

@@ -76,8 +76,8 @@ async def test_an_answer_of_no_kind_is_none_for_a_review() -> None:
 
 async def test_a_reactor_answers_reads() -> None:
     cluster = FakeCluster(CONFIG_MAPS)
-    known = ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"})
-    cluster.reactors.append(lambda request: known if request.verb == "get" else None)
+    config_map = ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"})
+    cluster.reactors.append(lambda request: config_map if request.verb == "get" else None)
     assert (await cluster.client().resource(CONFIG_MAPS).get(name="a", namespace="ns")).data == {"k": "v"}
 
 

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.virtual_time
 
 async def first(cluster: FakeCluster) -> Any:
     """A watch that has brought its first object."""
-    there = cluster.put(NAMESPACES, {"metadata": {"name": "there"}})
-    since = there.metadata.resource_version
+    namespace = cluster.put(NAMESPACES, {"metadata": {"name": "there"}})
+    since = namespace.metadata.resource_version
     events = cluster.events(NAMESPACES, lambda _: True, {"watch": "true", "resourceVersion": since})
     coming = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)

@@ -42,13 +42,13 @@ class Whole(Struct):
     reason: str = ""
 
 
-def of(**fields: Any) -> type[Object]:
+def struct_of(**fields: Any) -> type[Object]:
     """A kind whose spec has fields of these types."""
     spec = msgspec.defstruct(
         "Spec", [(name, kind, None) for name, kind in fields.items()], bases=(Struct,), kw_only=True
     )
-    made: Any = msgspec.defstruct("Thing", [("spec", spec | None, None)], bases=(Object,), kw_only=True)
-    return made
+    struct: Any = msgspec.defstruct("Thing", [("spec", spec | None, None)], bases=(Object,), kw_only=True)
+    return struct
 
 
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_struct_beside_a_crd(case: str) -> None:
     fields, problems = CASES[case]
-    assert check_struct(of(**fields), crd_schema(CRD, "v1")) == problems
+    assert check_struct(struct_of(**fields), crd_schema(CRD, "v1")) == problems
 
 
 def test_a_version_without_a_schema() -> None:

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.virtual_time
 
 async def take_all(queue: Queue[str]) -> list[str]:
     """Everything that waits, in order, given back at once."""
-    taken = []
+    items = []
     while len(queue):
         item = await queue.get()
-        taken.append(item)
+        items.append(item)
         queue.done(item)
-    return taken
+    return items
 
 
 def add(*items: str, priority: int = 0) -> Callable[[Queue[str]], None]:

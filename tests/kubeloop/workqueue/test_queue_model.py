@@ -33,7 +33,7 @@ class QueueModel(RuleBasedStateMachine):
         self.processing: dict[str, int] = {}
         self.again: dict[str, int] = {}  # re-added while processed -> priority
         self.delayed: dict[str, tuple[int, int, int]] = {}  # item -> (when, order of the timer, priority)
-        self.held: set[str] = set()  # of the delayed ones: those that no add brings forward
+        self.postponed: set[str] = set()  # of the delayed ones: those that no add brings forward
         self.failures: dict[str, int] = {}
         self.now = 0
         self.down = False
@@ -63,9 +63,9 @@ class QueueModel(RuleBasedStateMachine):
     def model_add(self, item: str, priority: int) -> None:
         if self.down:
             return
-        if item in self.held:
-            when, order, known = self.delayed[item]
-            self.delayed[item] = (when, order, max(known, priority))
+        if item in self.postponed:
+            when, order, old_priority = self.delayed[item]
+            self.delayed[item] = (when, order, max(old_priority, priority))
         elif item in self.processing:
             self.again[item] = max(priority, self.again.get(item, priority))
         elif item not in self.waiting or priority > -self.waiting[item][0]:
@@ -77,28 +77,28 @@ class QueueModel(RuleBasedStateMachine):
         if delay <= 0:
             self.model_add(item, priority)
             return
-        wanted = (self.now + delay, priority)
-        known = self.delayed.get(item)
-        if known is not None:
-            when = known[0] if item in self.held else min(wanted[0], known[0])
-            wanted = (when, max(wanted[1], known[2]))
-            if wanted == (known[0], known[2]):
+        entry = (self.now + delay, priority)
+        old_entry = self.delayed.get(item)
+        if old_entry is not None:
+            when = old_entry[0] if item in self.postponed else min(entry[0], old_entry[0])
+            entry = (when, max(entry[1], old_entry[2]))
+            if entry == (old_entry[0], old_entry[2]):
                 return
         self.order += 1
-        self.delayed[item] = (wanted[0], self.order, wanted[1])
+        self.delayed[item] = (entry[0], self.order, entry[1])
 
     def model_add_not_before(self, item: str, delay: int, priority: int) -> None:
         if self.down:
             return
         waited = -self.waiting.pop(item)[0] if item in self.waiting else self.again.pop(item, priority)
-        when, _, known = self.delayed.get(item, (0, 0, priority))
+        when, _, old_priority = self.delayed.get(item, (0, 0, priority))
         self.order += 1
         self.delayed[item] = (
-            max(self.now + delay, when if item in self.held else 0),
+            max(self.now + delay, when if item in self.postponed else 0),
             self.order,
-            max(priority, waited, known),
+            max(priority, waited, old_priority),
         )
-        self.held.add(item)
+        self.postponed.add(item)
 
     def model_next(self) -> str:
         return min(self.waiting, key=lambda item: self.waiting[item])
@@ -155,7 +155,7 @@ class QueueModel(RuleBasedStateMachine):
         self.loop._jumping.now = float(self.now)
         due = sorted((when, order, item) for item, (when, order, _) in self.delayed.items() if when <= self.now)
         for _, _, item in due:
-            self.held.discard(item)
+            self.postponed.discard(item)
             self.model_add(item, self.delayed.pop(item)[2])
 
     async def sleep_until(self, when: float) -> None:
@@ -169,7 +169,7 @@ class QueueModel(RuleBasedStateMachine):
         self.call(self.queue.shut_down)
         self.down = True
         self.delayed.clear()
-        self.held.clear()
+        self.postponed.clear()
 
     @precondition(lambda self: self.down and not self.waiting)
     @rule()

@@ -28,9 +28,9 @@ def test_an_items_delay_doubles_from_the_base_to_the_maximum(
     limits: tuple[float, ...], delays: dict[int, float]
 ) -> None:
     limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(*limits)
-    said = [limiter.when("a") for _ in range(max(delays) + 1)]
-    assert {n: said[n] for n in delays} == pytest.approx(delays)
-    assert limiter.num_requeues("a") == len(said)
+    delays_given = [limiter.when("a") for _ in range(max(delays) + 1)]
+    assert {n: delays_given[n] for n in delays} == pytest.approx(delays)
+    assert limiter.num_requeues("a") == len(delays_given)
 
 
 def test_items_fail_each_for_itself_and_a_forgotten_one_begins_again() -> None:
@@ -111,9 +111,9 @@ def test_the_maximum_of_none_is_no_delay() -> None:
 def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
     limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
     assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
-    rest = [limiter.when(f"other {n}") for n in range(107)]
-    assert rest[:97] == [0.005] * 97
-    assert rest[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
+    other_delays = [limiter.when(f"other {n}") for n in range(107)]
+    assert other_delays[:97] == [0.005] * 97
+    assert other_delays[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
     assert [limiter.when("a") for _ in range(17)][-2:] == [1000.0, 1000.0]
 
 

@@ -49,7 +49,7 @@ def fake_go(folder: Path) -> Path:
     return write_executable(folder / "go", _GO)
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
     """A world with an empty cache, the fake `go` first on PATH, and downloads off."""
     fake_go(tmp_path / "go-bin")
     return {
@@ -58,7 +58,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "FAKE_GO_LOG": str(tmp_path / "go.log"),
         "KUBELOOP_DOWNLOAD": "off",
-        **more,
+        **variables,
     }
 
 
@@ -108,11 +108,11 @@ def kwok_site(binary: Answer, checksum: Answer = b"") -> dict[str, Answer]:
 @contextmanager
 def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
     """A loopback site: path → content, HTTP status or code that answers. Yields its address and the paths asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             answer = answers.get(self.path, 404)
             if isinstance(answer, int):
                 self.send_error(answer)
@@ -133,7 +133,7 @@ def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}", requests
     finally:
         server.shutdown()
         server.server_close()

@@ -77,8 +77,8 @@ def test_the_kubernetes_that_runs(
     _, kubernetes, _ = components_of(asked, environ)
     assert kubernetes.version == KUBERNETES.get(version, version)
     folders = {ASSETS: tmp_path / "assets", CACHE: cache_folder(kubernetes, environ)}
-    found = [binaries.kube_apiserver.parent, binaries.kube_controller_manager.parent]
-    assert found == [folders[place] for place in places]
+    binary_folders = [binaries.kube_apiserver.parent, binaries.kube_controller_manager.parent]
+    assert binary_folders == [folders[place] for place in places]
     calls = Path(environ["FAKE_GO_LOG"]).read_text().splitlines()  # at least etcd's
     built = [line.split()[0] for line in calls if "k8s.io/kubernetes" in line]
     assert built == [str(kubernetes.module_directory)] * places.count(CACHE)
@@ -121,8 +121,8 @@ def test_on_an_empty_machine_all_are_built_into_the_cache_although_a_build_faile
     assert find_binaries(environment(tmp_path)) == {}
     environ = environment(tmp_path, FAKE_GO_LOG=str(tmp_path / "second.log"))
     binaries = ensure_binaries(environ=environ)
-    said = subprocess.run([binaries.etcd], capture_output=True, text=True, check=True).stdout
-    assert said == "built go.etcd.io/etcd/server/v3\n"
+    output = subprocess.run([binaries.etcd], capture_output=True, text=True, check=True).stdout
+    assert output == "built go.etcd.io/etcd/server/v3\n"
     assert ensure_binaries(environ=environ) == binaries
     assert ensure_helm(environ=environ) == cache_folder(HELM_COMPONENT, environ) / "helm"
     assert sorted(go_calls(environ)) == sorted([*PACKAGES, "helm.sh/helm/v3/cmd/helm"])
@@ -167,11 +167,11 @@ def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("amd64")
 def test_a_release_that_can_be_reached_is_downloaded_executable_and_no_other_site_is_asked(tmp_path: Path) -> None:
-    with serve(kwok_site(b"#!/bin/sh\necho released\n")) as (address, asked):
+    with serve(kwok_site(b"#!/bin/sh\necho released\n")) as (address, requests):
         environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
         binaries = ensure_binaries(environ=environ)
     assert subprocess.run([binaries.kwok], capture_output=True, text=True, check=True).stdout == "released\n"
-    assert all("kwok" in path for path in asked)
+    assert all("kwok" in path for path in requests)
     assert go_calls(environ) == []
 
 
@@ -187,14 +187,14 @@ def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path)
 
 
 def test_who_needs_binaries_that_another_builds_waits_says_so_and_builds_none(tmp_path: Path) -> None:
-    gate, said = tmp_path / "gate", "another process builds it"
-    environ, notes = environment(tmp_path, FAKE_GO_GATE=str(gate)), Notes(gate, said)
-    first = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})
-    first.start()
+    gate, message = tmp_path / "gate", "another process builds it"
+    environ, notes = environment(tmp_path, FAKE_GO_GATE=str(gate)), Notes(gate, message)
+    thread = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})
+    thread.start()
     assert eventually(lambda: bool(go_calls(environ)))
     ensure_binaries(notes, environ=environ)
-    first.join()
-    assert any(said in tick for tick in notes.ticks)
+    thread.join()
+    assert any(message in tick for tick in notes.ticks)
     assert len(go_calls(environ)) == len(PACKAGES)
 
 

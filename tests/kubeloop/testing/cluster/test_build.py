@@ -14,33 +14,33 @@ from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KWOK_COMPONENT,
 from .fakes import Notes, environment, fake_go, write_executable
 
 
-def _build(tmp_path: Path, notes: Notes, **more: str) -> Path:
+def _build(tmp_path: Path, notes: Notes, **variables: str) -> Path:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    environ = environment(tmp_path, **more)
+    environ = environment(tmp_path, **variables)
     return build(KWOK_COMPONENT, "kwok", scratch, environ=environ, log_folder=tmp_path, progress=notes)
 
 
 def test_a_module_is_built_as_pinned_whatever_go_settings_the_caller_has(tmp_path: Path) -> None:
-    gate, said = tmp_path / "gate", "2 packages compiled, example.org/second"
-    notes = Notes(gate, said)
-    kept = {"GOPROXY": "http://p", "GOMODCACHE": "/m"}
+    gate, message = tmp_path / "gate", "2 packages compiled, example.org/second"
+    notes = Notes(gate, message)
+    passed_on = {"GOPROXY": "http://p", "GOMODCACHE": "/m"}
     dropped = {"GOOS": "plan9", "GOARCH": "arm", "GOROOT": "/old"}
     replaced = {"GOFLAGS": "-mod=mod", "GOWORK": "/elsewhere", "CGO_ENABLED": "1"}
-    made = _build(tmp_path, notes, FAKE_GO_GATE=str(gate), **kept, **dropped, **replaced)
-    assert made == tmp_path / "scratch" / "kwok"
+    binary = _build(tmp_path, notes, FAKE_GO_GATE=str(gate), **passed_on, **dropped, **replaced)
+    assert binary == tmp_path / "scratch" / "kwok"
     assert not (tmp_path / "build-kwok.log").exists()
     assert notes.steps[0].startswith("kwok: building sigs.k8s.io/kwok/cmd/kwok v0.7.0 with ")
-    assert said in notes.ticks[-1]
+    assert message in notes.ticks[-1]
     assert notes.steps[-1].startswith("kwok: built in ")
     directory, command = (tmp_path / "go.log").read_text().split(" ", 1)
     assert directory == str(KWOK_COMPONENT.module_directory)
     assert "-trimpath" in command
     assert "-ldflags -s -w " in command
-    seen = dict(line.split("=", 1) for line in (tmp_path / "go.log.env").read_text().splitlines())
-    ours = {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-    assert seen.items() >= {**kept, **ours}.items()
-    assert not dropped.keys() & seen.keys()
+    variables = dict(line.split("=", 1) for line in (tmp_path / "go.log.env").read_text().splitlines())
+    go_settings = {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+    assert variables.items() >= {**passed_on, **go_settings}.items()
+    assert not dropped.keys() & variables.keys()
 
 
 @pytest.mark.parametrize(

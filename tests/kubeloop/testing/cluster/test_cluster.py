@@ -60,14 +60,18 @@ def _used(api: Api, namespace: str) -> str:
 
 
 def test_it_is_ready_and_says_what_runs(cluster: Cluster, api: Api) -> None:
-    found = status(cluster.directory)
-    assert (found.ready, found.url) == (True, cluster.url)
-    assert {*SERVERS} <= found.processes.keys()
-    assert json.loads(found.as_json())["kubeconfig"] == str(cluster.kubeconfig)
-    _, chosen, _ = components_of()
-    said = api.get("/version")
-    assert minor_release(said["gitVersion"]) == minor_release(chosen.version) == f"{said['major']}.{said['minor']}"
-    assert cluster.versions == found.versions == {"kubernetes": said["gitVersion"], "etcd": ETCD, "kwok": KWOK}
+    state = status(cluster.directory)
+    assert (state.ready, state.url) == (True, cluster.url)
+    assert {*SERVERS} <= state.processes.keys()
+    assert json.loads(state.as_json())["kubeconfig"] == str(cluster.kubeconfig)
+    _, kubernetes, _ = components_of()
+    version = api.get("/version")
+    assert (
+        minor_release(version["gitVersion"])
+        == minor_release(kubernetes.version)
+        == f"{version['major']}.{version['minor']}"
+    )
+    assert cluster.versions == state.versions == {"kubernetes": version["gitVersion"], "etcd": ETCD, "kwok": KWOK}
 
 
 def test_it_listens_on_loopback_only(cluster: Cluster) -> None:

@@ -143,13 +143,13 @@ def test_up_clears_away_what_a_crashed_cluster_left_and_down_keeps_logs_and_what
     servers: Path, directory: Path
 ) -> None:
     write_executable(servers / "kube-apiserver", _FAILS)
-    left = processes.spawn("kwok", ["/bin/sleep", "600"], directory)
+    orphan = processes.spawn("kwok", ["/bin/sleep", "600"], directory)
     (directory / "etcd").mkdir()
     (directory / "etcd" / "old").touch()
     (directory / "mine").write_text("keep")
     with pytest.raises(StartError):
         cluster.up(directory)
-    assert not left.alive()
+    assert not orphan.alive()
     assert "unknown flag" in (directory / "logs" / "kube-apiserver.log").read_text()
     assert {path.name for path in directory.iterdir()} == {".lock", "logs", "mine", "processes"}
 

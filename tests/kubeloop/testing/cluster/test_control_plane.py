@@ -30,8 +30,8 @@ def test_every_listener_is_on_loopback_with_tls(plane: ControlPlane) -> None:
 
 def test_kwok_reads_our_stages_and_not_a_persons_own_configuration(plane: ControlPlane) -> None:
     kwok = plane.kwok()
-    given = [word.removeprefix("--config=") for word in kwok.argv if word.startswith("--config=")]
-    assert given == [str(path) for path in sorted(STAGES.glob("*.yaml"))]
+    configs = [word.removeprefix("--config=") for word in kwok.argv if word.startswith("--config=")]
+    assert configs == [str(path) for path in sorted(STAGES.glob("*.yaml"))]
     assert not Path(kwok.env["KWOK_WORKDIR"]).exists()
 
 

@@ -191,7 +191,7 @@ def test_nothing_is_downloaded_from(base: str) -> None:
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", "false", "no"])
 def test_downloads_are_switched_off_by(value: str) -> None:
-    with serve(kwok_site(PROGRAM)) as (address, asked):
+    with serve(kwok_site(PROGRAM)) as (address, requests):
         environ = {"KUBELOOP_DOWNLOAD": value, "KUBELOOP_DOWNLOAD_KWOK": address}
         assert release_sources([KWOK_COMPONENT], environ, Notes()) == {}
-    assert asked == []
+    assert requests == []

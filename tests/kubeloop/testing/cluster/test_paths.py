@@ -46,12 +46,12 @@ def test_a_lock_is_given_when_its_holder_ends_however_that_happens_and_not_befor
 
 
 def test_no_port_is_given_twice_in_a_row_nor_to_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [*free_ports(20), *(free_ports(1)[0] for _ in range(30))]
-    assert len(set(given)) == 50
-    for port in given:
+    ports = [*free_ports(20), *(free_ports(1)[0] for _ in range(30))]
+    assert len(set(ports)) == 50
+    for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw15")
-    assert not {port % 16 for port in given} & {port % 16 for port in free_ports(50)}
+    assert not {port % 16 for port in ports} & {port % 16 for port in free_ports(50)}
 
 
 def test_a_port_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
