@@ -17,7 +17,7 @@ class ReportedError(Exception):
 
 @contextlib.contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Around imports of what an extra of kubeloop installs. Raises ImportError that names the extra."""
+    """Wraps imports of what an extra of kubeloop installs. Raises ImportError that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -29,7 +29,7 @@ _IDS = itertools.count(1)
 
 @contextlib.contextmanager
 def reconciling(kind: str, key: str) -> Iterator[None]:
-    """Meanwhile records say this, those of tasks too that are started in it."""
+    """Adds the call to all records meanwhile, those of tasks too that are started in it."""
     token = _CURRENT.set(Reconcile(kind, key, next(_IDS)))
     try:
         yield

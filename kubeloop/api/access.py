@@ -1,8 +1,7 @@
 """Kinds of access control: service accounts, rbac.authorization.k8s.io/v1, and the kinds that answer questions about
 it.
 
-Reviews are created, never kept: `answer = await client.resource(SUBJECT_ACCESS_REVIEWS).create({"spec": {...}})`.
-"""
+Reviews are created, never kept: `answer = await client.resource(SUBJECT_ACCESS_REVIEWS).create({"spec": {...}})`."""
 
 from __future__ import annotations
 

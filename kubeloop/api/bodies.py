@@ -1,8 +1,7 @@
 """Bodies of requests are mappings in JSON's names.
 
 A field in Python's name (`backoff_limit`) would be dropped by the server, with a warning in the log, and what it says
-would never be done: it is refused where the struct knows the name in JSON.
-"""
+would never be done: it is refused where the struct knows the name in JSON."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ class Pod(Object):
 
     @property
     def terminal(self) -> bool:
-        """Phase Succeeded or Failed: quota no longer counts the pod (it counts every other)."""
+        """Reports whether the pod's phase is Succeeded or Failed: quota counts every other pod, and no longer this
+        one."""
         return self.status.phase in ("Succeeded", "Failed")
 
 

@@ -33,7 +33,7 @@ def _struct(label: str, old: Struct, new: Struct, sent: Mapping[str, Any], path:
 
 
 def _value(label: str, was: Any, now: Any, sent: Any, path: str) -> Iterator[Operation]:
-    """`sent` is what stands at `path`, _ABSENT where nothing does."""
+    """Returns the operations at `path`; `sent` is the value that the server has there, or _ABSENT."""
     if now is None:
         if sent is not _ABSENT:
             yield {"op": "remove", "path": path}

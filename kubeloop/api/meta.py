@@ -148,8 +148,7 @@ def as_number(version: str) -> int:
 
 def is_older(version: str, than: str) -> bool:
     """Reports whether a resourceVersion is before another one of the same collection; False where that cannot be
-    told.
-    """
+    told."""
     return 0 <= as_number(version) < as_number(than)
 
 
@@ -171,7 +170,7 @@ class Condition(Struct):
 
 
 def rfc3339(seconds: float, timespec: str = "seconds") -> str:
-    """metav1.Time: RFC 3339, UTC; with `timespec="microseconds"` metav1.MicroTime."""
+    """Formats a time as metav1.Time: RFC 3339, UTC; with `timespec="microseconds"` metav1.MicroTime."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
 
@@ -186,7 +185,7 @@ def from_rfc3339(text: str) -> float:
 
 
 def now_rfc3339() -> str:
-    """metav1.Now."""
+    """Returns the present time as metav1.Now does."""
     return rfc3339(time.time())
 
 

@@ -2,8 +2,7 @@
 
 Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})` where Go has DeepCopy
 and assignments. What differs between two is found field by field among the fields that the structs declare, for a merge
-patch: what a struct does not declare is never written, nor lost.
-"""
+patch: what a struct does not declare is never written, nor lost."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _IDENTITY = ("name", "namespace", "uid")
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """client-go's SplitMetaNamespaceKey: `ns/name` to (ns, name), `name` to ("", name)."""
+    """Splits a key as client-go's SplitMetaNamespaceKey: `ns/name` to (ns, name), `name` to ("", name)."""
     namespace, _, name = key.rpartition("/")
     return namespace, name
 
@@ -224,7 +223,7 @@ def _field_types(kind: type[Struct]) -> dict[str, Any]:
 
 @functools.cache
 def _struct_fields(kind: type[Struct]) -> dict[str, type[Struct]]:
-    """Field name -> struct, of the fields that hold one (or None)."""
+    """Returns the struct types of the fields that contain one (or None), by the field's name."""
     structs = {}
     for field in msgspec.structs.fields(kind):
         union = isinstance(field.type, types.UnionType) or typing.get_origin(field.type) is typing.Union

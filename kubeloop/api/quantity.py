@@ -3,8 +3,7 @@
 Every amount is held as a whole number of nanos (10⁻⁹), the finest step that Kubernetes knows: parsing rounds
 anything finer away from zero, so no later operation ever rounds. Spelling follows
 k8s.io/apimachinery/pkg/api/resource, including that a text which already looks canonical is kept as it is
-("+39", "1.k", "3e0") until something is computed with it.
-"""
+("+39", "1.k", "3e0") until something is computed with it."""
 
 from __future__ import annotations
 
@@ -171,13 +170,14 @@ def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -
 
 
 def _need_digits(text: str) -> None:
-    """Go's fast path takes "Ki" and "." for zero, its slow path wants a digit, if only a leading zero."""
+    """Raises QuantityError for a text without digits: Go's fast path takes "Ki" and "." for zero, its slow path does
+    not."""
     if not any(c.isdigit() for c in text.partition("e")[0].partition("E")[0]):
         raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
 
 
 def _shift_up(number: int, exponent: int) -> int:
-    """number × 10^exponent, rounded up: a request for some of a resource is never rounded to none."""
+    """Returns number × 10^exponent, rounded up: a request for some of a resource is never rounded to none."""
     if exponent >= 0:
         return int(number * 10**exponent)
     if -exponent > 2 * _MAX_DIGITS:

@@ -1,7 +1,6 @@
 """Resource: a kind's group, version, plural and type. Paths are built here and nowhere else.
 
-The kinds of Kubernetes stand here; those of an add-on stand beside their structs.
-"""
+The kinds of Kubernetes stand here; those of an add-on stand beside their structs."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class Resource(Generic[T]):
 
 
 def kind_of(obj: Object) -> tuple[str, str]:
-    """apiVersion and kind. Raises ValueError for an object that says none and whose type stands in no registry."""
+    """Returns apiVersion and kind. Raises ValueError for an object without them whose type is in no registry."""
     if obj.api_version and obj.kind:
         return obj.api_version, obj.kind
     resource = BY_TYPE.get(type(obj))

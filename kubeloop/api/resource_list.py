@@ -1,7 +1,6 @@
 """ResourceLists: resource name to quantity, key-wise arithmetic and the JSON of annotations.
 
-A name that is missing is absent, not zero: adding keeps both sides' names, and nothing here invents one.
-"""
+A name that is missing is absent, not zero: adding keeps both sides' names, and nothing here invents one."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def format_resource_list(resources: Mapping[str, Quantity]) -> dict[str, str]:
 
 
 def marshal(resources: Mapping[str, Quantity]) -> str:
-    """Compact JSON with sorted keys, as Go marshals a ResourceList."""
+    """Returns compact JSON with sorted keys, as Go marshals a ResourceList."""
     return msgspec.json.encode(format_resource_list(resources)).decode()
 
 
@@ -52,14 +51,14 @@ def unmarshal(text: str) -> ResourceList:
 
 
 def add(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
-    """a + b; a name of one side only keeps that side's quantity."""
+    """Returns a + b; a name of one side only keeps that side's quantity."""
     result = dict(a)
     add_to(result, b)
     return result
 
 
 def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
-    """a − b; a name of `b` only comes out negative (Kubernetes' quota.Subtract)."""
+    """Returns a − b; a name of `b` only comes out negative (Kubernetes' quota.Subtract)."""
     result = dict(a)
     for name, quantity in b.items():
         result[name] = result[name] - quantity if name in result else -quantity
@@ -94,6 +93,6 @@ def total(lists: Iterable[Mapping[str, Quantity]]) -> ResourceList:
 
 
 def add_to(result: ResourceList, addend: Mapping[str, Quantity]) -> None:
-    """result += addend, at the cost of `addend` alone."""
+    """Adds `addend` to `result`, at the cost of `addend` alone."""
     for name, quantity in addend.items():
         result[name] = result[name] + quantity if name in result else quantity

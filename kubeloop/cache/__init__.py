@@ -6,5 +6,4 @@ A deletion that a broken watch missed still arrives, as `on_delete(obj, final_st
 resourceVersion is never an update, except on a resync. A kind whose CRD is missing does not block the
 start of the others. An object that does not decode stays as it was. Only the server's own discovery
 empties a store, never a 404.
-Forbids: handlers that wait or do the work (they enqueue), and changing an object that came from the cache.
-"""
+Forbids: handlers that wait or do the work (they enqueue), and changing an object that came from the cache."""

@@ -48,7 +48,7 @@ class CheckedIndexer(Indexer[T]):
             raise ChangedInPlace(problem)
 
     def changed(self) -> builtins.list[str]:
-        """Every object that was changed, a line each."""
+        """Returns a line for every object that was changed."""
         return [*self._problems, *(line for key in self._items for line in self._changed(key))]
 
     def _changed(self, key: str) -> Iterator[str]:

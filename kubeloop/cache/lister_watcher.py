@@ -136,7 +136,7 @@ def _note(change: str, key: str, stored: K, target: dict[str, K], counterpart: d
 
 
 async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | None], size: int) -> Listing[T]:
-    """Every object, in pages of `size` (0: in one). Raises ApiError."""
+    """Returns every object, read in pages of `size` (0: in one). Raises ApiError."""
     listing = Listing(transformed)
     # Only what has begun is worth the transport's retries.
     page = await client.list_page(limit=size, retry=False)

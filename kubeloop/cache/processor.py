@@ -130,7 +130,8 @@ class SharedProcessor(Generic[T]):
         return stored
 
     def changed(self, obj: T) -> None:
-        """ADDED or MODIFIED. The store decides which of the two it is: an event may have been missed."""
+        """Stores an object that was ADDED or MODIFIED. The store decides which of the two it is: an event may have been
+        missed."""
         key = obj.key
         if self.undecodable:
             self.undecodable.discard(key)
@@ -140,8 +141,8 @@ class SharedProcessor(Generic[T]):
             self._tell(self._handlers, *change, False)
 
     def deleted(self, meta: ObjectMeta, obj: T | None) -> None:
-        """DELETED; without `obj` its final state is unknown. Of an object that is not known, or of a predecessor of the
-        same name: nothing to do."""
+        """Removes an object that was DELETED; without `obj` its final state is unknown. Ignores an object that is not
+        stored, or a predecessor of the same name."""
         key = Object(metadata=meta).key
         final_state = None if obj is None else self.transformed(obj)
         self.undecodable.discard(key)

@@ -182,8 +182,7 @@ class Recovery:
 
     def _soon(self) -> float:
         """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
-        second.
-        """
+        second."""
         calm = self._backoff.calm and self._short_watches <= 1
         delay = self._backoff.next()
         return 0.0 if calm else delay

@@ -97,7 +97,7 @@ class Indexer(Generic[T]):
         return self.put(obj.key, obj)
 
     def put(self, key: str, obj: T) -> T | None:
-        """`add` for a caller that has the object's key at hand."""
+        """Adds an object as `add` does, for a caller that has its key at hand."""
         old = self._items.get(key)
         self._items[key] = obj
         for name, func in self._index_funcs.items():

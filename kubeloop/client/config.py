@@ -125,5 +125,5 @@ class ClientConfig:
         return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
-        """This configuration, acting as `user` in `groups`."""
+        """Returns this configuration, acting as `user` in `groups`."""
         return replace(self, impersonation=Impersonation(user, tuple(groups)))

@@ -79,4 +79,4 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: no resource is kept."""

@@ -132,8 +132,7 @@ class Decoder(Generic[T]):
 
     def list_page(self, body: bytes) -> ListPage[T]:
         """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at
-        all.
-        """
+        all."""
         try:
             page = self._list.decode(body)
         except (*UNDECODABLE, RecursionError):
@@ -249,7 +248,7 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
-    """Whole lines without their end; empty ones are left out. Linear in the bytes, however a line is cut up.
+    """Yields whole lines without their end; empty ones are left out. Linear in the bytes, however a line is cut up.
 
     Raises Unreachable where the stream ends within a line (the connection broke off) or a line has no end; `source`
     names the server in its message."""

@@ -58,8 +58,7 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
 
 async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
     """Reports whether the kind has a status subresource; None where that cannot be told. Raises ApiError as
-    `is_served`.
-    """
+    `is_served`."""
     names = await served_names(transport, resource.api_version) or set()
     return f"{resource.plural}/status" in names if resource.plural in names else None
 
@@ -140,7 +139,7 @@ def reference(schema: Schema) -> str:
 
 
 def resolved(schema: Schema, definitions: Definitions) -> Schema:
-    """Behind references."""
+    """Returns the schema behind its references."""
     while name := reference(schema):
         schema = definitions[name]
     return schema

@@ -48,7 +48,7 @@ class Drain:
     skips: Callable[[Pod], bool] = lambda _: False
 
     async def cordon(self, node_name: str, unschedulable: bool = True) -> Node:
-        """No new pods there (False: again). Raises NotFound."""
+        """Keeps new pods off the node, or lets them on it again (False). Raises NotFound."""
         patch = {"spec": {"unschedulable": unschedulable or None}}
         return await self.client.resource(NODES).merge_patch(patch, name=node_name)
 

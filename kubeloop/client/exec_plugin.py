@@ -137,8 +137,8 @@ class ExecPlugin:
 
 
 def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
-    """Credential and expiry (seconds since 1970) of an ExecCredential's status; a token, a certificate with its key, or
-    both. Raises ConfigError where it holds neither, or half a pair."""
+    """Returns credential and expiry (seconds since 1970) of an ExecCredential's status; a token, a certificate with its
+    key, or both. Raises ConfigError where it holds neither, or half a pair."""
     if not isinstance(status, dict):
         raise ConfigError("the credential plugin's status is not an object")
     token = status.get("token")

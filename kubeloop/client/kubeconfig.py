@@ -1,8 +1,7 @@
 """kubeconfig files: which context, what clientcmd demands of it, and the configuration that it means.
 
 The `kubernetes` package is used for the auth-providers alone. client-go: tools/clientcmd/validation.go,
-client_config.go.
-"""
+client_config.go."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
@@ -179,7 +178,7 @@ def _exec_problems(plugin: Exec) -> Iterator[str]:
 
 
 def _mode(plugin: Exec) -> str:
-    """Before v1 it need not be given."""
+    """Returns the interactive mode, which need not be given before v1."""
     return plugin.interactive_mode or ("" if plugin.api_version == API_VERSIONS[0] else "IfAvailable")
 
 

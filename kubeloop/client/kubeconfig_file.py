@@ -22,8 +22,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 class _Loader(_Base):  # type: ignore[misc]
     """The loader with Go's choice of the plain texts that are not strings: `12:30` and a date are texts, `y` is
-    true.
-    """
+    true."""
 
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
@@ -46,7 +45,7 @@ _resolve("merge", r"^<<$", "<")
 
 
 def _number(loader: Any, node: yaml.ScalarNode) -> float:
-    """Any: no field of a kubeconfig is one."""
+    """Returns any number: no field of a kubeconfig is one."""
     if node.value.lower()[-3:] in ("nan", "inf"):
         raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number in JSON", node.start_mark)
     return 0.0
@@ -193,7 +192,7 @@ class Kubeconfig(msgspec.Struct):
 
 
 def read(paths: list[str]) -> Kubeconfig:
-    """These files, merged as kubectl merges them. Raises ConfigError, with the file and the field."""
+    """Returns these files, merged as kubectl merges them. Raises ConfigError, with the file and the field."""
     merged = Kubeconfig()
     for path in paths:
         try:
@@ -258,8 +257,7 @@ def _first_document(content: bytes) -> Any:
 
 def _json(value: Any, converted: dict[int, Any]) -> Any:
     """Returns the value with text keys, as in JSON; `converted` maps ids to values, as a value that aliases name exists
-    once.
-    """
+    once."""
     if id(value) not in converted and isinstance(value, dict):
         converted[id(value)] = {_key(key): _json(item, converted) for key, item in value.items()}
     elif id(value) not in converted and isinstance(value, list):

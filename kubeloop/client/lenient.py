@@ -7,8 +7,7 @@ deeper is cut off and decoded without.
 
 A null is read as Go reads it: the field keeps its default, an item is its type's zero value. The API server stores a
 null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange without limits).
-A decoder refuses them; only then an object goes through `without_nulls`.
-"""
+A decoder refuses them; only then an object goes through `without_nulls`."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 def is_open(kind: type) -> bool:
     """Reports whether objects of this type keep content without a fixed schema, which may be nested as deep as a tenant
-    likes.
-    """
+    likes."""
     return bool(_open_fields(kind))
 
 

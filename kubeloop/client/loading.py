@@ -1,8 +1,7 @@
 """Finds the configuration where kubectl and client-go would: kubeconfig files, or the pod's service account.
 
 A pod needs no `kubernetes` package, which a start would take a third of its time to import. client-go:
-tools/clientcmd, rest/config.go.
-"""
+tools/clientcmd, rest/config.go."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def _from_files(paths: list[str], context: str | None) -> ClientConfig:
 
 @contextmanager
 def _reader(source: str) -> Iterator[None]:
-    """Around the import of what reads kubeconfigs: a pod needs no YAML."""
+    """Wraps the import of the reader of kubeconfigs: a pod needs no YAML."""
     try:
         with needs_extra("kubeconfig"):
             yield

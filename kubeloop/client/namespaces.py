@@ -34,7 +34,7 @@ class Namespaces(Generic[T]):
         return await self._parts[0].is_served()
 
     async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]:
-        """All in one page: `limit` is not kept."""
+        """Returns everything in one page: `limit` is ignored."""
         pages = [await part.list_page(limit=0, retry=retry) for part in self._parts]
         return ListPage(
             [obj for page in pages for obj in page.items],
@@ -95,5 +95,5 @@ async def _merged(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> 
 
 
 def _joined(versions: Sequence[str]) -> str:
-    """ "" unless each is known."""
+    """Returns the versions in one text, "" unless each is known."""
     return ",".join(versions) if all(versions) else ""

@@ -119,7 +119,7 @@ def _matches(entry: str, hostname: str, port: str) -> bool:
 
 
 def _split_port(entry: str) -> tuple[str, str]:
-    """Host and port of `host:port` or `[v6]:port`; the port is "" where there is none."""
+    """Returns host and port of `host:port` or `[v6]:port`; the port is "" where there is none."""
     host, colon, port = entry.rpartition(":")
     if colon and host.startswith("[") and host.endswith("]"):
         return host[1:-1], port

@@ -3,8 +3,7 @@
 An admission webhook chooses the status of its denial (400 where it gives none), a policy too (422 by default), RBAC
 answers 403, a webhook that does not answer costs a 500: the texts alone tell them apart. They are apiserver's own
 (admission/plugin/webhook/errors, admission/plugin/policy, util/webhook, endpoints/handlers/responsewriters), unchanged
-since the webhooks exist.
-"""
+since the webhooks exist."""
 
 from __future__ import annotations
 

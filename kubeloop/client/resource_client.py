@@ -32,12 +32,12 @@ class ResourceClient(ResourceReader[T]):
     """As discovery says it, where the Resource does not."""
 
     def dry_run(self) -> ResourceClient[T]:
-        """This client, whose writes the server judges, answers and does not keep (controller-runtime's
+        """Returns this client, whose writes the server judges, answers and does not keep (controller-runtime's
         NewDryRunClient)."""
         return self._with(_options={"dryRun": "All"})
 
     def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
-        """This client, whose lists hold what `transform` leaves of each object, as a cache with it does."""
+        """Returns this client, whose lists contain what `transform` leaves of each object, as a cache with it does."""
         return self._with(_transform=transform)
 
     def _with(self, **changes: Any) -> ResourceClient[T]:
@@ -71,7 +71,7 @@ class ResourceClient(ResourceReader[T]):
         return await self.update(current, change(current))
 
     async def update(self, old: T, new: T) -> T:
-        """Go's Update: write what differs between `old`, as it was read, and `new` (`kubeloop.api.objects.edit`).
+        """Writes the difference between `old`, as it was read, and `new`, as Go's Update (`kubeloop.api.objects.edit`).
 
         One merge patch of the declared fields that differ, bound to the resourceVersion of `old`; no request when
         nothing does. Returns the object as it is then. Raises Conflict, PartlyDeclared for a list that cannot be
@@ -82,7 +82,7 @@ class ResourceClient(ResourceReader[T]):
         return await self.patch(old, patch) if patch else old
 
     async def update_status(self, old: T, new: T) -> T:
-        """Go's UpdateStatus: as `update`, through the subresource, of status alone, whatever else differs."""
+        """Writes status alone, through the subresource, as Go's UpdateStatus; whatever else differs is ignored."""
         current: Any = new
         status = difference(old, msgspec.structs.replace(old, status=current.status)).get("status")
         return await self.patch(old, {"status": status}, subresource="status") if status else old
@@ -96,8 +96,8 @@ class ResourceClient(ResourceReader[T]):
     async def merge_patch(
         self, patch: Mapping[str, Any], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises Conflict, and is
-        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
+        """Sends a JSON merge patch (RFC 7396): null removes a key. With metadata.resourceVersion in it: raises
+        Conflict, and is sent again when a connection breaks. Raises TypeError for a field in Python's name."""
         check_body(self.resource.type, patch)
         await self._check_status("status" in patch, subresource)
         bound = bool((patch.get("metadata") or {}).get("resourceVersion"))
@@ -107,9 +107,9 @@ class ResourceClient(ResourceReader[T]):
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist, except of
-        a `replace`, which adds a missing key. One that tests something, or replaces the resourceVersion, is sent again
-        when a connection breaks. Raises TypeError for a field in Python's name."""
+        """Sends a JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist,
+        except of a `replace`, which adds a missing key. One that tests something, or replaces the resourceVersion, is
+        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
         check_patch(self.resource.type, ops)
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
@@ -120,7 +120,7 @@ class ResourceClient(ResourceReader[T]):
     async def apply(
         self, body: Mapping[str, Any] | T, *, field_manager: str, force: bool = False, namespace: str = ""
     ) -> T:
-        """Server-side apply of `body` (with metadata.name; or of an object, without the fields at their defaults): what
+        """Applies `body` server-side (with metadata.name; or of an object, without the fields at their defaults): what
         `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
         Conflict where another manager has set a field otherwise; `force` takes it over. Two that apply the same are
         one, so it is sent again when a connection breaks."""

@@ -58,7 +58,7 @@ class ResourceReader(Generic[T]):
         return self._answer(name, await self.transport.request("GET", path, accept=self._accept.object))
 
     async def list(self, namespace: str = "", *, label_selector: str = "", field_selector: str = "") -> ObjectList[T]:
-        """Every object. Raises Gone when the pages' snapshot expires midway."""
+        """Returns every object. Raises Gone when the pages' snapshot expires midway."""
         objects: ObjectList[T] = ObjectList()
         continue_ = ""
         while True:
@@ -208,7 +208,7 @@ def _params(**params: str) -> dict[str, str]:
 async def list_installed(
     client: ResourceReader[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
 ) -> list[T]:
-    """Every object; empty where discovery confirms that the kind is not installed. Raises ApiError."""
+    """Returns every object; none where discovery confirms that the kind is not installed. Raises ApiError."""
     try:
         return await client.list(namespace, label_selector=label_selector, field_selector=field_selector)
     except STATUS_404:

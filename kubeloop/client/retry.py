@@ -95,7 +95,7 @@ async def retry_on_conflict(
     tries: int = CONFLICT_TRIES,
     errors: tuple[type[ApiError], ...] = (Conflict,),
 ) -> T:
-    """`await attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
+    """Awaits `attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
     RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew.
 
     Raises the last of `errors`, and at once whatever else `attempt` raises."""
@@ -129,7 +129,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile its time stands still."""
+        """Stops the time of the request meanwhile."""
         loop, ends = asyncio.get_running_loop(), self._timeout.when()
         time_left = None if ends is None else ends - loop.time()
         self._timeout.reschedule(None)

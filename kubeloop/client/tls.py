@@ -140,5 +140,5 @@ def load_pair(certificate: bytes, key: bytes, *contexts: ssl.SSLContext) -> None
 
 
 def _no_password() -> str:
-    """Without this a key with a password makes OpenSSL ask on the terminal."""
+    """Refuses a key with a password: OpenSSL would ask for it on the terminal."""
     raise ValueError("the key is encrypted")

@@ -128,8 +128,8 @@ class Transport:
         self._closed = False
 
     def separate(self) -> Transport:
-        """Another one to the same server and for the same user, with connections of its own and no rate limit: what has
-        to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
+        """Returns another transport to the same server and for the same user, with connections of its own and no rate
+        limit: what has to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
         transport = copy.copy(self)
         transport._limiter, transport._sessions, transport._separate = None, {}, []
         self._separate.append(transport)

@@ -59,7 +59,7 @@ class CacheReader(Generic[T]):
     def list(
         self, namespace: str = "", *, labels: str | Mapping[str, str] | LabelSelector | None = None
     ) -> builtins.list[T]:
-        """All objects, or those of one namespace, or with labels that a selector selects (`{"app": "web"}`,
+        """Returns all objects, or those of one namespace, or with labels that a selector selects (`{"app": "web"}`,
         `"app in (web,db)"`); every one of them is looked at, where there are many an index is faster. Raises ValueError
         for what is not a selector."""
         indexer = self._readable()

@@ -27,7 +27,7 @@ Reads = Callable[[T], object]
 
 
 def generation(obj: Object) -> object:
-    """Ready `reads`: what a person or program wants of the object, not its status, labels or annotations
+    """A `reads` function: what a person or program wants of the object, not its status, labels or annotations
     (controller-runtime's GenerationChangedPredicate). Of a kind without generations every change counts."""
     meta = obj.metadata
     return (meta.uid, meta.deletion_timestamp, meta.resource_version if meta.generation is None else meta.generation)
@@ -142,13 +142,13 @@ def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:
 
 
 def described(function: Callable[..., object]) -> str:
-    """`module.name` of a function, for a message."""
+    """Returns `module.name` of a function, for a message."""
     inner = _innermost(function)
     return f"{getattr(inner, '__module__', '?')}.{getattr(inner, '__qualname__', repr(inner))}"
 
 
 def _innermost(function: Callable[..., object]) -> Any:
-    """Without partial() and decorators."""
+    """Returns the function without partial() and decorators."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)

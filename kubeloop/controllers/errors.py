@@ -54,7 +54,7 @@ class BindError(ReportedError):
 
 
 def described(error: BaseException) -> str:
-    """`Class: message` in one line for a log, even if `__str__` fails."""
+    """Returns `Class: message` in one line for a log, even if `__str__` fails."""
     try:
         text = one_line(error)
     except Exception:

@@ -104,5 +104,5 @@ def namespace_of(reference: dict[str, str]) -> str:
 
 
 def _micro(time: str) -> str:
-    """metav1.MicroTime of a metav1.Time."""
+    """Returns the metav1.MicroTime of a metav1.Time."""
     return time.replace("Z", ".000000Z")

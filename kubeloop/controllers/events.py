@@ -241,7 +241,7 @@ class EventRecorder:
         return self._v1 if identity.action else self._core
 
     def _name(self, object_name: str) -> str:
-        """`<object>.<time in hex>`, as client-go names them; never the same twice from one recorder."""
+        """Returns `<object>.<time in hex>`, as client-go names events; never the same twice from one recorder."""
         self._last_stamp = max(self._last_stamp + 1, int(time.time() * 1e9))
         suffix = f".{self._last_stamp:x}"
         return object_name[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix

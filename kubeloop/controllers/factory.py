@@ -141,7 +141,8 @@ class ControllerFactory:
         return self.controller(resource.metadata(), **options)
 
     def require(self, *controllers: Controller[Any], if_defined: bool = False) -> None:
-        """No handler is called before these kinds are installed and their caches hold what the server has.
+        """Requires these kinds: no handler is called before they are installed and their caches have the server's
+        objects.
 
         Without this a kind that is not installed counts as synced, with an empty cache. `if_defined`: so does one of
         these without a CustomResourceDefinition; one that has a definition and is not served is waited for."""
@@ -165,7 +166,7 @@ class ControllerFactory:
         self._begin()
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
-        """Wait until every cache in use has synced, at most `timeout` seconds; whether they have."""
+        """Waits until every cache in use has synced, at most `timeout` seconds, and reports whether they have."""
         return await wait_for_cache_sync(*self._informers(), timeout=timeout)
 
     async def stop(self, timeout: float = 10.0) -> None:
@@ -226,7 +227,7 @@ class ControllerFactory:
         return [problem for informer in self._informers() for problem in informer.undecodable()]
 
     def notes(self) -> list[str]:
-        """Further lines of /readyz: kinds that are not installed."""
+        """Returns further lines of /readyz: kinds that are not installed."""
         return [f"not installed: {c.name}" for c in self._controllers.values() if not c.informer.installed]
 
     def _informers(self) -> list[SharedIndexInformer[Any]]:
@@ -290,7 +291,7 @@ class ControllerFactory:
         return f" ({informer.forbidden})" if informer.forbidden else ""
 
     def _why_missing(self, controller: Controller[Any]) -> str:
-        """ "" for a kind that is installed or need not be."""
+        """Returns the reason for which a kind is missing; "" if it is installed or need not be."""
         if controller in self._required and not controller.informer.installed:
             return " (not installed)"
         if controller in self._required_if_defined and self._definitions.hides(controller.informer):

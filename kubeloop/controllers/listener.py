@@ -104,7 +104,7 @@ class Listener:
         self._warnings = Once(_REPEAT)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen on every address of the host; where, is the result. Raises OSError."""
+        """Listens on every address of the host, and returns the first one. Raises OSError."""
         most = _within_the_systems(self._limits.connections)
         listening = await _listening(host, port)
         bound = listening[0].getsockname()
@@ -139,7 +139,7 @@ class Listener:
                 await asyncio.sleep(0)  # sock_accept does not wait while there are more
 
     def _not_accepted(self, exc: OSError) -> None:
-        """Logged once a minute: a flood of connections must not become one of lines."""
+        """Logs the error, once a minute: a flood of connections must not become one of lines."""
         if self._warnings.is_due():
             log.warning("connections could not be accepted: %s", exc)
 
@@ -217,7 +217,8 @@ class Listener:
 
 
 def _within_the_systems(connections: int) -> int:
-    """Half of the process's files stay for everything else: the usual soft limit is as many as the connections."""
+    """Returns the number of connections that leave half of the process's files for everything else: the usual soft
+    limit is as many as the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = 2 * connections
     files = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -227,7 +228,7 @@ def _within_the_systems(connections: int) -> int:
 
 
 async def _listening(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of a host; all of them on one port. Raises OSError."""
+    """Returns listening sockets on every address of a host; all of them on one port. Raises OSError."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False)
     try:

@@ -154,7 +154,8 @@ class NamedHandler(Generic[T]):
         # Invariant: the keys of the calls that have not ended, each with when its call began.
 
     async def call(self, key: str, obj: T | None) -> Verdict[T]:
-        """Run it. Raises nothing but what is meant for the worker: its own cancellation, an exit of the process."""
+        """Calls the handler. Raises nothing but what is meant for the worker: its own cancellation, an exit of the
+        process."""
         started = self._running[key] = loop_time()
         self._metrics.active.inc()
         try:
@@ -203,8 +204,7 @@ class NamedHandler(Generic[T]):
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
         """Returns the verdict on an error. In a group (of a TaskGroup) every error counts; failures in it are one
-        failure.
-        """
+        failure."""
         verdicts: list[Verdict[T]] = []
         failures: list[Exception] = []
         for leaf in _leaves(error):
@@ -264,7 +264,7 @@ class NamedHandler(Generic[T]):
 
 @types.coroutine
 def _stepped(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
-    """`await steps`, with the seconds of every step that took longer than BLOCKED told to `report`."""
+    """Awaits `steps`, and reports the seconds of every step that took longer than BLOCKED."""
     resume: Callable[[Any], Any] = steps.send
     value: Any = None
     while True:

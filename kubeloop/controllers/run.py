@@ -95,7 +95,7 @@ def _last_resort(exit_seconds: float) -> Iterator[Callable[[], None]]:
 
 
 def _exit(code: int) -> None:
-    """Without joining threads or closing the loop: either may be what hangs."""
+    """Exits without joining threads or closing the loop: either may hang."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -34,7 +34,7 @@ class Checks(Protocol):
         """Returns the reasons for which the process is not ready, a line each."""
 
     def notes(self) -> list[str]:
-        """Further lines of /readyz."""
+        """Returns further lines of /readyz."""
 
 
 class HealthServer:
@@ -61,7 +61,7 @@ class HealthServer:
         self._listeners.append(listener)
 
     def log_addresses(self) -> None:
-        """Once the start has succeeded: one that fails is one line, its error."""
+        """Logs the addresses, once the start has succeeded: a start that fails is one line, its error."""
         for host, port in self.addresses:
             log.info("serving on %s:%d", host, port)
 
@@ -88,7 +88,7 @@ async def serve_health(management: Checks, bind_address: str, metrics_bind_addre
 
 
 def parse_bind_address(text: str) -> tuple[str, int]:
-    """ "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
+    """Parses "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

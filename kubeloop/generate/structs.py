@@ -231,7 +231,7 @@ def _sentence(schema: Schema) -> str:
 
 
 def _constant(kind: Kind) -> str:
-    """KEY_PAIRS of KeyPair and keypairs."""
+    """Returns the constant's name: KEY_PAIRS of KeyPair and keypairs."""
     name, singular = "_".join(_WORD.findall(kind.kind)).upper(), kind.kind.lower()
     if kind.plural.startswith(singular):
         return name + kind.plural[len(singular) :].upper()

@@ -8,5 +8,4 @@ Promises
 
 Forbids
 - Writing with a client that does not ask `LeaderElector.before_write` at the moment of each send.
-- Going on after LeaseLost: the process ends, so that nothing which was decided as a leader outlives the lease.
-"""
+- Going on after LeaseLost: the process ends, so that nothing which was decided as a leader outlives the lease."""

@@ -99,8 +99,7 @@ class LeaderElector:
 
     def unready(self) -> list[str]:
         """Returns the reason for which this candidate could not become the leader: it has not been able to read or
-        write the lease.
-        """
+        write the lease."""
         if self._clock() < self._answered_at + self._config.renew_deadline:
             return []
         return [f"lease {self._lock}: {self._trouble or 'not read yet'}"]
@@ -159,8 +158,8 @@ class LeaderElector:
         raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
 
     async def release(self) -> bool:
-        """Give the lease up, so that another candidate takes it at once; whether the release was written. Call it after
-        everything that writes has ended, and after `run` was cancelled."""
+        """Gives the lease up, so that another candidate takes it at once, and reports whether that was written. Call it
+        after everything that writes has ended, and after `run` was cancelled."""
         if not self.is_leader():
             return False
         self._renewed_at = None
@@ -177,7 +176,8 @@ class LeaderElector:
         return True
 
     async def _give_up(self) -> bool:
-        """Release what is ours now: a renewal whose answer was lost may be newer than the Lease that was seen."""
+        """Releases the lease as it is now: a renewal whose answer was lost may be newer than the Lease that was
+        seen."""
         lease = await self._lock.get()
         if lease.spec.holder_identity != self._lock.identity:
             return False
@@ -186,8 +186,7 @@ class LeaderElector:
 
     async def try_acquire_or_renew(self) -> bool:
         """Tries once to acquire or renew the lease, and reports whether this candidate holds it then. Raises ApiError
-        other than a lost race.
-        """
+        other than a lost race."""
         # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True
@@ -254,7 +253,7 @@ class LeaderElector:
         return self._observed_at + duration - self._clock()
 
     async def _attempt(self, seconds: float) -> None:
-        """try_acquire_or_renew without an exception, within a time that leaves room for another attempt."""
+        """Calls try_acquire_or_renew without an exception, within a time that leaves room for another attempt."""
         try:
             async with asyncio.timeout(min(seconds, self._config.renew_deadline / 2)):
                 await self.try_acquire_or_renew()
@@ -275,7 +274,7 @@ class LeaderElector:
         self._trouble = reason
 
     async def _pause(self) -> None:
-        """Until the lease is free, or `retry_period` is over."""
+        """Waits until the lease is free, or `retry_period` is over."""
         time_left = self._time_left()
         period = min(self._config.retry_period, time_left + _LATER) if time_left > 0 else self._config.retry_period
         with contextlib.suppress(TimeoutError):
@@ -298,7 +297,7 @@ class LeaderElector:
 
 
 def _spec_without_holder(spec: LeaseSpec) -> LeaseSpec:
-    """Without a holder: the next candidate takes it at once."""
+    """Returns the spec of a released lease: the next candidate takes it at once."""
     now = rfc3339(time.time(), "microseconds")
     return LeaseSpec(
         lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=spec.lease_transitions

@@ -1,8 +1,7 @@
 """Compares structs with the schemas of a CRD or a server: a name that is misspelt is always empty, and nothing says so.
 
 assert check_struct(Thing, crd_schema(yaml.safe_load(crd_file), "v1")) == []
-assert await check_served(client, SERVICES) == []
-"""
+assert await check_served(client, SERVICES) == []"""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ def check_struct(kind: type[Object], schema: Schema, definitions: Definitions | 
 
 async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
     """Checks as check_struct does, with the schema of the API server. Raises ApiError, KeyError where the server has
-    none.
-    """
+    none."""
     schema, definitions = await served_schema(client.transport, resource.api_version, resource.kind)
     return check_struct(resource.type, schema, definitions)
 

@@ -57,7 +57,7 @@ class Seen:
 
 
 class ScriptedServer:
-    """See the module's docstring. `ssl_context` makes it an https server."""
+    """The server that the module describes. `ssl_context` makes it an https server."""
 
     def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Seen] = []
@@ -152,13 +152,13 @@ def listing(items: Sequence[Mapping[str, Any]], resource_version: str, continue_
 
 
 def resources(api_version: str, *plurals: str) -> Reply:
-    """Discovery of one version: an APIResourceList."""
+    """Returns the discovery of one version: an APIResourceList."""
     listed = [{"name": plural, "kind": plural, "verbs": ["list", "watch"]} for plural in plurals]
     return body({"kind": "APIResourceList", "groupVersion": api_version, "resources": listed})
 
 
 def groups(*api_versions: str) -> Reply:
-    """Discovery of the groups: an APIGroupList."""
+    """Returns the discovery of the groups: an APIGroupList."""
     listed = [
         {"name": api_version.split("/")[0], "versions": [{"groupVersion": api_version}]} for api_version in api_versions
     ]
@@ -172,7 +172,7 @@ def status(code: int, reason: str, message: str = "", retry_after: int | None = 
 
 
 def raw(content: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """Any bytes at all; JSON's content type unless `headers` say otherwise."""
+    """Returns a reply of any bytes; JSON's content type unless `headers` say otherwise."""
 
     async def reply(_: web.Request) -> web.StreamResponse:
         return web.Response(

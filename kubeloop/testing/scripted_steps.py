@@ -41,7 +41,7 @@ def error(code: int, reason: str, message: str = "") -> bytes:
 
 
 def line(content: Any) -> bytes:
-    """Any line: JSON of `content`, or bytes as they are, and a line's end."""
+    """Returns a line: JSON of `content`, or bytes as they are, and a line's end."""
     return (content if isinstance(content, bytes) else json.dumps(content).encode()) + b"\n"
 
 

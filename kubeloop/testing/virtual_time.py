@@ -11,8 +11,7 @@ test into one that runs on such a loop:
 
 The clock stands while a thread works (`asyncio.to_thread`), and a socket whose other end is in the same loop is heard
 before any jump: a time limit strikes where both ends wait, however busy the machine is. A server in another thread or
-process loses against the test's timers: use real time there.
-"""
+process loses against the test's timers: use real time there."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ which it is busy."""
 
 
 class Stuck(Exception):
-    """Every task waits for something that no timer will bring: in real time the test would hang."""
+    """Raised when every task waits for something that no timer will bring: in real time the test would hang."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -70,7 +69,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def _unconfirmed(descriptor: int) -> int:
-    """Bytes."""
+    """Returns the number of bytes that were sent and not confirmed."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:  # it listens
@@ -110,8 +109,7 @@ async def settle(turns: int = 20) -> None:
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
     """Runs a coroutine as asyncio.run does, under virtual time. Tasks that still run at its end are cancelled: a test
-    need not stop them.
-    """
+    need not stop them."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(coroutine)
 

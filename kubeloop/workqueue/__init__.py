@@ -5,5 +5,4 @@ same time; added again while a worker has it, it is handed out once more after `
 is still handed out, what is delayed then (retries too) is dropped, as client-go drops it. A higher priority goes first,
 first in first out within one.
 Forbids: use from several threads or loops. There is no lock: `add` is sync, only `get` waits, and between a
-read and the write that depends on it stands no `await`.
-"""
+read and the write that depends on it stands no `await`."""

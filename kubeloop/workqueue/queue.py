@@ -63,14 +63,12 @@ class Queue(Generic[K]):
 
     def __len__(self) -> int:
         """The number of items that a worker can take now, without those that were added again during their
-        processing.
-        """
+        processing."""
         return sum(map(len, self._lines.values())) - self._stale_total
 
     def _depth(self) -> int:
         """Returns the number of items that need processing, as client-go counts them: those that were added again
-        too.
-        """
+        too."""
         return len(self._dirty)
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:

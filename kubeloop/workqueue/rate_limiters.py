@@ -86,7 +86,8 @@ class MaxOfRateLimiter(Generic[K]):
 
 
 def default_controller_rate_limiter(*, clock: Callable[[], float] = loop_time) -> RateLimiter[K]:
-    """client-go's: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over all."""
+    """Returns client-go's rate limiter: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over
+    all."""
     return MaxOfRateLimiter(
         ItemExponentialFailureRateLimiter(base=0.005, max=1000.0), BucketRateLimiter(qps=10.0, burst=100, clock=clock)
     )

@@ -15,8 +15,7 @@ from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rat
 
 class _Due(NamedTuple):
     """The time at which an item is due, on the loop's clock. Items due at the same time go in the order of their
-    requests.
-    """
+    requests."""
 
     when: float
     number: int

@@ -8,5 +8,4 @@ Forbids: knowing what it is used for: CRDs, programs beside the servers and the 
 Linux only: it reads /proc.
 
 `cluster.up`, `cluster.down`, `cluster.status` and `cluster.EmbeddedCluster` are the way in;
-versions.py is where versions are pinned.
-"""
+versions.py is where versions are pinned."""

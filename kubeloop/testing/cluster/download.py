@@ -4,8 +4,7 @@ A binary is used only when it is what a checksum file *next to it* names. kwok's
 from a mirror that adds `<file>.sha256`, or is built.
 
 `$KUBELOOP_DOWNLOAD` = `off`: do not even try. `$KUBELOOP_DOWNLOAD_<PROJECT>` (KUBERNETES, ETCD, KWOK, HELM,
-PROMETHEUS): the base address of a mirror, instead of that in _RELEASES.
-"""
+PROMETHEUS): the base address of a mirror, instead of that in _RELEASES."""
 
 from __future__ import annotations
 
@@ -165,7 +164,7 @@ def _ask(urls: set[str], timeout: float) -> dict[str, str]:
 
 
 def _save(url: str, target: Path, report: Callable[[int], None]) -> str:
-    """Stream `url` into `target`; the SHA-256 of what arrived."""
+    """Streams `url` into `target`, and returns the SHA-256 of what arrived."""
     digest, size = hashlib.sha256(), 0
     try:
         with urllib.request.urlopen(url, timeout=STALL_TIMEOUT) as response, target.open("wb") as file:

@@ -2,8 +2,7 @@
 
 It waits on a pipe whose other end its parent holds and the kernel closes. (The kernel's own "signal when the parent
 dies", PR_SET_PDEATHSIG, is about the *thread* that started the process: a cluster started from a worker thread would
-die with the thread.)
-"""
+die with the thread.)"""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A process that writes down its own pid and start time *before* it turns into etc
 can be found again by `down`, whenever its parent was killed. If the spec is gone by then, a `down` came in between:
 end, instead of becoming a process without a record. (`down` removes the spec first and reads the record after.)
 
-Only the standard library, and no import of this package: it runs before each of the cluster's processes.
-"""
+Only the standard library, and no import of this package: it runs before each of the cluster's processes."""
 
 import json
 import os
@@ -14,8 +13,7 @@ import sys
 
 def identity(pid: int) -> str:
     """Returns what tells this process from a later one of the same pid: boot id and start time in clock ticks after
-    boot.
-    """
+    boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

@@ -5,8 +5,7 @@ only the process that was recorded is ever signalled: a stranger that got the sa
 
 D/processes/<name>.json  what to run (argv, environment, folder, log): also what `restart` needs
 D/processes/<name>.pid   written by the process itself (launcher.py): "<pid> <boot id> <start time>"
-D/logs/<name>.log        its standard output and error
-"""
+D/logs/<name>.log        its standard output and error"""
 
 from __future__ import annotations
 
@@ -109,13 +108,14 @@ def find(directory: Path, name: str) -> Process:
 
 
 def names(directory: Path) -> list[str]:
-    """Every process that the cluster in `directory` has, or had and was not stopped; in alphabetical order."""
+    """Returns the names of all processes that the cluster in `directory` has, or had and did not stop; in alphabetical
+    order."""
     files = (directory / "processes").glob("*.*")
     return sorted({file.stem for file in files if file.suffix in (".json", ".pid")})
 
 
 def check(directory: Path, required: Iterable[str]) -> None:
-    """ClusterError when one of the processes does not run."""
+    """Raises ClusterError if one of the processes does not run."""
     for name in required:
         if not find(directory, name).alive():
             last_line = last_log_line(directory, name) or "no message"
@@ -144,8 +144,8 @@ def _spec(directory: Path, name: str) -> dict[str, Any]:
 
 
 def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0.0) -> list[str]:
-    """End the recorded processes (all, unless told which), and forget them; the names of those that ran. SIGTERM and up
-    to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
+    """Ends the recorded processes (all, or `only` these), forgets them, and returns the names of those that ran.
+    SIGTERM and up to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
     folder = directory / "processes"
     chosen_names = names(directory) if only is None else list(only)
     for name in chosen_names:
@@ -190,7 +190,7 @@ def _recorded(name: str, directory: Path, pid: int) -> Process:
 
 
 def _look_at(pid: int) -> tuple[bool, str]:
-    """(does it still run, identity) of process `pid`; (False, "") when there is none."""
+    """Returns whether process `pid` still runs, and its identity; (False, "") if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -202,7 +202,7 @@ def _look_at(pid: int) -> tuple[bool, str]:
 
 
 def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -> list[Process]:
-    """Signal all, wait for all; those that still run after `timeout` seconds."""
+    """Signals all, waits for all, and returns those that still run after `timeout` seconds."""
     for process in processes:
         process.signal(number)
     deadline = time.monotonic() + timeout

@@ -2,8 +2,7 @@
 
 Everything that takes long reports through a Progress: `step` for a fact that stays on the screen, `tick` for "still
 at it". On a terminal a tick rewrites the last line; elsewhere it is printed at most once in `interval` seconds, so that
-a log of a ten minute build stays short.
-"""
+a log of a ten minute build stays short."""
 
 from __future__ import annotations
 

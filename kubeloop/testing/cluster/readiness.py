@@ -46,7 +46,7 @@ class Patience:
             await asyncio.sleep(_POLL)
 
     def check(self) -> None:
-        """StartError if one of the watched processes has ended."""
+        """Raises StartError if one of the watched processes has ended."""
         for process in self._watched:
             if not process.alive():
                 last_line = last_log_line(process.directory, process.name) or "no message"
@@ -83,7 +83,7 @@ def load_crds(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 async def create(client: Client, resource: Resource[Any], bodies: Iterable[Mapping[str, Any]]) -> None:
-    """Create those that are not there. Raises ApiError."""
+    """Creates the objects that are missing. Raises ApiError."""
     for body in bodies:
         with contextlib.suppress(AlreadyExists):
             await client.resource(resource).create(body)

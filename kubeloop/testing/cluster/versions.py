@@ -3,8 +3,7 @@
 A new version needs three edits: here, the go.mod of its folder under gomod/, and `GOFLAGS=-mod=mod go mod tidy` there
 (which rewrites go.sum). A further Kubernetes release is a row of KUBERNETES and a folder gomod/kubernetes/<minor>. Its
 go.mod replaces the modules that k8s.io/kubernetes' own go.mod replaces by folders under staging/ with their published
-releases: Kubernetes 1.36.N is built with k8s.io/X v0.36.N. etcd and kwok are the same for all of them.
-"""
+releases: Kubernetes 1.36.N is built with k8s.io/X v0.36.N. etcd and kwok are the same for all of them."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Component:
 
 
 def minor_release(version: str) -> str:
-    """ "1.36" of "v1.36.3", "1.36.3" or "1.36"; "" of what is not a version."""
+    """Returns "1.36" of "v1.36.3", "1.36.3" or "1.36", and "" for a text that is not a version."""
     match = re.match(r"v?(\d+)\.(\d+)(\.|$)", version)
     return f"{match[1]}.{match[2]}" if match else ""
 
@@ -105,11 +104,11 @@ PROMETHEUS_COMPONENT = Component(
 
 
 def go_architecture() -> str:
-    """This machine's architecture as Go and the download sites spell it, e.g. "amd64"."""
+    """Returns this machine's architecture as Go and the download sites spell it, e.g. "amd64"."""
     machine = platform.machine().lower()
     return _ARCHITECTURES.get(machine, machine)
 
 
 def go_operating_system() -> str:
-    """This machine's operating system as Go spells it, e.g. "linux"."""
+    """Returns this machine's operating system as Go spells it, e.g. "linux"."""
     return platform.system().lower()

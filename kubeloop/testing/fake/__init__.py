@@ -12,7 +12,6 @@ test runs on it and on a real API server.
 
 What it does not have: admission, schemas and defaults, quota, garbage collection, grace periods, rights. Namespaces
 need not exist. Only a real server knows whether a definition that does not say it has a status subresource: writes of
-its status raise ValueError.
-"""
+its status raise ValueError."""
 
 from kubeloop.testing.fake.server import FakeCluster as FakeCluster

@@ -1,8 +1,7 @@
 """Server-side apply on the fake: which manager wants which fields, and what that makes of an object.
 
 Lists are one field, as in custom resources that say nothing else; finalizers and owner references are merged item by
-item. managedFields are not shown.
-"""
+item. managedFields are not shown."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _ABSENT = object()
 
 
 def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force: bool) -> tuple[Raw, Managers]:
-    """`current` with what `manager` wants now, without what it wanted before; and who wants what then. Raises Conflict
-    where another has set a field otherwise, unless `force` is given."""
+    """Returns `current` with the fields that `manager` applies now, without those that it applied before, and the
+    fields of each manager then. Raises Conflict where another has set a field otherwise, unless `force` is given."""
     current_fields, desired = dict(_fields(current)), dict(_fields(body))
     if current and not managers:
         managers = {BEFORE: current_fields}

@@ -150,7 +150,7 @@ class Objects:
 
     @contextlib.contextmanager
     def dry_run(self, enabled: bool) -> Iterator[None]:
-        """Nothing is kept meanwhile."""
+        """Makes the writes meanwhile dry runs: none is stored."""
         self._dry_run = enabled
         try:
             yield

@@ -27,7 +27,7 @@ Matches = Callable[[Raw], bool]
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Returns the document with a merge patch (RFC 7396)."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, Mapping) else {}
@@ -40,7 +40,8 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
-    """RFC 6902. Raises PatchConflict where an operation does not apply, BadRequest for one that is none."""
+    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict where an operation does not apply,
+    BadRequest for one that is none."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
         op, path = operation.get("op"), operation.get("path", "")
@@ -71,7 +72,8 @@ def label_selector(text: str) -> Matches:
 
 
 def field_selector(text: str, plural: str) -> Matches:
-    """`metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that the kind does not offer."""
+    """Returns the selector of a text, as `metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that
+    the kind does not offer."""
     terms: list[tuple[list[str], bool, str]] = []
     for part in filter(None, text.split(",")):
         match = _EQUAL.match(part)

@@ -34,7 +34,7 @@ _KEPT = ("name", "namespace", "uid", "creationTimestamp", "generation", *_DELETI
 
 
 class FakeCluster(Objects):
-    """See the package."""
+    """The fake API server, described in its package."""
 
     def client(self, *, strict: bool = False) -> Client:
         """A client of this cluster, as programs get one. `strict`: a write with a field that the kind's struct does not
@@ -53,7 +53,7 @@ class FakeTransport(Transport):
         self._refuses_unknown = strict
 
     def separate(self) -> Transport:
-        """Itself: here no request holds up another one."""
+        """Returns itself: here no request holds up another one."""
         return self
 
     async def request(
@@ -66,7 +66,7 @@ class FakeTransport(Transport):
         content_type: str = "application/json",
         **_: Any,
     ) -> bytes:
-        """See Transport. Nothing is repeated."""
+        """Answers a request as Transport does, without retries."""
         await asyncio.sleep(0)
         if (answer := self._discovery(path)) is not None:
             return msgspec.json.encode(answer)
@@ -131,7 +131,7 @@ class FakeTransport(Transport):
         return None
 
     def _parsed(self, path: str) -> tuple[Resource[Any], str, str, str]:
-        """Resource, namespace, name, subresource of a path."""
+        """Returns resource, namespace, name and subresource of a path."""
         prefix, *parts = path.strip("/").split("/")
         group = "" if prefix == "api" else parts.pop(0)
         version = parts.pop(0)
@@ -331,6 +331,6 @@ def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]
 
 
 def _without_empty(value: Any) -> Any:
-    """Empty maps and lists of metadata are not kept by the API server."""
+    """Removes empty maps and lists of metadata, as the API server does."""
     metadata = {name: part for name, part in value["metadata"].items() if part not in ({}, [], None)}
     return {**value, "metadata": metadata}

@@ -145,8 +145,7 @@ TEXTS = st.builds(
 
 def prints_in_full(quantity: Quantity) -> bool:
     """Reports whether a quantity prints in full: from 10^21 on round numbers lose their zeros in print, and binary ones
-    are capped when read.
-    """
+    are capped when read."""
     bound = INT64 if quantity.format is Format.BINARY_SI else 10**21
     return abs(quantity.nanos) < bound * NANOS
 

@@ -1,8 +1,7 @@
 """Faults over a real connection: informer and client against the scripted API server.
 
 Each fault is played between a first list (a, b) and a last state, and what the handler was told is compared, as is
-what the indexer holds.
-"""
+what the indexer holds."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No configuration and no proxy of the machine's own; ~ and temporary files in a folder of the test's.
 
-    Keys that were written for the ssl module are gone afterwards, whatever went wrong.
-    """
+    Keys that were written for the ssl module are gone afterwards, whatever went wrong."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

@@ -148,8 +148,7 @@ async def test_a_kubeconfigs_plugin_runs_with_the_first_request(tmp_path: Path, 
 
 async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, plugin: Plugin) -> None:
     """The plugin gets what client-go sends: the authority by its content, the extension as `config`, nothing that is
-    not set.
-    """
+    not set."""
     pem = Authority().pem
     (tmp_path / "ca.crt").write_text(pem)
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]

@@ -21,8 +21,7 @@ DELAYS = st.integers(min_value=-1, max_value=30)
 class QueueModel(RuleBasedStateMachine):
     """A queue at its simplest: lists and dicts, sorted at each call.
 
-    Times are whole seconds, so that the model and the loop cannot differ by rounding.
-    """
+    Times are whole seconds, so that the model and the loop cannot differ by rounding."""
 
     def __init__(self) -> None:
         super().__init__()

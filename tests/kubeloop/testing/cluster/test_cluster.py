@@ -130,8 +130,7 @@ def test_the_nodes_asked_for_are_ready(api: Api) -> None:
 
 def test_a_restarted_process_is_another_one_and_does_its_work(cluster: Cluster, api: Api) -> None:
     """The parameters leave kwok out: 0.7.0 can crash as it starts, when its first node and its first pod come at the
-    same moment.
-    """
+    same moment."""
     name = "kube-controller-manager"
     before = processes.find(cluster.directory, name)
     after = cluster.restart(name)

@@ -1,6 +1,5 @@
 """Properties that no run on a cluster shows: where the servers listen, whose configuration they read, who can read the
-keys.
-"""
+keys."""
 
 from __future__ import annotations
 
