@@ -119,12 +119,12 @@ class Object(Struct):
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Read only, as everything in a cached object."""
+        """The annotations; read only, as everything in a cached object."""
         return MappingProxyType(self.metadata.annotations or {})
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Read only."""
+        """The labels; read only."""
         return MappingProxyType(self.metadata.labels or {})
 
     @property

@@ -28,7 +28,7 @@ class CustomResourceWatch:
         self._first_look: asyncio.Task[None] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
-        """Register an informer to be woken. Idempotent."""
+        """Registers an informer to be woken. Idempotent."""
         informers = self._informers.setdefault(informer.resource.group_resource, [])
         if informer not in informers:
             informers.append(informer)

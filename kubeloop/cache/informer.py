@@ -49,7 +49,8 @@ class SharedIndexInformer(Generic[T]):
         return self._reflector.installed
 
     def on_not_installed(self, call: Callable[[], object]) -> None:
-        """Call it whenever the server says that it does not know the kind. The objects stay until `uninstalled`."""
+        """Sets the function to call whenever the server says that it does not know the kind. The objects stay until
+        `uninstalled`."""
         self._processor.on_not_installed = call
 
     def uninstalled(self) -> None:

@@ -78,7 +78,7 @@ class CacheReader(Generic[T]):
             raise CacheIncomplete(str(error)) from error
 
     def add_indexer(self, name: str, func: Callable[[T], Iterable[str]]) -> None:
-        """Add an index; ValueError when the name is taken."""
+        """Adds an index; ValueError when the name is taken."""
         self._indexer.add_indexers({name: func})
 
     def _readable(self) -> Indexer[T]:

@@ -94,7 +94,7 @@ class Controller(Generic[T]):
         return self._cache
 
     def on_change(self, name: str, handler: Handler[T], *, reads: Reads[T] | None = None) -> None:
-        """Call `handler` for every object that is there, comes, changes or goes, also if it is added while the
+        """Calls `handler` for every object that is there, comes, changes or goes, also if it is added while the
         controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
         name is taken, TypeError for a plain `def`, RuntimeError when the controller was stopped.
 
@@ -105,9 +105,9 @@ class Controller(Generic[T]):
         self._add(name, handler, reads)
 
     def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[T | None]], *, finalizer: str = "") -> None:
-        """Call `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
-        be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the
-        object, wrangler's (`wrangler.cattle.io/<name>`) by default."""
+        """Calls `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
+        be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the object,
+        wrangler's (`wrangler.cattle.io/<name>`) by default."""
         check_handler(handler)
         finalizer = finalizer or FINALIZER_PREFIX + name
         self._add(name, RemovalHandler(finalizer, handler, self.client), read_for_removal, removal=True)
@@ -134,12 +134,12 @@ class Controller(Generic[T]):
             self.start_workers()
 
     def watch_owned(self, controller: Controller[R], *, any_owner: bool = False, reads: Reads[R] | None = None) -> None:
-        """Enqueue here the owner of every object of another kind that is added, changed or deleted: the one that
+        """Enqueues here the owner of every object of another kind that is added, changed or deleted: the one that
         manages it (controller-runtime's Owns), with `any_owner` each one of this kind."""
         self.watch_related(controller, owners(self.informer.resource, any_owner), reads=reads)
 
     def watch_related(self, controller: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
-        """Enqueue here the keys that `resolver` returns whenever an object of another kind is added, changed or
+        """Enqueues here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
         what is no key of this kind is named in the log."""
@@ -148,7 +148,7 @@ class Controller(Generic[T]):
         controller.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
-        """Call the handlers for this key (`namespace/name`, or `name`) soon.
+        """Calls the handlers for this key (`namespace/name`, or `name`) soon.
 
         As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
         enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
@@ -160,17 +160,17 @@ class Controller(Generic[T]):
             self.queue.add_rate_limited(key)
 
     def enqueue_after(self, key: str, seconds: float) -> None:
-        """Call the handlers for this key in `seconds`. Raises what `enqueue` does."""
+        """Calls the handlers for this key in `seconds`. Raises what `enqueue` does."""
         self._check_key(key)
         self.queue.add_after(key, seconds)
 
     def enqueue_all(self) -> None:
-        """Call the handlers for every object in the cache, with low priority."""
+        """Calls the handlers for every object in the cache, with low priority."""
         for key in self.informer.indexer.list_keys():
             self.queue.add(key, LOW_PRIORITY)
 
     def start_workers(self) -> None:
-        """Start the workers. Needs the running loop and synced caches. Raises RuntimeError after `stop`."""
+        """Starts the workers. Needs the running loop and synced caches. Raises RuntimeError after `stop`."""
         self._refuse_if_stopped()
         self._started = True
         if self._workers or not self._handlers:
@@ -181,9 +181,9 @@ class Controller(Generic[T]):
         ]
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """End this controller for good, and its watch, while others go on: what is queued is finished, at most
-        `timeout` seconds. Its cache can no longer be read. A factory makes another one when asked for the kind again.
-        """
+        """Ends this controller for good, and its watch, while others go on: what is queued is finished, at most
+        `timeout` seconds. Its cache can no longer be read. A factory makes another one when asked for the kind
+        again."""
         if not self._stopping:
             self._on_stop()
         await self.drain(timeout)
@@ -191,7 +191,7 @@ class Controller(Generic[T]):
         await self.informer.stop()
 
     async def drain(self, timeout: float = 10.0) -> None:
-        """Take nothing new, finish what is queued, at most `timeout` seconds; then workers are cancelled."""
+        """Takes nothing new, finishes what is queued, at most `timeout` seconds; then workers are cancelled."""
         self._stopping = True
         self.queue.shut_down()
         if not self._workers:
@@ -265,7 +265,7 @@ class Controller(Generic[T]):
             self._returned[key] = (cached, returned)
 
     def _settle(self, key: str, verdict: Verdict[T]) -> None:
-        """Settle a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
+        """Settles a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
         if verdict.not_before is not None:
             self.queue.add_not_before(key, verdict.not_before)
         match verdict.outcome:

@@ -100,7 +100,7 @@ class EventRecorder:
         action: str = "",
         related: Object | None = None,
     ) -> None:
-        """Record an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
+        """Records an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
 
         With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights).
 
@@ -117,7 +117,7 @@ class EventRecorder:
             self._drop("invalid")
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Write the waiting events, at most `timeout` seconds; later ones are dropped."""
+        """Writes the waiting events, at most `timeout` seconds; later ones are dropped."""
         self._stopped = True
         if not self._writers:
             return

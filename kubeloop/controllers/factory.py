@@ -155,7 +155,7 @@ class ControllerFactory:
         return self._recorders[component]
 
     async def start(self, leading: asyncio.Event | None = None) -> None:
-        """Start every informer and return; workers begin by themselves as soon as all informers have synced.
+        """Starts every informer and returns; workers begin by themselves as soon as all informers have synced.
 
         With `leading` not before that is set: a standby's caches are warm when it becomes the leader. A kind that is
         not installed delays nothing, unless it is required. A kind that may not be listed delays the handlers that read
@@ -170,7 +170,7 @@ class ControllerFactory:
         return await wait_for_cache_sync(*self._informers(), timeout=timeout)
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Drain: workers finish what is queued, events are written, within `timeout` seconds; then all ends, for good.
+        """Drains: workers finish what is queued, events are written, within `timeout` seconds; then all ends, for good.
         Raises ChangedInPlace, with a fake cluster's client, if a cached object was changed."""
         self._stopping = True
         deadline = loop_time() + timeout
@@ -271,7 +271,7 @@ class ControllerFactory:
                 dependent.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
 
     async def _settled(self, controller: Controller[Any]) -> bool:
-        """Wait until a kind no longer delays the start; False if it is forbidden."""
+        """Waits until a kind no longer delays the start; False if it is forbidden."""
         informer, required = controller.informer, controller in self._required
         while not await informer.wait_for_sync(_POLL) or self._why_missing(controller):
             if informer.forbidden and not required:

@@ -114,7 +114,7 @@ class Listener:
         return bound[0], bound[1]
 
     async def close(self) -> None:
-        """Stop accepting, and drop what has not asked anything yet; what is being answered gets two seconds."""
+        """Stops accepting, and drops what has not asked anything yet; what is being answered gets two seconds."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -50,7 +50,7 @@ class RemovalHandler(Generic[T]):
         return None
 
     async def _release(self, obj: T) -> T | None:
-        """Take the finalizer from the object as it is now: the handler may have changed it, and others all the time.
+        """Takes the finalizer from the object as it is now: the handler may have changed it, and others all the time.
 
         The handler succeeded; to call it again because of a conflict would have it change the object again, for ever.
         """

@@ -27,7 +27,7 @@ def run_until_signal(
     drain_seconds: float = DRAIN_SECONDS,
     exit_seconds: float = EXIT_SECONDS,
 ) -> int:
-    """Run `main(stop)` on a loop of its own; returns the exit code: main's result, 0 for None.
+    """Runs `main(stop)` on a loop of its own; returns the exit code: main's result, 0 for None.
 
     SIGTERM or SIGINT set `stop`: main then drains and returns. If it has not after `drain_seconds` it is cancelled, and
     after `exit_seconds` the process ends with 0: everything here is level-triggered, the next start goes on. A second

@@ -45,7 +45,7 @@ class HealthServer:
         self._listeners: list[Listener] = []
 
     async def listen(self, pages: Mapping[str, Page], bind_address: str) -> None:
-        """Serve pages by path. Raises BindError."""
+        """Serves pages by path. Raises BindError."""
         host, port = parse_bind_address(bind_address)
 
         async def answer(request: web.BaseRequest) -> web.Response:
@@ -66,13 +66,13 @@ class HealthServer:
             log.info("serving on %s:%d", host, port)
 
     async def close(self) -> None:
-        """Stop listening; requests that are being answered get two seconds."""
+        """Stops listening; requests that are being answered get two seconds."""
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         self._listeners.clear()
 
 
 async def serve_health(management: Checks, bind_address: str, metrics_bind_address: str | None = None) -> HealthServer:
-    """Serve /healthz and /readyz on `bind_address`, /metrics on `metrics_bind_address` or beside them if None.
+    """Serves /healthz and /readyz on `bind_address`, /metrics on `metrics_bind_address` or beside them if None.
     Addresses are "host:port", ":port" (every interface) or "0" (off); port 0 takes a free one. Raises BindError."""
     server, pages = HealthServer(), {bind_address: _health(management)}
     metrics_bind_address = bind_address if metrics_bind_address is None else metrics_bind_address

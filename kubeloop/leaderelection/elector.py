@@ -118,7 +118,7 @@ class LeaderElector:
         return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
 
     async def run(self, on_started_leading: Callable[[], None]) -> NoReturn:
-        """Acquire the lease, call `on_started_leading`, renew until cancelled. Raises LeaseLost."""
+        """Acquires the lease, calls `on_started_leading`, renews until cancelled. Raises LeaseLost."""
         await self.acquire()
         on_started_leading()
         await self.renew()

@@ -102,7 +102,7 @@ def now() -> float:
 
 
 async def settle(turns: int = 20) -> None:
-    """Let everything that is ready run, without time passing."""
+    """Lets everything that is ready run, without time passing."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -115,7 +115,7 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 def virtual_time(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Run an async test under virtual time. Fixtures and parameters work as ever."""
+    """Runs an async test under virtual time. Fixtures and parameters work as ever."""
 
     @functools.wraps(test)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

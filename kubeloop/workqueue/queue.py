@@ -72,7 +72,7 @@ class Queue(Generic[K]):
         return len(self._dirty)
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
-        """Mark an item as in need of processing. Ignored once the queue is shutting down.
+        """Marks an item as in need of processing. Ignored once the queue is shutting down.
 
         An item that waits already keeps its place, unless `priority` is higher than what it waits with: then it moves
         to the end of that priority."""
@@ -93,7 +93,7 @@ class Queue(Generic[K]):
         self._dirty[item] = priority
 
     async def get(self) -> K:
-        """Wait for an item and take it; the caller must call `done` with it. A cancelled call takes nothing. Raises
+        """Waits for an item and takes it; the caller must call `done` with it. A cancelled call takes nothing. Raises
         ShutDown once the queue is shut down and empty."""
         lines = self._lines
         while True:
@@ -113,7 +113,7 @@ class Queue(Generic[K]):
         return item
 
     def done(self, item: K) -> None:
-        """Give an item back; it waits again if it was added meanwhile. Items that are not processed are ignored."""
+        """Gives an item back; it waits again if it was added meanwhile. Items that are not processed are ignored."""
         if self._processing.pop(item, None) is None:
             return
         self._metrics.done(item)
@@ -124,14 +124,14 @@ class Queue(Generic[K]):
             _wake_all(self._drainers)
 
     def shut_down(self) -> None:
-        """Ignore new items from now on. Workers still get what waits, then ShutDown. A drain that waits ends."""
+        """Ignores new items from now on. Workers still get what waits, then ShutDown. A drain that waits ends."""
         self._shutting_down = True
         self._draining = False
         _wake_all(self._getters)
         _wake_all(self._drainers)
 
     async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
-        """Shut down and wait until no item is being processed; False if that takes more than `timeout` s, or if
+        """Shuts down and waits until no item is being processed; False if that takes more than `timeout` s, or if
         `shut_down` ends it."""
         self.shut_down()
         self._draining = True

@@ -38,7 +38,7 @@ class DelayingQueue(Queue[K]):
         # the loop's own heap does not keep the order of timers of the same moment.
 
     def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
-        """Add an item in `seconds`, and hand it out no sooner, even if it is added meanwhile: a server's Retry-After.
+        """Adds an item in `seconds`, and hands it out no sooner, even if it is added meanwhile: a server's Retry-After.
         What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop."""
         if self._shutting_down:
             return
@@ -57,7 +57,7 @@ class DelayingQueue(Queue[K]):
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
     def add_after(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
-        """Add an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
+        """Adds an item in `seconds`, at once if that is not positive. Ignored once the queue is shutting down.
 
         Asked for twice, the earlier moment and the higher priority win. An `add` meanwhile does not stop the timer. An
         item of `add_not_before` keeps its moment. Needs the running loop."""
@@ -108,7 +108,7 @@ class DelayingQueue(Queue[K]):
             self._timer = asyncio.get_running_loop().call_at(first_due, self._fire, first_due)
 
     def _fire(self, until: float) -> None:
-        """Add what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
+        """Adds what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
         self._timer = None
         until = max(until, asyncio.get_running_loop().time())
         while self._due_heap and self._due_heap[0][0].when <= until:
@@ -139,7 +139,7 @@ class RateLimitingQueue(DelayingQueue[K]):
         self._rate_limiter = rate_limiter or default_controller_rate_limiter(clock=clock)
 
     def add_rate_limited(self, item: K, priority: int | None = None) -> None:
-        """Add an item when its rate limiter says it is time: one more failure is counted. Without a priority it keeps
+        """Adds an item when its rate limiter says it is time: one more failure is counted. Without a priority it keeps
         the one it is being processed with, so that the retries of a first listing stay behind live events."""
         if self._shutting_down:
             return

@@ -84,7 +84,7 @@ class Cluster:
         return file
 
     def restart(self, name: str) -> Process:
-        """Kill one of its processes ("kwok", a program's name, …) and start it again."""
+        """Kills one of its processes ("kwok", a program's name, …) and starts it again."""
         return processes.restart(self.directory, name)
 
 
@@ -104,7 +104,7 @@ class ClusterStatus:
 
 
 def up(directory: Path, *, options: Options | None = None, progress: Progress | None = None) -> Cluster:
-    """Start a cluster in `directory` (created if missing) and leave it running; `down` ends it.
+    """Starts a cluster in `directory` (created if missing) and leaves it running; `down` ends it.
 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
     the directory is removed first; ClusterError if that one still runs. When the start fails or is interrupted, even by

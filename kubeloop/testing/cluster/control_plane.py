@@ -234,7 +234,7 @@ def fake_node(name: str) -> dict[str, Any]:
 
 
 def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:
-    """Choose ports, make certificates and kubeconfigs."""
+    """Chooses ports, makes certificates and kubeconfigs."""
     etcd_port, peer_port, api_port = free_ports(3)
     paths.pki.mkdir(parents=True, exist_ok=True, mode=0o700)
     # One CA signs every server and client certificate of the cluster; its own key is never written.
@@ -266,7 +266,7 @@ NAME = "kubeloop-cluster"
 
 
 def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPairFiles) -> None:
-    """Write `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
+    """Writes `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -129,7 +129,7 @@ def checksum_in(text: str, file_name: str) -> str:
 
 
 def fetch(name: str, artifact: Artifact, scratch: Path, progress: Progress) -> Path:
-    """Download binary `name` into `scratch` and return its path. DownloadError otherwise."""
+    """Downloads binary `name` into `scratch` and returns its path. DownloadError otherwise."""
     progress.step(f"{name}: downloading {artifact.url}")
     archive = scratch / (name + ".download")
     digest = _save(artifact.url, archive, lambda size: progress.tick(f"{name}: {size / 1e6:.0f} MB"))
@@ -187,7 +187,7 @@ def _reason(error: Exception) -> str:
 
 
 def _extract(archive: Path, member: str, target: Path) -> Path:
-    """Take one regular file out of a tarball, by content only: no path or mode of the archive is followed."""
+    """Takes one regular file out of a tarball, by content only: no path or mode of the archive is followed."""
     try:
         with tarfile.open(archive) as tar:
             source = tar.extractfile(member)

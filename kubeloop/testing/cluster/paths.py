@@ -70,8 +70,8 @@ def _is_free(port: int) -> bool:
 def locked(
     path: Path, *, timeout: float | None = None, waiting: Callable[[float], None] | None = None
 ) -> Iterator[None]:
-    """Hold the lock on the file `path`, created if missing (its folder must exist); the kernel frees it when its holder
-    ends, however that happens.
+    """Holds the lock on the file `path`, created if missing (its folder must exist); the kernel frees it when its
+    holder ends, however that happens.
 
     `waiting` is called with the seconds waited so far while another process holds it. ClusterError after `timeout`
     seconds; without a timeout it waits for ever, because a build may take ten minutes."""

@@ -58,7 +58,7 @@ class Process:
         return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it still runs."""
+        """Sends the process a signal, if it still runs."""
         if not self.alive():
             return
         try:
@@ -76,7 +76,7 @@ class Process:
 
 
 def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str] | None = None) -> Process:
-    """Start `argv` (an absolute path first) as process `name` of the cluster in `directory`.
+    """Starts `argv` (an absolute path first) as process `name` of the cluster in `directory`.
 
     `env` is added to the caller's environment. The process leads its own session, so that neither a Ctrl-C nor the end
     of the caller's terminal reaches it. StartError when it does not come up at all."""
@@ -123,7 +123,8 @@ def check(directory: Path, required: Iterable[str]) -> None:
 
 
 def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
-    """Kill process `name` (SIGKILL: a crash, as far as it knows) and start it again as it was started, or as `argv`."""
+    """Kills process `name` (SIGKILL: a crash, as far as it knows) and starts it again as it was started, or as
+    `argv`."""
     spec = _spec(directory, name)
     _end([find(directory, name)], signal.SIGKILL, _KILL_TIMEOUT)
     return spawn(name, argv or spec["argv"], directory, spec["env"])
@@ -176,7 +177,7 @@ def last_log_line(directory: Path, name: str) -> str:
 
 
 def _recorded(name: str, directory: Path, pid: int) -> Process:
-    """Wait until launcher `pid` has recorded itself."""
+    """Waits until launcher `pid` has recorded itself."""
     deadline = time.monotonic() + _LAUNCH_TIMEOUT
     while time.monotonic() < deadline:
         process = find(directory, name)
@@ -214,14 +215,14 @@ def _end(processes: Sequence[Process], number: signal.Signals, timeout: float) -
 
 
 def _wait_reaped(processes: Sequence[Process]) -> None:
-    """Give pid 1, which adopts ended processes, a moment to reap them: `ps` then shows none."""
+    """Gives pid 1, which adopts ended processes, a moment to reap them: `ps` then shows none."""
     deadline = time.monotonic() + _REAP_TIMEOUT
     while time.monotonic() < deadline and any(p.alive() or _look_at(p.pid)[1] == p.identity for p in processes):
         time.sleep(_POLL)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write at once or not at all, readable by the owner only: an environment may hold secrets, as a key is one."""
+    """Writes at once or not at all, readable by the owner only: an environment may hold secrets, as a key is one."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:

@@ -36,7 +36,7 @@ class Lines(Progress):
         self._last_tick = time.monotonic()
 
     def tick(self, text: str) -> None:
-        """Show that work goes on: rewrites its own line on a terminal, is thinned out elsewhere."""
+        """Shows that work goes on: rewrites its own line on a terminal, is thinned out elsewhere."""
         if self._rewrite:
             self._write("\r\x1b[2K" + text)
             self._unfinished = True

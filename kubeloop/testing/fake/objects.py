@@ -86,7 +86,7 @@ class Objects:
         # By uid: who applied what.
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
-        """Create or replace an object with its status, which no client can do through the API. Raises TypeError for a
+        """Creates or replaces an object with its status, which no client can do through the API. Raises TypeError for a
         field in Python's name."""
         check_body(resource.type, obj)
         raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
@@ -134,7 +134,7 @@ class Objects:
             ]
 
     def compact(self) -> None:
-        """Forget the changes up to now: a watch that resumes from before gets 410."""
+        """Forgets the changes up to now: a watch that resumes from before gets 410."""
         for watch in itertools.chain.from_iterable(self._watches.values()):
             if not watch.news.is_set():
                 watch.since = self._version
@@ -170,7 +170,7 @@ class Objects:
         return raw
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
-        """Write an object, None to remove it; returns it with its new version."""
+        """Writes an object, None to remove it; returns it with its new version."""
         written = copy.deepcopy(new if new is not None else old) or {}
         written |= {"apiVersion": resource.api_version, "kind": resource.kind}
         if self._dry_run:
