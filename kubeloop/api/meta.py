@@ -39,7 +39,7 @@ def wire_name(name: str) -> str:
 
 
 PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
-"""Whether an object is deleted before those that it owns, after them, or without them."""
+"""The order of deletion: an object is deleted before those that it owns, after them, or without them."""
 
 
 class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_OPTIONS):
@@ -49,7 +49,7 @@ class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_
     thousands of objects stays out of its way."""
 
     whole: ClassVar[bool] = False
-    """Whether the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""
+    """True if the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""
 
 
 class OwnerReference(Struct):

@@ -9,7 +9,7 @@ from kubeloop.api.meta import LabelSelector, LabelSelectorRequirement
 
 Labels = Mapping[str, str]
 Selects = Callable[[Labels], bool]
-"""Whether an object with these labels is selected."""
+"""A selector: reports whether an object with these labels is selected."""
 
 _SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<how>in|notin)\s+\((?P<values>[^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")

@@ -33,14 +33,14 @@ class ReflectorOptions:
     min_watch_timeout: float = 300.0
     """A watch asks the server to end it after this to twice this, at random (client-go's minWatchTimeout)."""
     watch_grace: float = 30.0
-    """How much longer than it asked for a watch may last before this side ends it."""
+    """The time that a watch may last longer than it asked for before this side ends it."""
     silence_limit: float = 40.0
     """Nothing heard on a watch for so long, not even a bookmark: the connection may be dead, or nothing happens to the
     kind. The watch is opened anew where it stopped, once a probe has shown that watches bring something."""
     probe_limit: float = 10.0
-    """How long that probe may take: a WatchList of one known object, or of none."""
+    """The time limit of that probe: a WatchList of one known object, or of none."""
     opening_limit: float = 30.0
-    """How long the answer to a watch may take to begin, as for any request: the server does not wait for news."""
+    """The time in which the answer to a watch has to begin, as for any request: the server does not wait for news."""
     initial_silence_limit: float = 15.0
     """The same while a WatchList sends its initial events: a server from before 1.27 never says that they ended."""
     stale_after: float = 270.0
@@ -51,19 +51,20 @@ class ReflectorOptions:
     healthy_after: float = 10.0
     """A watch that lasted so long, or brought an event, resets the backoff."""
     missing_poll: float = 60.0
-    """How often a kind whose CRD is missing is looked for. Where CRDs may be watched it is found at once."""
+    """The interval at which a kind whose CRD is missing is looked for. Where CRDs may be watched it is found at
+    once."""
     list_poll: float = 30.0
-    """How often a kind is listed that cannot be watched, or may not."""
+    """The interval of lists of a kind that cannot be watched, or may not."""
     second_look: float = 30.0
-    """So long after something did not decode the kind is listed again: it may have been a proxy's doing. While lists
-    bring it too this doubles, up to the time that watches last."""
+    """The time after which the kind is listed again if something did not decode: it may have been a proxy's doing.
+    While lists bring it too this doubles, up to the time that watches last."""
 
 
 SHORT = 1.0
 """A watch that ends within this many seconds, without an event, is suspect (client-go: very short watch)."""
 _EMPTY_IN_A_ROW = 3
 SLOW_IN_A_ROW = 3
-"""So many WatchLists that were silent before their end, and the server is taken for one that does not know them."""
+"""The number of WatchLists in silence after which the server is taken for one that does not know them."""
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
 

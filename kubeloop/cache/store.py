@@ -26,7 +26,7 @@ NAMESPACE_INDEX = "namespace"
 
 
 _NAMED = 5
-"""How many objects a line names."""
+"""The number of objects that a line names."""
 
 
 def shorten_keys(keys: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from kubeloop.client.proxies import check_proxy, redacted_url, split_url, withou
 from kubeloop.client.tls import TLSContexts, TLSSettings
 
 _HEADER_SAFE = "!#$&'*+-.^_`|~"
-"""What may stand in a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
+"""The characters of a header's name beside letters and digits (RFC 9110); the rest is percent-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ClientConfig:
     impersonation: Impersonation | None = None
     in_cluster: bool = False
     compression: bool = True
-    """Whether answers may come compressed."""
+    """True if answers may come compressed."""
     _contexts: TLSContexts | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

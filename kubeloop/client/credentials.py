@@ -18,7 +18,7 @@ from kubeloop.client.own_threads import in_own_thread
 logger = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
-"""How long a token that was read from a file is used: client-go's `cachingTokenSource` period."""
+"""The time for which a token from a file is used: client-go's `cachingTokenSource` period."""
 
 _NO_HEADER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -38,7 +38,8 @@ class Credential:
     authorization: str | None = field(default=None, repr=False)
     certificate: Certificate | None = None
     issue: int = 0
-    """Which one of its source it is: one that was fetched anew may have the same token, and is another one."""
+    """The number of the credential at its source: one that was fetched anew may have the same token, and is another
+    one."""
 
 
 def header_value(text: str, name: str) -> str:

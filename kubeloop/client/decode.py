@@ -108,7 +108,7 @@ _NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("
 _CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
 
 _REPORTED = Once(600.0)
-"""By kind and key: a tenant who writes a bad one again and again does not fill the log."""
+"""The reports by kind and key: a tenant who writes a bad one again and again does not fill the log."""
 
 
 class Decoder(Generic[T]):

@@ -22,7 +22,7 @@ LONGEST_RETRY_AFTER = 60.0
 """Seconds: a longer Retry-After is cut to this."""
 _NONSENSE = 86400.0
 _NOT_FOR_GOOD = frozenset({404, 408, 409, 410, 429})
-"""Of 4xx: the object, the version or the moment is the wrong one, so that another try can help."""
+"""The statuses of 4xx by which the object, the version or the moment is the wrong one, so that another try can help."""
 _MEANT_OF_OBJECTS = (_NOT_FOR_GOOD - {429}) | {401}
 _INAPPLICABLE_PATCH = "the server rejected our request due to an error in our request"
 """Nothing but this text tells it from a validation's or a policy's 422 (apiserver's handlers/patch.go)."""

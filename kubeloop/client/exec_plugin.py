@@ -27,7 +27,7 @@ _AGAIN = 1.0
 """Seconds for which a credential is used that has expired when the plugin gives it."""
 API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 MODES: Final = ("Never", "IfAvailable", "Always")
-"""Whether a plugin is given standard input."""
+"""The choices whether a plugin is given standard input."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class ClusterEntry(msgspec.Struct, rename="kebab"):
     disable_compression: bool = False
     extensions: list[Extension] = []
     folder: str = msgspec.field(default="", name="//folder")
-    """That of the file: relative paths begin there."""
+    """The file's folder: relative paths begin there."""
 
 
 class ExecVariable(_Secret):

@@ -22,7 +22,7 @@ from msgspec import inspect
 T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
-"""What a decoder raises for bytes that are not what it was made for."""
+"""The errors that a decoder raises for bytes of another type."""
 
 MAX_DEPTH: Final = 100
 """Levels that are kept."""
@@ -31,7 +31,7 @@ _COUNTED: Final = 500
 _CONTAINERS: Final = (dict, list, msgspec.Struct)
 
 CUT: Final = b"null\r\n\t\r\n"
-"""What stands where something was cut off: null, and whitespace that tells it from a null that was there."""
+"""The value in place of something that was cut off: null, and whitespace that tells it from a null that was there."""
 
 _BRACKETS: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
 """A run of brackets and whatever stands before it; those within strings are skipped."""

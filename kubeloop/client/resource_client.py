@@ -27,9 +27,9 @@ class ResourceClient(ResourceReader[T]):
     """The requests of one kind."""
 
     _options: Mapping[str, str] = MappingProxyType({})
-    """Of every write."""
+    """The parameters of every write."""
     _has_status: bool | None = None
-    """As discovery says it, where the Resource does not."""
+    """The answer of discovery, if the Resource does not say it."""
 
     def dry_run(self) -> ResourceClient[T]:
         """Returns this client, whose writes the server judges, answers and does not keep (controller-runtime's

@@ -49,7 +49,7 @@ class RetryPolicy:
     base: float = 0.1
     maximum: float = 5.0
     longest_retry_after: float = 1.0
-    """What the API server's own priority and fairness always asks for."""
+    """The Retry-After that the API server's priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def retrying(
@@ -113,7 +113,7 @@ class Deadline:
         self._seconds = seconds
         self._timeout = asyncio.Timeout(None)
         self.error: ApiError | None = None
-        """Why the last attempt failed; None while one is under way."""
+        """The error of the last attempt; None while one is under way."""
 
     async def __aenter__(self) -> None:
         self._timeout = asyncio.timeout(self._seconds)

@@ -95,7 +95,7 @@ class Transport:
     nothing was sent."""
 
     checked_caches = False
-    """Whether caches of this client notice objects that are changed in place; a fake cluster's do."""
+    """True if caches of this client notice objects that are changed in place; a fake cluster's do."""
 
     def __init__(
         self,

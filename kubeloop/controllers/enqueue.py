@@ -23,7 +23,8 @@ Resolver = Callable[[T], Keys]
 """Names the keys, in a list, that an object of another kind concerns (wrangler's relatedresource.Resolver)."""
 
 Reads = Callable[[T], object]
-"""What handlers read of an object: an update that leaves it equal is not theirs (controller-runtime's predicates)."""
+"""The part of an object that handlers read: an update that leaves it equal is not theirs (controller-runtime's
+predicates)."""
 
 
 def generation(obj: Object) -> object:

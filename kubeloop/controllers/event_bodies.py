@@ -9,7 +9,7 @@ from kubeloop.api import registry
 from kubeloop.api.meta import Object
 
 _DEFAULT_NAMESPACE = "default"
-"""Where events about cluster-scoped objects live."""
+"""The namespace of events about cluster-scoped objects."""
 _NOTE_LIMIT, _INSTANCE_LIMIT = 1024, 128
 """Bytes that events.k8s.io/v1 takes."""
 

@@ -42,7 +42,7 @@ QUEUE_LIMIT = 1000
 AGGREGATION_SECONDS = 600.0
 """A repeat within this time raises `count` of the event that is there (client-go's interval)."""
 SIMILAR_LIMIT = 10
-"""Of messages of one reason on one object within that time, this one and later ones share one event (client-go's
+"""The number of messages of one reason on one object within that time from which on they share one event (client-go's
 aggregator)."""
 SIMILAR_PREFIX = "(combined from similar events): "
 SPAM_BURST = 25

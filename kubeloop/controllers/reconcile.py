@@ -91,7 +91,7 @@ class Outcome(IntEnum):
 
 
 _RESULTS = (SUCCESS, SUCCESS, ERROR, REQUEUE_AFTER, REQUEUE, ERROR)
-"""By outcome."""
+"""The results by outcome."""
 
 
 @dataclass(frozen=True, slots=True)

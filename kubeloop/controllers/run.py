@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 8.0
-"""What a command gets to drain before it is cancelled."""
+"""The time in which a command may drain before it is cancelled."""
 EXIT_SECONDS = 9.5
 """After so long the process ends, even if something hangs."""
 

@@ -42,9 +42,9 @@ class LeaderElectionConfig:
     """Seconds, client-go's defaults. ValueError where a candidate could write beside another, or never renew."""
 
     lease_duration: float = 15.0
-    """How long others wait after the last renewal that they saw."""
+    """The time that others wait after the last renewal that they saw."""
     renew_deadline: float = 10.0
-    """How long the leader goes on after the last renewal that succeeded; the rest is for writes on their way."""
+    """The time that the leader goes on after the last renewal that succeeded; the rest is for writes on their way."""
     retry_period: float = 2.0
     """Between two attempts, of the leader to renew and of the others to acquire."""
 

@@ -46,7 +46,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self.now = 0.0
         self.threads = 0
-        """That work for the loop."""
+        """The number of threads that work for the loop."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)

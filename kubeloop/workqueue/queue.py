@@ -15,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 DEFAULT_PRIORITY = 0
 LOW_PRIORITY = -100
-"""Of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
+"""The priority of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
 
 
 LEFTOVERS = 64

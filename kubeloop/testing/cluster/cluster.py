@@ -58,7 +58,7 @@ class Options:
     programs: tuple[Program, ...] = ()
     """Started in this order when the CRDs are served, and ended before the servers."""
     audit_policy: Path | None = None
-    """What the API server writes to `audit.log` of the directory; None: nothing."""
+    """The audit policy of the API server, which writes to `audit.log` of the directory; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Cluster:
     url: str
     options: Options
     versions: Mapping[str, str] = field(default_factory=dict)
-    """What runs: of "kubernetes" as its /version says, of "etcd" and "kwok" as the binaries say."""
+    """The versions that run: of "kubernetes" as its /version says, of "etcd" and "kwok" as the binaries say."""
 
     def user(self, name: str, *, groups: Sequence[str] = ()) -> Path:
         """The kubeconfig of a user who has no rights but those that are given to the name or its groups: for tests of

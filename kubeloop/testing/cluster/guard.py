@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Self
 
 CALLED_OFF = b"."
-"""What the guard's process reads when it is to end without doing anything (`__main__.py`)."""
+"""The byte that the guard's process reads when it is to end without doing anything (`__main__.py`)."""
 
 
 class Guard:

@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 Fields = dict[Path, Any]
 """The values of an object by their paths."""
 Managers = dict[str, Fields]
-"""What each manager applied last; BEFORE has what was there when the first one came."""
+"""The fields that each manager applied last; BEFORE has what was there when the first one came."""
 
 BEFORE = "before-first-apply"
 _FINALIZERS, _OWNERS = ("metadata", "finalizers"), ("metadata", "ownerReferences")

@@ -21,7 +21,7 @@ _FIELDS = {
     "namespaces": ("status.phase",),
     "nodes": ("spec.unschedulable",),
 }
-"""Beside metadata.name and metadata.namespace; custom kinds have no others."""
+"""The fields beside metadata.name and metadata.namespace; custom kinds have no others."""
 
 Matches = Callable[[Raw], bool]
 
