@@ -25,7 +25,7 @@ from kubeloop.client.errors import (
 )
 
 
-class Fixed(random.Random):
+class FixedRandom(random.Random):
     """No jitter: `random()` is always the same."""
 
     def __init__(self, value: float = 0.0) -> None:
@@ -47,7 +47,7 @@ DOWN = Unreachable("refused")
 
 
 def recovery(jitter: float = 0.0) -> Recovery:
-    return Recovery(ReflectorOptions(), Fixed(jitter))
+    return Recovery(ReflectorOptions(), FixedRandom(jitter))
 
 
 Failure = Exception | tuple[Attempt, Exception]

@@ -188,7 +188,7 @@ def test_one_object_that_is_nested_a_thousand_levels_deep_does_not_stop_its_kind
         assert warnings == ["ResourceQuota ns/deep is nested deeper than 100 levels, the rest is cut off"]
 
 
-class Part(Struct):
+class UntypedPart(Struct):
     name: str = ""
     more: Any = None
 
@@ -197,7 +197,7 @@ class Untyped(Object):
     """A struct with `spec`, which has no schema, and a part of the items of a list."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    parts: list[Part] | None = None
+    parts: list[UntypedPart] | None = None
 
 
 def levels_of(value: Any) -> int:

@@ -15,17 +15,17 @@ from kubeloop.client.errors import ServerError
 from kubeloop.testing.scripted_steps import obj
 
 
-class Part(Struct):
+class NullablePart(Struct):
     size: int = 3
-    part: Part | None = None
+    part: NullablePart | None = None
 
 
-class Spec(Struct):
+class NullableSpec(Struct):
     text: str = "default"
     size: int = 5
-    part: Part = Part(size=4)
-    maybe: Part | None = Part()
-    parts: list[Part] | None = None
+    part: NullablePart = NullablePart(size=4)
+    maybe: NullablePart | None = NullablePart()
+    parts: list[NullablePart] | None = None
     texts: tuple[str, ...] = ()
     numbers: dict[str, float] | None = None
     switches: Mapping[str, bool] | None = None
@@ -35,40 +35,46 @@ class Spec(Struct):
     free: dict[str, Any] | None = None
 
 
-class Thing(Object):
-    spec: Spec = Spec()
+class Nullable(Object):
+    spec: NullableSpec = NullableSpec()
 
 
-NULLS: dict[str, tuple[dict[str, Any], Spec]] = {
-    "a field keeps its default": ({"text": None, "size": None, "part": None}, Spec()),
+NULLS: dict[str, tuple[dict[str, Any], NullableSpec]] = {
+    "a field keeps its default": ({"text": None, "size": None, "part": None}, NullableSpec()),
     "a field that takes null has it": (
         {"size": None, "maybe": None, "anything": None},
-        Spec(maybe=None, anything=None),
+        NullableSpec(maybe=None, anything=None),
     ),
-    "a field of a struct": ({"part": {"size": None}}, Spec(part=Part())),
-    "a field of a struct in itself": ({"maybe": {"part": {"size": None}}}, Spec(maybe=Part(part=Part()))),
+    "a field of a struct": ({"part": {"size": None}}, NullableSpec(part=NullablePart())),
+    "a field of a struct in itself": (
+        {"maybe": {"part": {"size": None}}},
+        NullableSpec(maybe=NullablePart(part=NullablePart())),
+    ),
     "an item is the zero value": (
         {"parts": [None, {"size": None}, {"size": 1}]},
-        Spec(parts=[Part(), Part(), Part(size=1)]),
+        NullableSpec(parts=[NullablePart(), NullablePart(), NullablePart(size=1)]),
     ),
-    "a text": ({"texts": ["a", None]}, Spec(texts=("a", ""))),
+    "a text": ({"texts": ["a", None]}, NullableSpec(texts=("a", ""))),
     "numbers and booleans": (
         {"numbers": {"a": None}, "switches": {"a": None}},
-        Spec(numbers={"a": 0.0}, switches={"a": False}),
+        NullableSpec(numbers={"a": 0.0}, switches={"a": False}),
     ),
-    "a quantity is 0": ({"quantities": {"cpu": None, "memory": "1Gi"}}, Spec(quantities={"cpu": 0, "memory": "1Gi"})),
-    "a list in a list": ({"lists": [None, [None, 1]]}, Spec(lists=[[], [0, 1]])),
-    "what has no schema stays": ({"size": None, "free": {"a": None}}, Spec(free={"a": None})),
+    "a quantity is 0": (
+        {"quantities": {"cpu": None, "memory": "1Gi"}},
+        NullableSpec(quantities={"cpu": 0, "memory": "1Gi"}),
+    ),
+    "a list in a list": ({"lists": [None, [None, 1]]}, NullableSpec(lists=[[], [0, 1]])),
+    "what has no schema stays": ({"size": None, "free": {"a": None}}, NullableSpec(free={"a": None})),
 }
 
 
 @pytest.fixture
-def things() -> Decoder[Thing]:
-    return decoder_for(Thing)
+def things() -> Decoder[Nullable]:
+    return decoder_for(Nullable)
 
 
 @pytest.mark.parametrize("case", NULLS)
-def test_a_null(things: Decoder[Thing], case: str) -> None:
+def test_a_null(things: Decoder[Nullable], case: str) -> None:
     raw, expected = NULLS[case]
     body = json.dumps(obj("a", "3", "ns", spec=raw)).encode()
     page = things.list_page(b'{"metadata":{},"items":[%s]}' % body)
@@ -79,15 +85,15 @@ def test_a_null(things: Decoder[Thing], case: str) -> None:
         assert (got.key, got.spec) == ("ns/a", expected)
 
 
-def test_null_for_a_whole_part_of_the_object(things: Decoder[Thing]) -> None:
-    assert things.object(b'{"metadata":{"name":"a"},"spec":null}').spec == Spec()
+def test_null_for_a_whole_part_of_the_object(things: Decoder[Nullable]) -> None:
+    assert things.object(b'{"metadata":{"name":"a"},"spec":null}').spec == NullableSpec()
 
 
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [({"size": "12", "text": None}, "spec.size"), ({"parts": "x"}, "spec.parts"), ({"size": 1.5}, "spec.size")],
 )
-def test_another_type_is_still_refused(things: Decoder[Thing], spec: dict[str, Any], problem: str) -> None:
+def test_another_type_is_still_refused(things: Decoder[Nullable], spec: dict[str, Any], problem: str) -> None:
     with pytest.raises(ServerError, match=problem):
         things.object(json.dumps(obj("a", "3", "ns", spec=spec)).encode())
 

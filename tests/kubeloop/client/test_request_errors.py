@@ -183,7 +183,7 @@ async def test_the_same_warning_is_logged_once_for_a_kind_and_a_minute(
     ]
 
 
-class Plugin:
+class TokenPlugin:
     """Prints a token that the server takes until the next one."""
 
     def __init__(self, same: bool) -> None:
@@ -198,7 +198,7 @@ class Plugin:
 
 @pytest.mark.parametrize("same", [False, True], ids=["another token", "the same token"])
 async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, rig: Rig) -> None:
-    plugin = Plugin(same)
+    plugin = TokenPlugin(same)
     refused = 0
 
     async def answer(request: Any) -> Any:

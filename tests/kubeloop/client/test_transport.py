@@ -249,7 +249,7 @@ class Tokens:
         return Credential(f"Bearer t{self.generation}")
 
 
-class Failing:
+class FailingCredentials:
     refreshable = True
 
     async def get(self, *, refresh: bool = False) -> Credential:
@@ -273,7 +273,7 @@ async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
 
 
 async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None:
-    transport = rig.new_transport(rig.server.config(credentials=Failing()))
+    transport = rig.new_transport(rig.server.config(credentials=FailingCredentials()))
     with pytest.raises(errors.Unauthorized, match="no login"):
         await transport.request("GET", PATH)
     assert rig.server.requests == []

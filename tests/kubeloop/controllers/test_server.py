@@ -36,7 +36,7 @@ class Checks:
         return []
 
 
-class Failing(Checks):
+class FailingChecks(Checks):
     def healthy(self) -> list[str]:
         raise ValueError("odd")
 
@@ -98,7 +98,7 @@ async def test_answer(case: str) -> None:
 
 
 async def test_a_check_that_fails_is_a_problem_without_a_traceback() -> None:
-    async with serving(Failing(), "127.0.0.1:0") as server:
+    async with serving(FailingChecks(), "127.0.0.1:0") as server:
         status, text, _ = await get(server.addresses[0], "/healthz")
     assert (status, text) == (500, "check failed: ValueError: odd\n")
 

@@ -376,7 +376,7 @@ async def test_a_release_reads_the_lease_again_after_a_conflict() -> None:
 async def test_leading_is_an_event_on_the_lease() -> None:
     events: list[tuple[str, str, str, str]] = []
 
-    class Recording:
+    class ListRecorder:
         def event(self, obj: Object, type: str, reason: str, message: str) -> None:
             events.append((obj.key, type, reason, message))
 
@@ -384,7 +384,7 @@ async def test_leading_is_an_event_on_the_lease() -> None:
     lock = LeaseLock(server.client(), "ns", "headroom", "a")
     for ending in ("released", "lost"):
         events.clear()
-        elector = LeaderElector(lock, clock=now, recorder=Recording())
+        elector = LeaderElector(lock, clock=now, recorder=ListRecorder())
         running = asyncio.create_task(elector.run(lambda: None))
         await asyncio.sleep(3)
         assert events == [("ns/headroom", "Normal", "LeaderElection", "a became leader")]

@@ -31,7 +31,7 @@ CRD: dict[str, Any] = {
 }
 
 
-class Part(Struct):
+class SchemaPart(Struct):
     name: str = ""
 
 
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "ratio": float,
             "port": int | str,
             "labels": dict[str, str] | None,
-            "parts": list[Part],
+            "parts": list[SchemaPart],
             "free": dict[str, Any],
         },
         [],
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"conditions": list[Whole]},
         ["Whole says that it declares all, and lacks spec.conditions[].color"],
     ),
-    "structs without a schema": ({"free": Part}, []),
+    "structs without a schema": ({"free": SchemaPart}, []),
 }
 
 

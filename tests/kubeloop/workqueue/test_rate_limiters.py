@@ -77,7 +77,7 @@ def test_a_bucket_that_would_never_give_a_token_is_refused(qps: float, burst: in
         BucketRateLimiter(qps, burst)
 
 
-class Fixed:
+class FixedLimiter:
     """Says what it was told, and remembers what was forgotten."""
 
     def __init__(self, delay: float, requeues: int) -> None:
@@ -95,7 +95,7 @@ class Fixed:
 
 @pytest.mark.parametrize("order", list(itertools.permutations([(1.0, 9), (5.0, 2), (3.0, 0)])))
 def test_the_maximum_of_several_is_taken_in_any_order(order: tuple[tuple[float, int], ...]) -> None:
-    limiters = [Fixed(delay, requeues) for delay, requeues in order]
+    limiters = [FixedLimiter(delay, requeues) for delay, requeues in order]
     limiter: MaxOfRateLimiter[str] = MaxOfRateLimiter(*limiters)
     assert limiter.when("a") == 5.0
     assert limiter.num_requeues("a") == 9
