@@ -22,7 +22,7 @@ from pkg.api.rancher import PROJECTS
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.controller.managedtenantquota.writer import Writer
-from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, Policy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
@@ -87,7 +87,7 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError, Forbidden where Rancher does
     not answer."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
-    handler = Handler(
+    handler = ResourceQuotaHandler(
         quotas,
         client.resource(NAMESPACES),
         client.resource(PODS),

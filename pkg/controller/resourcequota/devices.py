@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[Problem]:
-    """For each VM that is refused although it has an entry: the devices that the quota's base lacks, which KubeVirt's
-    events tell. Asked for only where a quota is touched once more; no decision goes by the answer, for a tenant may
+    """Returns a problem for each VM that is refused although it has an entry: the devices that the quota's base lacks,
+    by KubeVirt's events. They are read only where a quota is touched once more. No decision goes by them: a tenant may
     write events, too."""
     quota = observed.quota
-    refused = {each.spec.vmi_name: each for each in observed.migrations if is_refused(each)}
+    refused = {vmim.spec.vmi_name: vmim for vmim in observed.migrations if is_refused(vmim)}
     try:
-        found = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
+        listed = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
     except ApiError as exc:
         log.debug("%s: events are not read: %s", quota.key, exc)
         return []
@@ -33,13 +33,13 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
     entries = read(quota.annotations).said
     for name, migration in sorted(refused.items()):
         entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
-        said = _said_last(found, name, migration.metadata.creation_timestamp or "")
-        if entry and refusing_quota(said) == quota.name and (devices := extra_devices_text(said, entry)):
+        message = _last_message(listed, name, migration.metadata.creation_timestamp or "")
+        if entry and refusing_quota(message) == quota.name and (devices := extra_devices_text(message, entry)):
             problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))
     return problems
 
 
-def _said_last(events: Iterable[Event], vmi: str, since: str) -> str:
-    """What KubeVirt said last about a pod of the VMI that it could not create."""
-    told = ((each.last_timestamp or "", each.message) for each in events if each.involved_object.name == vmi)
-    return max((one for one in told if one[0] >= since), default=("", ""))[1]
+def _last_message(events: Iterable[Event], vmi: str, since: str) -> str:
+    """Returns KubeVirt's last message about a pod of the VMI that it could not create."""
+    messages = ((event.last_timestamp or "", event.message) for event in events if event.involved_object.name == vmi)
+    return max((pair for pair in messages if pair[0] >= since), default=("", ""))[1]

@@ -1,5 +1,6 @@
-"""How soon an event of its namespace has a quota decided about: at once where a migration waits for that, else a moment
-later. KubeVirt updates what belongs to one step of a migration a few milliseconds apart: one decision serves it all.
+"""The pace of decisions: an event of its namespace has a quota decided about at once where a migration waits for that,
+else a moment later. KubeVirt updates what belongs to one step of a migration a few milliseconds apart: one decision
+serves it all.
 
 Promises: after every event comes a decision that sees what the event is about.
 Forbids: reading more than a quota and its namespace's migrations here.
@@ -23,7 +24,7 @@ from pkg.util.resourcequota.timers import is_urgent, pause
 
 @dataclass(eq=False)
 class Pace:
-    """Enqueues quotas."""
+    """Enqueues quotas, at once or a moment later."""
 
     quotas: Controller[ResourceQuota]
     source: Source
@@ -33,11 +34,11 @@ class Pace:
     # Invariant: a timer runs for each of these keys, and when it was set no migration waited.
 
     def soon(self, key: str, priority: int = DEFAULT_PRIORITY) -> None:
-        """At once where a migration waits. One timer serves all that happens until it fires."""
+        """Enqueues a quota, at once where a migration waits. One timer serves all that happens until it fires."""
         quota = self.quotas.cache().get_by_key(key)
         if quota is None or key in self._timers:
             return
-        if waits(self.source, quota, self.source.migrations.list(quota.namespace)):
+        if has_waiting_migration(self.source, quota, self.source.migrations.list(quota.namespace)):
             self._at_once(key)
             return
         later = asyncio.get_running_loop().call_later
@@ -51,14 +52,16 @@ class Pace:
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
-    def of_migrations(
+    def migration_handlers(
         self, read: Callable[[VirtualMachineInstanceMigration], object]
     ) -> ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]:
-        """What `read` returns has changed of one, or it is new or gone. Only that one may wait because of it."""
+        """Returns the handlers of migrations: one is new or gone, or `read` returns another value of it. Only that one
+        may wait because of it.
+        """
 
         def enqueue(migration: VirtualMachineInstanceMigration, *, hurry: bool = False) -> None:
             for quota in self.quotas.cache().list(migration.namespace):
-                if hurry or waits(self.source, quota, [migration]):
+                if hurry or has_waiting_migration(self.source, quota, [migration]):
                     self._at_once(quota.key)
                 else:
                     self.soon(quota.key)
@@ -73,9 +76,9 @@ class Pace:
             lambda migration, _: enqueue(migration),
         )
 
-    def of_quotas(self) -> ResourceEventHandlerFuncs[ResourceQuota]:
-        """What others change of spec or metadata is repaired at once. Of a first list, in which thousands may be, those
-        of namespaces in which a VM migrates are first."""
+    def quota_handlers(self) -> ResourceEventHandlerFuncs[ResourceQuota]:
+        """Returns the handlers of quotas. What others change of spec or metadata is repaired at once. Of a first list,
+        in which thousands may be, quotas of namespaces in which a VM migrates come first."""
 
         def add(quota: ResourceQuota, _: bool) -> None:
             if not all(map(is_finished, self.source.migrations.list(quota.namespace))):
@@ -90,8 +93,10 @@ class Pace:
         return ResourceEventHandlerFuncs(add, update, lambda quota, _: self._forget(quota.key))
 
 
-def waits(source: Source, quota: ResourceQuota, migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
-    """Whether one of the namespace's migrations is about to be tried, or was refused."""
+def has_waiting_migration(
+    source: Source, quota: ResourceQuota, migrations: Iterable[VirtualMachineInstanceMigration]
+) -> bool:
+    """Reports whether one of the namespace's migrations is about to be tried, or was refused."""
     namespace = quota.namespace
     return is_urgent(quota.annotations, migrations, lambda vm: source.instances.get(name=vm, namespace=namespace))
 

@@ -16,7 +16,7 @@ from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
 from pkg.controller.resourcequota.pace import Pace
-from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, Handler
+from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, ResourceQuotaHandler
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
@@ -42,12 +42,14 @@ RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
-    """The handler reads the caches and writes one kind; `before_raise` readies a namespace for added headroom."""
+    """Registers the writer of quotas. It reads the caches and writes one kind; `before_raise` readies a namespace for
+    added headroom.
+    """
     quotas, rancher = management.resource_quotas, management.rancher
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
         quotas.watch_related(management.locks, _with_ranchers_label(management), reads=_locks)
-    handler = Handler(
+    handler = ResourceQuotaHandler(
         quotas.client,
         management.namespaces.client,
         management.pods.client,
@@ -71,36 +73,42 @@ def _locks(configuration: ValidatingWebhookConfiguration) -> object:
 
 
 def _with_ranchers_label(management: Management) -> Callable[[ValidatingWebhookConfiguration], list[str]]:
-    """The quotas that another way may have to be taken for, when Rancher's webhooks change."""
+    """Returns a function that gives the keys of default quotas when Rancher's webhooks change: another way of writing
+    them may be needed.
+    """
 
-    def of_rancher(configuration: ValidatingWebhookConfiguration) -> list[str]:
+    def default_quota_keys(configuration: ValidatingWebhookConfiguration) -> list[str]:
         ranchers = configuration.name.startswith(RANCHER_WEBHOOKS)
         return [quota.key for quota in management.resource_quotas.cache().list() if ranchers and is_default(quota)]
 
-    return of_rancher
+    return default_quota_keys
 
 
 def _that_wait_in_project(management: Management) -> Callable[[Object], list[str]]:
-    """The quotas of other namespaces of a Rancher project in which VMs migrate: what one namespace requests no longer,
-    another one may get."""
+    """Returns a function that gives the keys of quotas in other namespaces of a Rancher project in which VMs migrate:
+    what one namespace requests no longer, another one may get."""
     namespaces, migrations = management.namespaces.cache(), management.virtual_machine_instance_migrations.cache()
     quotas = management.resource_quotas.cache()
 
-    def waiting(obj: Object) -> list[str]:
+    def keys_of_waiting(obj: Object) -> list[str]:
         if management.rancher.way is not RancherQuotas.ANNOTATION:
             return []
-        own = namespaces.get(name=obj.namespace or obj.name)
-        project = project_of(own)
-        others = [each.name for each in namespaces.list() if project and project_of(each) == project and each != own]
+        own_namespace = namespaces.get(name=obj.namespace or obj.name)
+        project = project_of(own_namespace)
+        other_names = [
+            namespace.name
+            for namespace in namespaces.list()
+            if project and project_of(namespace) == project and namespace != own_namespace
+        ]
         return [
             quota.key
-            for name in others
+            for name in other_names
             if not all(map(is_finished, migrations.list(name)))
             for quota in quotas.list(name)
             if is_default(quota)
         ]
 
-    return waiting
+    return keys_of_waiting
 
 
 def _read_of_request(namespace: Namespace) -> object:
@@ -108,87 +116,87 @@ def _read_of_request(namespace: Namespace) -> object:
 
 
 def _watch(management: Management, pace: Pace) -> None:
-    """What enqueues the quotas of its namespace, or of every namespace with migrations."""
+    """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
-    def beside(obj: Object) -> list[str]:
+    def keys_in_namespace(obj: Object) -> list[str]:
         return [quota.key for quota in quotas.cache().list(obj.namespace or obj.name)]
 
-    def where_vms_migrate(_: object) -> set[str]:
-        return {key for migration in migrations.cache().list() for key in beside(migration)}
+    def keys_with_migrations(_: object) -> set[str]:
+        return {key for migration in migrations.cache().list() for key in keys_in_namespace(migration)}
 
     def moves_volumes(name: str) -> bool:
-        found = management.namespaces.cache().get(name=name)
-        return found is not None and constants.ANNOTATION_STORAGE_MIGRATION in found.annotations
+        namespace = management.namespaces.cache().get(name=name)
+        return namespace is not None and constants.ANNOTATION_STORAGE_MIGRATION in namespace.annotations
 
-    def of_machine(machine: VirtualMachine) -> list[str]:
-        return beside(machine) if moves_volumes(machine.namespace) else []
+    def keys_of_vm(vm: VirtualMachine) -> list[str]:
+        return keys_in_namespace(vm) if moves_volumes(vm.namespace) else []
 
-    def of_instance(instance: VirtualMachineInstance) -> list[str]:
-        migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, instance.key)
-        return beside(instance) if migrating or moves_volumes(instance.namespace) else []
+    def keys_of_vmi(vmi: VirtualMachineInstance) -> list[str]:
+        migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
+        return keys_in_namespace(vmi) if migrating or moves_volumes(vmi.namespace) else []
 
-    def beside_counted(claim: Object) -> list[str]:
-        return [q.key for q in quotas.cache().list(claim.namespace) if any(map(counts_of_claims, q.hard))]
+    def keys_that_count_pvcs(pvc: Object) -> list[str]:
+        return [q.key for q in quotas.cache().list(pvc.namespace) if any(map(counts_of_claims, q.hard))]
 
-    def beside_claim(claim: PersistentVolumeClaim) -> list[str]:
-        matters = claim.name.startswith(claims.STATE_PREFIX) or moves_volumes(claim.namespace)
-        return beside_counted(claim) if matters else []
+    def keys_of_pvc(pvc: PersistentVolumeClaim) -> list[str]:
+        matters = pvc.name.startswith(claims.STATE_PREFIX) or moves_volumes(pvc.namespace)
+        return keys_that_count_pvcs(pvc) if matters else []
 
     pods, instances = management.pods.informer, management.virtual_machine_instances.informer
-    migrations.informer.add_event_handler(pace.of_migrations(_read_of_migration))
-    quotas.informer.add_event_handler(pace.of_quotas())
-    pods.add_event_handler(EnqueueHandler(beside, pace.soon, [_read_of_pod]))
-    instances.add_event_handler(EnqueueHandler(of_instance, pace.soon, [_read_of_instance]))
-    quotas.watch_related(management.namespaces, beside)
+    migrations.informer.add_event_handler(pace.migration_handlers(_read_of_migration))
+    quotas.informer.add_event_handler(pace.quota_handlers())
+    pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [_read_of_pod]))
+    instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [_read_of_vmi]))
+    quotas.watch_related(management.namespaces, keys_in_namespace)
     quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
     quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
-    quotas.watch_related(management.limit_ranges, beside)
-    quotas.watch_related(management.virtual_machine_migration_resource_quotas, beside)
-    quotas.watch_related(management.persistent_volume_claims, beside_claim, reads=_read_of_claim)
-    quotas.watch_related(management.virtual_machines, of_machine, reads=_read_of_machine)
-    quotas.watch_related(management.settings, where_vms_migrate)
-    quotas.watch_related(management.kubevirts, where_vms_migrate)
+    quotas.watch_related(management.limit_ranges, keys_in_namespace)
+    quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
+    quotas.watch_related(management.persistent_volume_claims, keys_of_pvc, reads=_read_of_pvc)
+    quotas.watch_related(management.virtual_machines, keys_of_vm, reads=_read_of_vm)
+    quotas.watch_related(management.settings, keys_with_migrations)
+    quotas.watch_related(management.kubevirts, keys_with_migrations)
 
 
 # What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.
 
 
 def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Of its phases those are alike in which the target's pods exist."""
+    """Returns the fields that affect a quota. Phases after the target pods exist are equivalent."""
     phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
-    ended = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
+    ends = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
     return (
         _read_of_metadata(migration),
         migration.spec,
         phase,
         migration_state_fields(migration.status.migration_state),
-        ended,
+        ends,
     )
 
 
 def _read_of_pod(pod: Pod) -> object:
     status = pod.status
     containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
-    in_force = [each for each in containers if each.resources or each.allocated_resources]
+    in_force = [container for container in containers if container.resources or container.allocated_resources]
     labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
-    of_status = pod.terminal, status.conditions, status.qos_class, in_force
-    return _read_of_metadata(pod), labels, pod.annotations, pod.spec, of_status
+    read_status = pod.terminal, status.conditions, status.qos_class, in_force
+    return _read_of_metadata(pod), labels, pod.annotations, pod.spec, read_status
 
 
-def _read_of_instance(vmi: VirtualMachineInstance) -> object:
+def _read_of_vmi(vmi: VirtualMachineInstance) -> object:
     status = trusted_status(vmi)
     lives = status.phase, status.node_name, migration_state_fields(status.migration_state)
     volumes = claims.claim_fields_of(vmi), status.migrated_volumes
     return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
 
 
-def _read_of_machine(machine: VirtualMachine) -> object:
-    return machine.spec.update_volumes_strategy, machine.spec.template.spec.volumes
+def _read_of_vm(vm: VirtualMachine) -> object:
+    return vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes
 
 
-def _read_of_claim(claim: PersistentVolumeClaim) -> object:
-    return claim.uid, claim.labels, claim.spec, claim.status
+def _read_of_pvc(pvc: PersistentVolumeClaim) -> object:
+    return pvc.uid, pvc.labels, pvc.spec, pvc.status
 
 
 def _read_of_metadata(obj: Object) -> object:

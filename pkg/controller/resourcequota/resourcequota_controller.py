@@ -30,7 +30,7 @@ from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
 from pkg.controller.resourcequota.devices import lacking_devices
-from pkg.controller.resourcequota.pace import waits
+from pkg.controller.resourcequota.pace import has_waiting_migration
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
@@ -68,8 +68,8 @@ _LAST_DECISION = LateGauge(METRICS["headroom_last_decision_timestamp_seconds"])
 
 
 @dataclass(slots=True)
-class _Remembered:
-    """What is kept of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
+class _QuotaState:
+    """The state of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
     timers: Timers = field(default_factory=Timers)
     lower_since: float | None = None
@@ -83,13 +83,13 @@ class _Remembered:
     quota as it was at the last request."""
     namespace: Namespace | None = None
     """The namespace as our last request left it."""
-    said: Mapping[str, float] = field(default_factory=dict)
+    reported_problems: Mapping[str, float] = field(default_factory=dict)
     """The keys of problems that were reported, and when each was last seen."""
     would_write: str = ""
 
 
 @dataclass(eq=False)
-class Handler:
+class ResourceQuotaHandler:
     """Handles ResourceQuotas: the one writer of those that the annotation strategy raises."""
 
     quotas: ResourceClient[ResourceQuota]
@@ -107,134 +107,138 @@ class Handler:
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
     slices: TimeSlices = field(default_factory=TimeSlices)
-    _remembered: dict[str, _Remembered] = field(default_factory=dict, init=False)
+    _states: dict[str, _QuotaState] = field(default_factory=dict, init=False)
     _turns: ProjectTurns = field(default_factory=ProjectTurns, init=False)
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
-        """Bring the quota to where its namespace's migrations want it.
+        """Brings the quota to where its namespace's migrations need it.
 
         Raises RetryAfter when the quota has to be re-checked later.
         """
         if quota is None:
-            self._remembered.pop(key, None)
+            self._states.pop(key, None)
             return
-        kept = self._remembered.setdefault(key, _Remembered())
-        quota = newer(quota, kept.written)
-        self._batch(quota, kept)
+        state = self._states.setdefault(key, _QuotaState())
+        quota = newer(quota, state.written)
+        self._batch(quota, state)
         await self.rancher.look()
         try:
-            decided = await self._settle(quota, kept)
+            decided = await self._apply_with_retry(quota, state)
         except ApiError as exc:
             if not self.rancher.learn(exc):
                 raise
             await self.rancher.look()
-            decided = await self._settle(quota, kept)
-        _LAST_DECISION.set(kept.decided_at)
+            decided = await self._apply_with_retry(quota, state)
+        _LAST_DECISION.set(state.decided_at)
         if decided.recheck_after is not None:
             raise RetryAfter(decided.recheck_after)
 
     def is_as_written(self, quota: ResourceQuota) -> bool:
-        """Whether the quota is as our last patch left it."""
-        kept = self._remembered.get(quota.key)
-        written = kept.written if kept else None
+        """Reports whether the quota is as our last patch left it."""
+        state = self._states.get(quota.key)
+        written = state.written if state else None
         return written is not None and written.metadata.resource_version == quota.metadata.resource_version
 
-    async def _settle(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
-        """Plan and write; after a conflict with another writer again, with what it wrote."""
+    async def _apply_with_retry(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
+        """Plans and writes; after a conflict with another writer again, with what it wrote."""
 
         async def attempt(again: bool) -> Plan:
             if not again:
-                return await self._plan_and_write(quota, kept)
+                return await self._plan_and_write(quota, state)
             log.debug("%s: conflict, retrying", quota.key)
             now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
-            if self.rancher.asks(now) or kept.namespace is not None:
-                kept.namespace = await self.namespaces.get(name=quota.namespace)
-            return await self._plan_and_write(now, kept)
+            if self.rancher.asks(now) or state.namespace is not None:
+                state.namespace = await self.namespaces.get(name=quota.namespace)
+            return await self._plan_and_write(now, state)
 
         try:
             return await retry_on_conflict(attempt)
         except NotFound:
             return Plan()  # the quota went meanwhile
 
-    async def _plan_and_write(self, quota: ResourceQuota, kept: _Remembered) -> Plan:
-        """Raises Conflict when the quota is no longer what was decided from."""
+    async def _plan_and_write(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
+        """Plans and writes once. Raises Conflict when the quota is no longer what was decided from."""
         await self._work_out_many(self.observer.observe(quota, self.clock()))
-        kept.decided_at = now = self.clock()
-        observed = self._observe(quota, now, kept)
-        decided = self._plan(observed, kept)
+        state.decided_at = now = self.clock()
+        observed = self._observe(quota, now, state)
+        decided = self._plan(observed, state)
         if live := compensates_more(quota.annotations, decided.annotations):
             observed = await self._observe_live(observed)
-            quota, decided = observed.quota, self._plan(observed, kept)
-        kept.timers = decided.timers
-        kept.lower_since = kept.lower_since if decided.hard else None
-        await self._say(observed, kept, decided.problems)
-        if not decided or self._only_say(quota, kept, decided):
+            quota, decided = observed.quota, self._plan(observed, state)
+        state.timers = decided.timers
+        state.lower_since = state.lower_since if decided.hard else None
+        await self._report_problems(observed, state, decided.problems)
+        if not decided or self._report_dry_run(quota, state, decided):
             return decided
-        used = quota.used if live else await self._wait_to_lower(observed, kept, decided)
+        used = quota.used if live else await self._wait_to_lower(observed, state, decided)
         if self.before_raise is not None and _raises(quota, decided):
             await self.before_raise(quota.namespace)
         if decided.annotations or (decided.hard and not decided.asks):
-            if lowered := _lowered_by_others(quota, kept.written, decided):
-                await self._say(observed, kept, await self._reverted(quota, lowered))
+            if lowered := _lowered_by_others(quota, state.written, decided):
+                await self._report_problems(observed, state, await self._note_revert(quota, lowered))
             names = names_of(entry_keys([*quota.annotations, *decided.annotations]), observed.instances)
             decided = summarized(decided, quota, names)
-            await self._write(quota, kept, decided, used)
-            self._tell(observed, decided, names)
+            await self._write(quota, state, decided, used)
+            self._report_entries(observed, decided, names)
         if decided.namespace:
-            await self._request(observed, kept, decided)
+            await self._request(observed, state, decided)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            await self._say(observed, kept, await lacking_devices(self.event_reader, observed))
+            await self._report_problems(observed, state, await lacking_devices(self.event_reader, observed))
         return decided
 
-    async def _work_out_many(self, seen: Facts) -> None:
-        """The VMs of a large namespace in slices of time: the decision finds them in the facts' cache."""
-        if len(seen.migrations) + len(seen.instances) + len(seen.pods) > _FEW:
-            base = base_of(seen.quota, seen.limits, self.policy)
-            await self.slices.take(vms_one_by_one(seen, self.policy, base))
+    async def _work_out_many(self, observed: Facts) -> None:
+        """Computes the VMs of a large namespace in slices of time: the decision finds them in the cache of the
+        observation.
+        """
+        if len(observed.migrations) + len(observed.instances) + len(observed.pods) > _FEW:
+            base = base_of(observed.quota, observed.limits, self.policy)
+            await self.slices.take(vms_one_by_one(observed, self.policy, base))
 
-    def _observe(self, quota: ResourceQuota, now: float, kept: _Remembered) -> Facts:
+    def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
         cached = self.observer.source.namespaces.get(name=quota.namespace)
-        if cached is not None and kept.namespace is not None:
-            kept.namespace = newer(cached, kept.namespace)
-            if kept.namespace is cached:
-                kept.namespace = None
-        observed = self.observer.observe(quota, now, kept.timers, namespace=kept.namespace)
+        if cached is not None and state.namespace is not None:
+            state.namespace = newer(cached, state.namespace)
+            if state.namespace is cached:
+                state.namespace = None
+        observed = self.observer.observe(quota, now, state.timers, namespace=state.namespace)
         request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
         if request is None or is_granted(request, quota):
             self._turns.end(project_of(observed.rancher.namespace), quota.namespace)
         return observed
 
-    async def _request(self, observed: Facts, kept: _Remembered, decided: Plan) -> None:
-        """Have Rancher write the quota, or end a request of ours. Raises RetryAfter while another namespace of the
+    async def _request(self, observed: Facts, state: _QuotaState, decided: Plan) -> None:
+        """Has Rancher write the quota, or ends a request of ours. Raises RetryAfter while another namespace of the
         project has the turn, Invalid when the namespace is no longer what was decided from."""
         namespace, now = observed.rancher.namespace, self.clock()
         project = project_of(namespace)
         if decided.namespace.get(constants.ANNOTATION_REQUEST) and (
-            left := self._turns.wait(project, namespace.name, now)
+            seconds_left := self._turns.wait(project, namespace.name, now)
         ):
-            raise RetryAfter(min(left, _TURN), "another namespace of the Rancher project has a request under way")
+            raise RetryAfter(
+                min(seconds_left, _TURN), "another namespace of the Rancher project has a request under way"
+            )
         if decided.namespace.get(constants.ANNOTATION_REQUEST):
             self._turns.take(project, namespace.name, now + SILENCE)
-        kept.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
-        kept.written, kept.written_at, kept.decided_at, kept.lower_since = observed.quota, now, now, None
+        state.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
+        state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()
         log.info("%s: requested of Rancher: %s", observed.quota.key, _summary(observed.quota, decided))
 
-    async def _observe_live(self, seen: Facts) -> Facts:
-        """With pods as they are now: a target pod that is counted already lacks nothing. The quota is read first, so
-        that no pod is in its count that is not in the list."""
-        quota = await self.quotas.get(name=seen.quota.name, namespace=seen.quota.namespace)
+    async def _observe_live(self, observed: Facts) -> Facts:
+        """Returns the observation with live pods: a target pod that is counted already lacks nothing. The quota is read
+        first, so that no pod is in its count that is not in the list."""
+        quota = await self.quotas.get(name=observed.quota.name, namespace=observed.quota.namespace)
         pods = await self.pods.list(quota.namespace, label_selector=constants.LABEL_APP)
         source = replace(self.observer.source, pods=Listed(pods))
-        namespace = seen.rancher.namespace if seen.rancher.asks else None
-        return self.observer.observe(quota, seen.now, seen.timers, source=source, namespace=namespace)
+        namespace = observed.rancher.namespace if observed.rancher.asks else None
+        return self.observer.observe(quota, observed.now, observed.timers, source=source, namespace=namespace)
 
-    def _plan(self, observed: Facts, kept: _Remembered) -> Plan:
-        """With the records of our last write, where it raised the quota and another client has removed them both:
-        without them what was added could not be told from the base."""
-        quota, written = observed.quota, kept.written
-        ours = written.annotations if written and written.uid == quota.uid else {}
-        records = {key: text for key, text in ours.items() if key in RECORDS}
+    def _plan(self, observed: Facts, state: _QuotaState) -> Plan:
+        """Returns the plan. Uses the records of our last write if it raised the quota and another client has removed
+        them both: without them what was added could not be told from the base."""
+        quota, written = observed.quota, state.written
+        own_annotations = written.annotations if written and written.uid == quota.uid else {}
+        records = {key: text for key, text in own_annotations.items() if key in RECORDS}
         if observed.rancher.asks or records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
             return plan(observed, self.policy)
         metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
@@ -242,98 +246,101 @@ class Handler:
         decided = plan(replace(observed, quota=recorded), self.policy)
         return replace(decided, annotations={**records, **decided.annotations})
 
-    def _batch(self, quota: ResourceQuota, kept: _Remembered) -> None:
-        """Soon after a decision the next one waits, after a patch an urgent one too; unless another client changed
-        spec.hard: a repair never waits."""
-        if kept.written is None or quota.hard != kept.written.hard:
+    def _batch(self, quota: ResourceQuota, state: _QuotaState) -> None:
+        """Raises RetryAfter soon after a decision, and for an urgent one soon after a patch; unless another client
+        changed spec.hard: a repair never waits."""
+        if state.written is None or quota.hard != state.written.hard:
             return
         now, source = self.clock(), self.observer.source
-        urgent = waits(source, quota, source.migrations.list(quota.namespace))
-        since = kept.written_at if urgent else kept.decided_at
-        left = batch_until(quota.annotations, since, urgent=urgent) - now
-        if 0 < left <= LONGEST:  # more than that: the clock was set back
-            raise RetryAfter(left)
+        urgent = has_waiting_migration(source, quota, source.migrations.list(quota.namespace))
+        since = state.written_at if urgent else state.decided_at
+        seconds_left = batch_until(quota.annotations, since, urgent=urgent) - now
+        if 0 < seconds_left <= LONGEST:  # more than that: the clock was set back
+            raise RetryAfter(seconds_left)
 
-    async def _wait_to_lower(self, observed: Facts, kept: _Remembered, decided: Plan) -> RawResourceList:
-        """Giving headroom back waits a moment; taking back what another client added does not wait for status.used.
-        Returns the status.used that the patch is bound to, {}: to none. It is read live, since the cache can be older
-        than the admission of a pod, but not for longer than it is waited for: a tenant can change it all the time.
-        Targets that are just being tried must fit beside it. Raises RetryAfter, ApiError."""
+    async def _wait_to_lower(self, observed: Facts, state: _QuotaState, decided: Plan) -> RawResourceList:
+        """Raises RetryAfter until headroom may be given back; taking back what another client added does not wait for
+        status.used. Returns the status.used that the patch is bound to, {}: to none. It is read live, since the cache
+        can be older than the admission of a pod, but not for longer than it is waited for: a tenant can change it all
+        the time. Targets that are just being tried must fit beside it. Raises RetryAfter, ApiError."""
         quota = observed.quota
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
             return {}
         now = self.clock()
-        since = kept.lower_since = now if kept.lower_since is None else kept.lower_since
-        migrations, to_come = observed.migrations, waiting_for_target(observed, decided)
-        ours = kept.written is not None and quota.hard == kept.written.hard
+        since = state.lower_since = now if state.lower_since is None else state.lower_since
+        migrations, pending_usage = observed.migrations, waiting_for_target(observed, decided)
+        is_own_limit = state.written is not None and quota.hard == state.written.hard
 
         def wait(used: RawResourceList) -> None:
-            still_counted = ours and _exceeds(used, to_come, decided)
-            left = may_lower_after(since, now, migrations, still_counted=still_counted)
-            if left > 0:
-                raise RetryAfter(left)
+            still_counted = is_own_limit and _exceeds(used, pending_usage, decided)
+            seconds_left = may_lower_after(since, now, migrations, still_counted=still_counted)
+            if seconds_left > 0:
+                raise RetryAfter(seconds_left)
 
         wait(quota.used)
-        if not ours or now >= since + UNTIL_COUNTED:
+        if not is_own_limit or now >= since + UNTIL_COUNTED:
             return {}
         used = (await self.quotas.get(name=quota.name, namespace=quota.namespace)).used
         wait(used)
         return used
 
-    async def _write(self, quota: ResourceQuota, kept: _Remembered, decided: Plan, used: RawResourceList) -> None:
+    async def _write(self, quota: ResourceQuota, state: _QuotaState, decided: Plan, used: RawResourceList) -> None:
         now, patch = self.clock(), decided.patch(quota, used)
         quotas = self.rancher.quotas(quota)
-        kept.written = await quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
-        kept.written_at = kept.decided_at = now
-        kept.lower_since = None
+        state.written = await quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
+        state.written_at = state.decided_at = now
+        state.lower_since = None
         _WRITES.labels("written").inc()
         if decided.annotations.get(ANNOTATION_TOUCHED):
             _TOUCHES.inc()
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
-    def _tell(self, observed: Facts, decided: Plan, names: Mapping[str, str]) -> None:
-        """An event on a VM's VMI when something was added for it, and when that has been given back."""
+    def _report_entries(self, observed: Facts, decided: Plan, names: Mapping[str, str]) -> None:
+        """Reports on a VM's VMI that something was added for it, or has been given back."""
         quota = observed.quota
         for key, name in names.items():
             if key not in decided.annotations or name not in observed.instances:
                 continue
-            before, after = quota.annotations.get(key), decided.annotations[key]
-            if before is None and after is not None:
-                what = (
-                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, after))} for its migration"
+            old_text, new_text = quota.annotations.get(key), decided.annotations[key]
+            if old_text is None and new_text is not None:
+                message = (
+                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, new_text))} "
+                    "for its migration"
                 )
-                self.events.event(observed.instances[name], "Normal", EVENT_RAISED, what)
-            elif before is not None and after is None:
-                what = f"quota {quota.name}: what was added for its migration has been given back"
-                self.events.event(observed.instances[name], "Normal", EVENT_GIVEN_BACK, what)
+                self.events.event(observed.instances[name], "Normal", EVENT_RAISED, message)
+            elif old_text is not None and new_text is None:
+                message = f"quota {quota.name}: what was added for its migration has been given back"
+                self.events.event(observed.instances[name], "Normal", EVENT_GIVEN_BACK, message)
 
-    def _only_say(self, quota: ResourceQuota, kept: _Remembered, decided: Plan) -> bool:
-        """With --dry-run: what would be written, once until it changes."""
-        if self.dry_run and kept.would_write != (would_write := _summary(quota, decided)):
-            kept.would_write = would_write
+    def _report_dry_run(self, quota: ResourceQuota, state: _QuotaState, decided: Plan) -> bool:
+        """Reports, with --dry-run, what would be written, once until it changes. Returns whether it is a dry run."""
+        if self.dry_run and state.would_write != (would_write := _summary(quota, decided)):
+            state.would_write = would_write
             _WRITES.labels("dry-run").inc()
             log.info("%s: would write: %s", quota.key, would_write)
         return self.dry_run
 
-    async def _say(self, observed: Facts, kept: _Remembered, problems: Sequence[Problem]) -> None:
-        """An event for what people have to know, about the VM that it concerns or the quota: one for each state."""
+    async def _report_problems(self, observed: Facts, state: _QuotaState, problems: Sequence[Problem]) -> None:
+        """Reports each problem, once while it lasts, by an event about the VM that it concerns or the quota."""
         now = self.clock()
-        before = {state: at for state, at in kept.said.items() if now - at < _GONE}
-        kept.said = before | {problem.key: now for problem in problems}
+        recent_problems = {
+            key: reported_at for key, reported_at in state.reported_problems.items() if now - reported_at < _GONE
+        }
+        state.reported_problems = recent_problems | {problem.key: now for problem in problems}
         for problem in problems:
-            if problem.key in before:
+            if problem.key in recent_problems:
                 continue
             log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
-            about = observed.instances.get(problem.vm) or observed.quota
-            more = await self._room_of_project(observed) if problem.reason == EVENT_PROJECT_FULL else ""
-            self.events.event(about, problem.kind, problem.reason, f"{problem}{more}")
+            subject = observed.instances.get(problem.vm) or observed.quota
+            detail = await self._project_room(observed) if problem.reason == EVENT_PROJECT_FULL else ""
+            self.events.event(subject, problem.kind, problem.reason, f"{problem}{detail}")
 
-    async def _reverted(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[Problem]:
+    async def _note_revert(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[Problem]:
         """Returns what has to be known of another writer that lowered these limits again, once it does so often."""
         manager = await self.reverts.note(quota, lowered)
         return [Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")] if manager else []
 
-    async def _room_of_project(self, observed: Facts) -> str:
+    async def _project_room(self, observed: Facts) -> str:
         """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
         in the cluster of Rancher's server."""
         cluster, _, name = project_of(observed.rancher.namespace).partition(":")
@@ -342,13 +349,13 @@ class Handler:
         except ApiError as exc:
             log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
             return ""
-        left = left_in(project, self.observer.source.namespaces.list(), observed.quota.namespace)
-        return f"; {text_of(left, observed.quota.hard)}"
+        remaining = left_in(project, self.observer.source.namespaces.list(), observed.quota.namespace)
+        return f"; {text_of(remaining, observed.quota.hard)}"
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
-    """Whether the plan adds headroom somewhere."""
-    return any(Quantity.parse(to) > quantity_of(quota.hard, name) for name, to in decided.hard.items())
+    """Reports whether the plan adds headroom somewhere."""
+    return any(Quantity.parse(limit) > quantity_of(quota.hard, name) for name, limit in decided.hard.items())
 
 
 def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, decided: Plan) -> list[str]:
@@ -357,20 +364,21 @@ def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, deci
         return []
     return [
         name
-        for name, to in decided.hard.items()
-        if written.hard.get(name) == to and quantity_of(quota.hard, name) < Quantity.parse(to)
+        for name, limit in decided.hard.items()
+        if written.hard.get(name) == limit and quantity_of(quota.hard, name) < Quantity.parse(limit)
     ]
 
 
-def _exceeds(used: RawResourceList, to_come: ResourceList, decided: Plan) -> bool:
-    """Whether more is counted, or will be in a moment, than the plan leaves."""
+def _exceeds(used: RawResourceList, pending_usage: ResourceList, decided: Plan) -> bool:
+    """Reports whether more is counted, or will be in a moment, than the plan leaves."""
     return any(
-        quantity_of(used, name) + to_come.get(name, ZERO) > Quantity.parse(to) for name, to in decided.hard.items()
+        quantity_of(used, name) + pending_usage.get(name, ZERO) > Quantity.parse(limit)
+        for name, limit in decided.hard.items()
     )
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:
-    changes = [f"{name} {quota.hard.get(name, 'unset')} -> {to}" for name, to in decided.hard.items()]
+    changes = [f"{name} {quota.hard.get(name, 'unset')} -> {limit}" for name, limit in decided.hard.items()]
     if decided.annotations.get(ANNOTATION_TOUCHED):
         changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"

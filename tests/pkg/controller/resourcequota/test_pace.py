@@ -18,7 +18,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.config.management import KUBEVIRT_PODS, Management
 from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
-from pkg.controller.resourcequota.resourcequota_controller import Handler
+from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.resourcequota.timers import LONGEST, SHORTEST
 from tests.decisions import sentences
 from tests.kinds import Server
@@ -36,12 +36,12 @@ class Namespace:
         self.again: Callable[[], float] = lambda: 0.0
         self.puts = 0
 
-        async def decide(_handler: Handler, _key: str, _quota: object) -> None:
+        async def decide(_handler: ResourceQuotaHandler, _key: str, _quota: object) -> None:
             self.decided.append(now())
             if again := self.again():
                 raise RetryAfter(again)
 
-        monkeypatch.setattr(Handler, "on_resource_quota_changed", decide)
+        monkeypatch.setattr(ResourceQuotaHandler, "on_resource_quota_changed", decide)
         self.management = Management(self.server.client(), workers=1)
         register_all(self.management, self.management.recorder("headroom"), Settings())
         self.put(registry.NAMESPACES, "ns1", namespace="")
@@ -134,7 +134,7 @@ def test_when_the_quota_is_decided_about(
 
 def test_what_our_own_patch_changed_is_looked_at_with_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(Handler, "is_as_written", lambda *_: True)
+        monkeypatch.setattr(ResourceQuotaHandler, "is_as_written", lambda *_: True)
         async with running(monkeypatch) as there:
             began = now()
             there.quota(hard=RAISED)
