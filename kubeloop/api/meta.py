@@ -34,8 +34,8 @@ _ACRONYMS = {
 def wire_name(name: str) -> str:
     """A field's name in JSON: pod_ip is podIP, uid is uid. Where a kind writes it in another way, the struct says it:
     `msgspec.field(name="migrationUid")`."""
-    first, *words = name.split("_")
-    return first + "".join(_ACRONYMS.get(word) or word.title() for word in words)
+    head, *words = name.split("_")
+    return head + "".join(_ACRONYMS.get(word) or word.title() for word in words)
 
 
 PropagationPolicy = Literal["Orphan", "Background", "Foreground"]

@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     """The identity of an event: events with the same one are repetitions. `message` is None for those that are combined
     from similar ones. With an `action` they are of events.k8s.io/v1."""
 
-    about: About
+    subject: About
     type: str
     reason: str
     message: str | None

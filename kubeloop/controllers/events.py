@@ -148,7 +148,7 @@ class EventRecorder:
         if len(pending) >= QUEUE_LIMIT:
             self._drop("queue full")
             return
-        if not self._may_write(identity.about):
+        if not self._may_write(identity.subject):
             self._drop("spam")
             if (written := self._written.get(identity)) is not None:
                 written.count += 1
@@ -191,7 +191,7 @@ class EventRecorder:
             del self._pending[namespace], self._writers[namespace]
 
     async def _write_one(self, identity: Identity, occurrence: Occurrence) -> None:
-        key = identity.about.key
+        key = identity.subject.key
         try:
             for pause in (*_PAUSES, None):
                 try:

@@ -1,8 +1,7 @@
 """admission.k8s.io/v1: the review as it comes in, the answer as it goes out.
 
 The objects inside a review stay undecoded bytes until a validator reads them: most requests are decided by a few
-fields, and an object of 1 MB costs nothing then.
-"""
+fields, and an object of 1 MB costs nothing then."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _NULL: Final = msgspec.Raw(b"null")
 _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
 REVIEW_SECONDS: Final = 3.0
-"""Of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
+"""The time limit of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
 _ENDS_AT: ContextVar[float] = ContextVar("review ends at")
 
 
@@ -125,7 +124,7 @@ class AdmissionRequest(Struct):
         return json_patch(self.new(type(changed)), changed, sent if isinstance(sent, dict) else {})
 
     def __str__(self) -> str:
-        """`CREATE pods ns/name`, in one line whatever a review says."""
+        """Returns `CREATE pods ns/name`, in one line whatever a review says."""
         key = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return one_line(f"{self.operation} {self.resource.resource} {key}")[:_SHOWN]
 
@@ -143,7 +142,7 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is answered. `patch` is a JSON patch (RFC 6902) and only looked at in a mutating webhook."""
+    """A webhook's answer. `patch` is a JSON patch (RFC 6902) and only looked at in a mutating webhook."""
 
     allowed: bool = True
     message: str = ""
@@ -151,7 +150,7 @@ class Decision:
     """The reason of a refusal: one of metav1.Status (Invalid, Conflict, …), or a word for metrics alone."""
     code: int = 0
     field: str = ""
-    """Of a refusal; see `deny`."""
+    """The field that a refusal is about; see `deny`."""
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
     audit: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -228,8 +227,8 @@ def _status(decision: Decision) -> dict[str, Any]:
     """The metav1.Status of a refusal."""
     usual = "Invalid" if decision.field else "Forbidden"
     code = decision.code or _CODES.get(decision.reason) or _CODES[usual]
-    said = decision.reason if decision.reason in _CODES else next((r for r, c in _CODES.items() if c == code), "")
-    status: dict[str, Any] = {"status": "Failure", "message": decision.message, "reason": said, "code": code}
+    reason = decision.reason if decision.reason in _CODES else next((r for r, c in _CODES.items() if c == code), "")
+    status: dict[str, Any] = {"status": "Failure", "message": decision.message, "reason": reason, "code": code}
     if decision.field:
         cause = {"reason": "FieldValueInvalid", "message": decision.message, "field": decision.field}
         status["details"] = {"causes": [cause]}

@@ -1,4 +1,5 @@
-"""One replica: listener, certificate and registration, started and ended in the right order, and looked after."""
+"""AdmissionServer, one replica: it starts and ends listener, certificate and registration in the right order, and
+watches them."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from kubeloop.webhook.serving_certificate import ServingCertificate
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 60.0
-"""How often the Secret, the files and the configurations are looked at, and the API server is asked whether it reaches
-the webhooks. A look costs it six requests."""
+"""The interval at which the Secret, the files and the configurations are looked at, and the API server is asked whether
+it reaches the webhooks. A look costs it six requests."""
 FIRST_SECONDS, RETRY_SECONDS = 0.25, 10.0
 """The same while something is wrong: twice as long each time."""
 
@@ -57,19 +58,19 @@ class AdmissionServer:
         self._certificate = certificate
         self._registration = registration
         self._not_registered = "the caches have not synced yet"
-        """Why the webhooks are not registered; "" once they are."""
+        """The reason for which the webhooks are not registered; "" once they are."""
         self._synced = synced
         self._stopped = stopped
         self._task: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address on which the server listens."""
         return self._server.address
 
     async def start(self, bind_address: str) -> None:
-        """Load the certificate, and the key by which the API server is known, and listen. Raises ApiError, ConfigError,
-        BindError."""
+        """Loads the certificate, and the key by which the API server is known, and listens. Raises ApiError,
+        ConfigError, BindError."""
         await self._refresh()
         if self._registration is not None:
             await self._registration.adopt()
@@ -77,7 +78,7 @@ class AdmissionServer:
         self._task = asyncio.create_task(self._run(), name="webhook upkeep")
 
     async def stop(self) -> None:
-        """Stop listening. The registration stays: other replicas need it."""
+        """Stops listening. The registration stays: other replicas need it."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -87,7 +88,7 @@ class AdmissionServer:
             await self._stopped()
 
     def unready(self) -> list[str]:
-        """What is missing until calls can be answered, a line each."""
+        """Returns the reasons for which calls cannot be answered yet, a line each."""
         missing, expires = [], self._certificate.expires
         if expires is None:
             missing.append("webhook certificate")
@@ -98,12 +99,12 @@ class AdmissionServer:
         return missing
 
     def notes(self) -> list[str]:
-        """When the certificate expires."""
+        """Returns a line with the certificate's expiry."""
         expires = self._certificate.expires
         return [f"webhook certificate: valid until {rfc3339(expires)}"] if expires is not None else []
 
     def healthy(self) -> list[str]:
-        """What is wrong, a line each."""
+        """Returns the problems, a line each."""
         if self._task is None or not self._task.done():
             return []
         return ["the webhook's background task ended"]
@@ -133,7 +134,8 @@ class AdmissionServer:
             self._metrics.certificate(self._certificate.expires)
 
     async def _look(self) -> bool:
-        """Renew and register what is due: at first when there is something that answers. Whether all is well."""
+        """Renews and registers what is due, and reports whether all is well: at first when there is something that
+        answers."""
         try:
             await self._refresh()
             if self._registration is not None:

@@ -1,8 +1,7 @@
 """Self-issued certificates: what they are and when they are renewed. Pure: the clock is an argument.
 
 Times are seconds since 1970. A CA is kept to its end, so that as long as it lasts no certificate is served that API
-servers do not trust. Deleting the Secret makes a new one before that.
-"""
+servers do not trust. Deleting the Secret makes a new one before that."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ AUTHORITY_LIFE: Final = 3650 * DAY
 SERVING_LIFE: Final = 365 * DAY
 """The last third of it is left for the renewal."""
 BACKDATED: Final = 300.0
-"""How far a peer's clock may be behind."""
+"""The time that a peer's clock may be behind."""
 
 
 class CertificateError(ConfigError):
@@ -44,8 +43,8 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Everything that the replicas share. `authority` signs; `bundle` is what API servers shall trust: that CA, and in
-    a Secret that was written before CAs were kept to their end an older one beside it."""
+    """The certificates that the replicas share. `authority` signs; `bundle` is what API servers shall trust: that CA,
+    and in a Secret that was written before CAs were kept to their end an older one beside it."""
 
     authority: KeyPair
     bundle: bytes
@@ -62,13 +61,13 @@ def issue(hosts: Collection[str], now: float, name: str = "webhook") -> Material
 def step(material: Material, hosts: Collection[str], now: float, name: str = "webhook") -> Material | None:
     """The material that replaces `material` now; None when nothing is due. Raises CertificateError."""
     served = _hosts(material.serving)
-    wanted = sorted({*hosts, *served})
-    last, end = expiry(material.authority), expiry(material.serving)
-    if now >= last:
-        return issue(wanted, now, name)
-    is_due = end < last and now >= end - SERVING_LIFE / 3
+    names = sorted({*hosts, *served})
+    authority_end, end = expiry(material.authority), expiry(material.serving)
+    if now >= authority_end:
+        return issue(names, now, name)
+    is_due = end < authority_end and now >= end - SERVING_LIFE / 3
     if is_due or not served.issuperset(hosts) or not _is_signed_by(material.authority, material.serving):
-        return replace(material, serving=_signed(name, now, wanted, material.authority))
+        return replace(material, serving=_signed(name, now, names, material.authority))
     return None
 
 
@@ -87,7 +86,7 @@ def parse(pem: bytes) -> x509.Certificate:
 
 
 def parse_bundle(pem: bytes) -> list[x509.Certificate]:
-    """Every certificate of a PEM file. Raises CertificateError."""
+    """Returns every certificate of a PEM file. Raises CertificateError."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as exc:
@@ -95,7 +94,7 @@ def parse_bundle(pem: bytes) -> list[x509.Certificate]:
 
 
 def expiry(pair: KeyPair) -> float:
-    """When the certificate ends. Raises CertificateError."""
+    """Returns the time at which the certificate ends. Raises CertificateError."""
     return parse(pair.certificate).not_valid_after_utc.timestamp()
 
 

@@ -30,7 +30,7 @@ class WebhookMetrics:
         self.in_flight = IN_FLIGHT.labels(name)
 
     def answered(self, code: int, seconds: float) -> None:
-        """One request ended with an HTTP status."""
+        """Records a request that ended with an HTTP status."""
         if code not in self._codes:
             self._codes[code] = REQUESTS.labels(self.name, str(code))
         self._codes[code].inc()
@@ -38,14 +38,14 @@ class WebhookMetrics:
 
 
 class ServerMetrics(ConnectionMetrics):
-    """What else a server tells of itself, for a program to export; here nothing is done with it."""
+    """The metrics of a server, for a program to export; these methods do nothing with them."""
 
     def name(self, path: str) -> str:
-        """What metrics call the webhook of a path."""
+        """Returns the name of a path's webhook in metrics."""
         return path
 
     def decided(self, webhook: str, decision: Decision) -> None:
         """A review was answered."""
 
     def certificate(self, expires: float) -> None:
-        """When the serving certificate ends, seconds since 1970."""
+        """Records the end of the serving certificate, in seconds since 1970."""

@@ -1,4 +1,4 @@
-"""How webhooks are registered: where the API server finds them, and the configurations that say so."""
+"""Registration of webhooks: their address for the API server, and the configurations that contain it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from kubeloop.workqueue.queue import loop_time
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS: Final = 5
-"""How long the API server waits for an answer."""
+"""The time for which the API server waits for an answer."""
 _KEY_BYTES: Final = 16
 _KEY: Final = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
 _READ_AGAIN_SECONDS: Final = 1.0
-"""How long a review waits for the registered key to be read again, and how long until it is read once more."""
+"""The time for which a review waits for the registered key to be read again, and until it is read once more."""
 RACES: Final = (AlreadyExists, Conflict, NotFound)
 """Another replica created, changed or deleted the same configuration meanwhile."""
 
 Webhook = dict[str, Any]
-"""One of a configuration, as on the wire."""
+"""A webhook of a configuration, as on the wire."""
 Configuration = ValidatingWebhookConfiguration | MutatingWebhookConfiguration
 C = TypeVar("C", ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
 
@@ -44,7 +44,8 @@ class NotReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server finds us: a URL, or a Service when `url` is "" (`https://host:port`, no path)."""
+    """The address of this program for the API server: a URL (`https://host:port`, no path), or a Service when `url` is
+    ""."""
 
     url: str = ""
     service_namespace: str = ""
@@ -54,7 +55,7 @@ class Endpoint:
     readers of webhook configurations know it. Replicas share the one that is registered."""
 
     def client_config(self, path: str, bundle: bytes | None = None) -> dict[str, Any]:
-        """WebhookClientConfig; without `bundle` it has no caBundle."""
+        """Returns a WebhookClientConfig; without `bundle` it has no caBundle."""
         path = f"{path}/{self.key}" if self.key else path
         service = {"namespace": self.service_namespace, "name": self.service_name, "path": path, "port": 443}
         config: dict[str, Any] = {"url": self.url + path} if self.url else {"service": service}
@@ -78,8 +79,8 @@ def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
 
 def split_key(path: str) -> tuple[str, str]:
     """A path, or a URL, without the key in which it ends, and the key; "": it has none."""
-    rest, _, key = path.rpartition("/")
-    return (rest, key) if _KEY.fullmatch(key) else (path, "")
+    path_without_key, _, key = path.rpartition("/")
+    return (path_without_key, key) if _KEY.fullmatch(key) else (path, "")
 
 
 def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], **fields: Any) -> Webhook:
@@ -103,7 +104,7 @@ def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping
 def rule(
     resources: list[str], operations: list[str], *, group: str = "", version: str = "v1", scope: str = "Namespaced"
 ) -> dict[str, Any]:
-    """RuleWithOperations."""
+    """Returns a RuleWithOperations."""
     return {
         "apiGroups": [group],
         "apiVersions": [version],
@@ -139,11 +140,11 @@ class Registration:
         self._read_at = float("-inf")
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
-        """One write has succeeded: `created`, `updated` or `removed`."""
+        """Records a write that succeeded: `created`, `updated` or `removed`."""
         log.info("%s %s %s", resource.kind, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
-        """Write the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
+        """Writes the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
         await self.adopt()
         await self.write(bundle)
 
@@ -152,16 +153,16 @@ class Registration:
         the first one holds it. Raises ApiError."""
         self.share_key(await registered(self.client, self._kinds[0][0], self._name))
 
-    def share_key(self, found: Configuration | None) -> bool:
-        """Take the key of what is registered; reports whether it has one."""
-        key = key_of((found and found.webhooks) or ())
+    def share_key(self, configuration: Configuration | None) -> bool:
+        """Takes the key of the registered configuration, and reports whether it has one."""
+        key = key_of((configuration and configuration.webhooks) or ())
         self.endpoint = replace(self.endpoint, key=key or self.endpoint.key)
         return bool(key)
 
     async def knows(self, key: str) -> bool:
-        """Whether this is the registered key. Replicas that start together each have one of their own until one of
-        those is registered: before a review is refused the registration is read again, by one request a second at most,
-        however many ask and with whatever keys."""
+        """Reports whether this is the registered key. Replicas that start together each have one of their own until one
+        of those is registered: before a review is refused the registration is read again, by one request a second at
+        most, however many ask and with whatever keys."""
         if key and not self._is_ours(key):
             now = loop_time()
             if self._reading is None or (self._reading.done() and now - self._read_at >= _READ_AGAIN_SECONDS):
@@ -179,19 +180,20 @@ class Registration:
             await self.adopt()
 
     async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
-        """Every configuration, or of those that stand the webhooks that `only` keeps. Whether any stood."""
+        """Writes every configuration, or of the registered ones the webhooks that `only` keeps, and reports whether any
+        was registered."""
 
         async def attempt(again: bool) -> bool:
             stood = False
             if again:
                 await self.adopt()
             for resource, make in self._kinds:
-                found: Configuration | None = await registered(self.client, resource, self._name)
-                stood |= found is not None
-                wanted = make(self.endpoint, bundle)
+                configuration: Configuration | None = await registered(self.client, resource, self._name)
+                stood |= configuration is not None
+                webhooks = make(self.endpoint, bundle)
                 if only is not None:
-                    wanted = [each for each in wanted if found and only(each)]
-                await self.put(resource, self._name, found, wanted, self._annotations)
+                    webhooks = [entry for entry in webhooks if configuration and only(entry)]
+                await self.put(resource, self._name, configuration, webhooks, self._annotations)
             return stood
 
         return await retry_on_conflict(attempt, errors=RACES)
@@ -200,32 +202,37 @@ class Registration:
         self,
         resource: Resource[Any],
         name: str,
-        found: Configuration | None,
-        wanted: list[Webhook],
+        configuration: Configuration | None,
+        webhooks: list[Webhook],
         annotations: Mapping[str, str],
     ) -> bool:
-        """Whether anything had to be written to what was `found`; without webhooks there is no configuration. Raises
-        AlreadyExists, Conflict, NotFound: another replica was first."""
+        """Writes the configuration unless the registered one is as it should be, and reports whether it did; without
+        webhooks there is none. Raises AlreadyExists, Conflict, NotFound: another replica was first."""
         configurations = self.client.resource(resource)
         metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
-        standing = (found and found.webhooks) or []
-        wanted = with_their_bundle(wanted, standing)
-        if found is None and wanted:
-            await configurations.create({"metadata": {"name": name, **metadata}, "webhooks": wanted})
+        registered_webhooks = (configuration and configuration.webhooks) or []
+        webhooks = with_their_bundle(webhooks, registered_webhooks)
+        if configuration is None and webhooks:
+            await configurations.create({"metadata": {"name": name, **metadata}, "webhooks": webhooks})
             self.written(resource, name, "created")
-        elif found is not None and not wanted:
-            await configurations.delete(name=name, uid=found.uid)
+        elif configuration is not None and not webhooks:
+            await configurations.delete(name=name, uid=configuration.uid)
             self.written(resource, name, "removed")
-        elif found is not None and not (standing == wanted and self._marks(found, annotations)):
-            metadata["resourceVersion"] = found.metadata.resource_version
-            await configurations.merge_patch({"metadata": metadata, "webhooks": wanted}, name=name)
+        elif configuration is not None and not (
+            registered_webhooks == webhooks and self._has_marks(configuration, annotations)
+        ):
+            metadata["resourceVersion"] = configuration.metadata.resource_version
+            await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
             self.written(resource, name, "updated")
         else:
             return False
         return True
 
-    def _marks(self, found: Configuration, annotations: Mapping[str, str]) -> bool:
-        return self._labels.items() <= found.labels.items() and annotations.items() <= found.annotations.items()
+    def _has_marks(self, configuration: Configuration, annotations: Mapping[str, str]) -> bool:
+        return (
+            self._labels.items() <= configuration.labels.items()
+            and annotations.items() <= configuration.annotations.items()
+        )
 
 
 async def registered(client: Client, resource: Resource[C], name: str) -> C | None:
@@ -235,8 +242,11 @@ async def registered(client: Client, resource: Resource[C], name: str) -> C | No
     return None
 
 
-def with_their_bundle(wanted: list[Webhook], standing: list[Webhook]) -> list[Webhook]:
-    """Without a caBundle of ours, the one that stands there (a CA injector's) stays."""
-    theirs = {each.get("name"): each.get("clientConfig", {}).get("caBundle") for each in standing}
-    kept = {name: {"caBundle": bundle} for name, bundle in theirs.items() if bundle}
-    return [{**each, "clientConfig": {**kept.get(each["name"], {}), **each["clientConfig"]}} for each in wanted]
+def with_their_bundle(webhooks: list[Webhook], registered_webhooks: list[Webhook]) -> list[Webhook]:
+    """Returns the webhooks, each without a caBundle of its own with the registered one (a CA injector's)."""
+    bundles = {entry.get("name"): entry.get("clientConfig", {}).get("caBundle") for entry in registered_webhooks}
+    client_configs = {name: {"caBundle": bundle} for name, bundle in bundles.items() if bundle}
+    return [
+        {**entry, "clientConfig": {**client_configs.get(entry["name"], {}), **entry["clientConfig"]}}
+        for entry in webhooks
+    ]

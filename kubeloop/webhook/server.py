@@ -1,7 +1,6 @@
 """The listener: HTTP/1.1 over TLS, one path a webhook.
 
-aiohttp's low-level server: there is one table to look a path up in, and no middleware to pass.
-"""
+aiohttp's low-level server: there is one table to look a path up in, and no middleware to pass."""
 
 from __future__ import annotations
 
@@ -73,14 +72,14 @@ class WebhookServer:
         self._client_names = frozenset(client_names)
         self._knows_key = knows_key
         self._limits = limits or Limits()
-        self._told = metrics or ServerMetrics()
-        self._metrics = {path: WebhookMetrics(self._told.name(path)) for path in self._hooks}
+        self._server_metrics = metrics or ServerMetrics()
+        self._metrics = {path: WebhookMetrics(self._server_metrics.name(path)) for path in self._hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
-        self._listener = Listener(self._handle, context, self._limits, self._told)
+        self._listener = Listener(self._handle, context, self._limits, self._server_metrics)
         self.address: tuple[str, int] = ("", 0)
 
     async def start(self, bind_address: str) -> None:
-        """Listen on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
+        """Listens on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
         host, port = parse_bind_address(bind_address)
         try:
             self.address = await self._listener.start(host, port)
@@ -89,7 +88,7 @@ class WebhookServer:
         log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self._hooks)))
 
     async def close(self) -> None:
-        """Stop listening; what is being answered gets two seconds."""
+        """Stops listening; what is being answered gets two seconds."""
         await self._listener.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -100,7 +99,7 @@ class WebhookServer:
         try:
             await self._check_sender(request, key)
             uid, decision = await self._answer(request, path)
-            self._told.decided(metrics.name, decision)
+            self._server_metrics.decided(metrics.name, decision)
             response = web.Response(body=encode_answer(uid, decision), content_type="application/json")
         except _Refused as exc:
             response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})

@@ -26,13 +26,13 @@ from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, c
 log = logging.getLogger(__name__)
 
 _NAMES: Final = ("ca.crt", "authority.crt", "authority.key", "tls.crt", "tls.key")
-"""Of the Secret: the bundle, and certificate and key of the CA and of the server. cert-manager puts the same ca.crt
-beside tls.crt and tls.key."""
+"""The keys of the Secret: the bundle, and certificate and key of the CA and of the server. cert-manager puts the same
+ca.crt beside tls.crt and tls.key."""
 
 
 @dataclass(eq=False)
 class ServingCertificate(ABC):
-    """What a listener serves, from a source."""
+    """The certificate that a listener serves, from a source."""
 
     context: ssl.SSLContext
     bundle: bytes | None = field(default=None, init=False)
@@ -41,15 +41,15 @@ class ServingCertificate(ABC):
 
     @property
     def expires(self) -> float | None:
-        """When the certificate that is served ends, seconds since 1970; None without one."""
+        """The end of the certificate that is served, in seconds since 1970; None without one."""
         return expiry(self.loaded) if self.loaded is not None else None
 
     @abstractmethod
     async def refresh(self) -> None:
-        """Find out what is current, renew what is due, serve it. Raises ApiError, ConfigError."""
+        """Finds out what is current, renews what is due, serves it. Raises ApiError, ConfigError."""
 
     def serve(self, pair: KeyPair) -> None:
-        """From now on. Raises CertificateError; what was served is still served then."""
+        """Serves the pair from now on. Raises CertificateError; the pair before it is still served then."""
         if pair == self.loaded:
             return
         until = expiry(pair)
@@ -69,8 +69,8 @@ class CertificateFiles(ServingCertificate):
     """The CA's file; None: a `ca.crt` beside the certificate if there is one at the start."""
 
     def __post_init__(self) -> None:
-        beside = self.certificate.parent / "ca.crt"
-        self.authority = self.authority or (beside if beside.is_file() else None)
+        default_authority = self.certificate.parent / "ca.crt"
+        self.authority = self.authority or (default_authority if default_authority.is_file() else None)
 
     async def refresh(self) -> None:
         """Raises ConfigError as long as nothing usable was ever there; later that is logged: a file may be half
@@ -94,8 +94,8 @@ class CertificateFiles(ServingCertificate):
 
 @dataclass(eq=False)
 class SharedCertificates(ServingCertificate):
-    """One CA for all replicas, in a Secret: one writer wins, the others read what it wrote. In a dry run the
-    certificate stays in memory."""
+    """Certificates of one CA for all replicas, in a Secret: one writer wins, the others read what it wrote. In a dry
+    run the certificate stays in memory."""
 
     secrets: ResourceClient[Secret]
     namespace: str
@@ -118,34 +118,35 @@ class SharedCertificates(ServingCertificate):
         with contextlib.suppress(NotFound):
             secret = await self.secrets.get(name=self.name, namespace=self.namespace)
         if secret is None:
-            return await self._written(issue(self.hosts, now, name), None)
+            return await self._write(issue(self.hosts, now, name), None)
         try:
-            found = _material(secret.data or {})
-            due = step(found, self.hosts, now, name)
+            material = _material(secret.data or {})
+            due = step(material, self.hosts, now, name)
         except CertificateError as exc:
             log.warning("secret %s/%s is replaced: %s", self.namespace, self.name, exc)
             # As it was, for API servers and other replicas have that CA.
             due = self._material or issue(self.hosts, now, name)
-        return found if due is None else await self._written(due, secret)
+        return material if due is None else await self._write(due, secret)
 
-    async def _written(self, material: Material, over: Secret | None) -> Material:
-        """What is shared from now on. Raises AlreadyExists, Conflict: another replica was first."""
+    async def _write(self, material: Material, old: Secret | None) -> Material:
+        """Writes the material to be shared, and returns it. Raises AlreadyExists, Conflict: another replica was
+        first."""
         data = _data(material)
         try:
-            if over is None:
+            if old is None:
                 metadata = {"name": self.name, "labels": {"app.kubernetes.io/managed-by": self.managed_by}}
                 body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
                 await self.secrets.create(body, namespace=self.namespace)
             else:
-                version = {"resourceVersion": over.metadata.resource_version, "uid": over.uid}
-                patch = {"metadata": version, "data": {**dict.fromkeys(over.data or {}), **data}}
+                version = {"resourceVersion": old.metadata.resource_version, "uid": old.uid}
+                patch = {"metadata": version, "data": {**dict.fromkeys(old.data or {}), **data}}
                 await self.secrets.merge_patch(patch, name=self.name, namespace=self.namespace)
         except ReadOnly:
             return self._material or material
         except NotFound as exc:
             raise ConfigError(f"namespace {self.namespace} for the certificate's secret: {exc}") from exc
-        what = "created" if over is None else "certificates renewed"
-        log.info("secret %s/%s: %s", self.namespace, self.name, what)
+        operation = "created" if old is None else "certificates renewed"
+        log.info("secret %s/%s: %s", self.namespace, self.name, operation)
         return material
 
 
@@ -169,10 +170,10 @@ def _material(data: Mapping[str, str]) -> Material:
 
 
 def server_context(client_authority: Path | None = None) -> ssl.SSLContext:
-    """TLS 1.2 and newer, without a certificate yet; with a CA for clients, those have to present a certificate of it.
+    """Returns a context for TLS 1.2 and newer, without a certificate yet; with a CA for clients, those have to present
+    a certificate of it.
 
-    Raises ConfigError for a CA that cannot be used.
-    """
+    Raises ConfigError for a CA that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if client_authority is not None:
@@ -185,10 +186,9 @@ def server_context(client_authority: Path | None = None) -> ssl.SSLContext:
 
 
 def load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Tried on another context first: one that is refused halfway would leave the live one without a key.
+    """Loads the pair, on another context first: a pair that is refused halfway would leave the live one without a key.
 
-    Raises CertificateError; the context is untouched then.
-    """
+    Raises CertificateError; the context is untouched then."""
     try:
         load_pair(pair.certificate, pair.key, server_context(), context)
     except (ssl.SSLError, ValueError) as exc:

@@ -42,8 +42,8 @@ async def knows_key(key: str) -> bool:
     return key == KEY
 
 
-class Told(ServerMetrics):
-    """What a server told."""
+class RecordedMetrics(ServerMetrics):
+    """The metrics that a server reported."""
 
     def __init__(self) -> None:
         self.open: int | None = None
@@ -70,9 +70,9 @@ class Told(ServerMetrics):
 class Peer:
     """Trusts the server."""
 
-    def __init__(self, server: WebhookServer, trusted: bytes, told: Told) -> None:
+    def __init__(self, server: WebhookServer, trusted: bytes, recorded: RecordedMetrics) -> None:
         self.server = server
-        self.told = told
+        self.recorded = recorded
         self.tls = ssl.create_default_context(cadata=trusted.decode())
         self._session = aiohttp.ClientSession()
 
@@ -112,10 +112,10 @@ async def listening(
     material = issue(["127.0.0.1"], time.time())
     context = server_context(client_ca)
     load(context, material.serving)
-    told = Told()
-    server = WebhookServer(hooks, context, limits=limits or QUICK, metrics=told, **options)
+    recorded = RecordedMetrics()
+    server = WebhookServer(hooks, context, limits=limits or QUICK, metrics=recorded, **options)
     await server.start("127.0.0.1:0")
-    peer = Peer(server, material.bundle, told)
+    peer = Peer(server, material.bundle, recorded)
     try:
         yield peer
     finally:

@@ -17,23 +17,23 @@ from kubeloop.webhook.certificates import issue
 from kubeloop.webhook.registration import Endpoint, NotReached
 from kubeloop.webhook.serving_certificate import ServingCertificate, server_context
 from pkg.webhook.registration import Registrar
-from tests.kubeloop.webhook.listening import HEAD, KEY, REVIEW, Told, allow
+from tests.kubeloop.webhook.listening import HEAD, KEY, REVIEW, RecordedMetrics, allow
 
 pytestmark = pytest.mark.virtual_time
 
 ENSURE = "ensure b'ca'"
 
 
-class Calls(ServingCertificate):
+class RecordingCertificate(ServingCertificate):
     """A certificate and a registrar that write down what is asked of them."""
 
     def __init__(self) -> None:
         super().__init__(server_context())
-        self.made: list[str] = []
+        self.calls_made: list[str] = []
         self.failures: dict[str, list[Exception]] = {}
         self.material = issue(["127.0.0.1"], time.time())
         self.endpoint = Endpoint(key=KEY)
-        self.told = Told()
+        self.recorded = RecordedMetrics()
 
     async def refresh(self) -> None:
         self._note("refresh")
@@ -49,20 +49,20 @@ class Calls(ServingCertificate):
     async def ensure(self, bundle: bytes | None) -> None:
         self._note(f"ensure {bundle!r}")
 
-    def _note(self, what: str) -> None:
-        self.made.append(what)
-        if self.failures.get(what):
-            raise self.failures[what].pop(0)
+    def _note(self, call: str) -> None:
+        self.calls_made.append(call)
+        if self.failures.get(call):
+            raise self.failures[call].pop(0)
 
 
-def server(calls: Calls, synced: asyncio.Event, *, registers: bool = True) -> AdmissionServer:
+def server(calls: RecordingCertificate, synced: asyncio.Event, *, registers: bool = True) -> AdmissionServer:
     registrar = cast("Registrar", calls) if registers else None
-    return AdmissionServer({"/allow": allow}, calls, registrar, synced=synced.wait, metrics=calls.told)
+    return AdmissionServer({"/allow": allow}, calls, registrar, synced=synced.wait, metrics=calls.recorded)
 
 
 @pytest.fixture
-def calls() -> Calls:
-    return Calls()
+def calls() -> RecordingCertificate:
+    return RecordingCertificate()
 
 
 @pytest.fixture
@@ -72,34 +72,38 @@ def synced() -> asyncio.Event:
     return event
 
 
-async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows(calls: Calls) -> None:
+async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows(
+    calls: RecordingCertificate,
+) -> None:
     synced = asyncio.Event()
     served = server(calls, synced)
     assert served.unready() == ["webhook certificate", "webhook registration: the caches have not synced yet"]
     await served.start("127.0.0.1:0")
     await asyncio.sleep(0.05)
     assert served.unready() == ["webhook registration: the caches have not synced yet"]
-    assert calls.made == ["refresh", "adopt"]
+    assert calls.calls_made == ["refresh", "adopt"]
     synced.set()
     await asyncio.sleep(2.5 * POLL_SECONDS)
     assert (served.unready(), served.healthy()) == ([], [])
-    assert calls.made == ["refresh", "adopt", *["refresh", ENSURE] * 3]
+    assert calls.calls_made == ["refresh", "adopt", *["refresh", ENSURE] * 3]
     await served.stop()
-    assert calls.made[8:] == [], "the registration stays: other replicas live by it"
+    assert calls.calls_made[8:] == [], "the registration stays: other replicas live by it"
 
 
-async def test_without_a_registrar_another_program_registers_it(calls: Calls, synced: asyncio.Event) -> None:
+async def test_without_a_registrar_another_program_registers_it(
+    calls: RecordingCertificate, synced: asyncio.Event
+) -> None:
     served = server(calls, synced, registers=False)
     await served.start("127.0.0.1:0")
     await asyncio.sleep(0.05)
-    assert (calls.made, served.unready()) == (["refresh"] * 2, [])
+    assert (calls.calls_made, served.unready()) == (["refresh"] * 2, [])
     await served.stop()
 
 
 @pytest.mark.parametrize("what", ["refresh", ENSURE])
 @pytest.mark.parametrize("failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")])
 async def test_what_fails_is_tried_again_soon(
-    what: str, failure: Exception, calls: Calls, synced: asyncio.Event
+    what: str, failure: Exception, calls: RecordingCertificate, synced: asyncio.Event
 ) -> None:
     served = server(calls, synced)
     await served.start("127.0.0.1:0")
@@ -110,13 +114,13 @@ async def test_what_fails_is_tried_again_soon(
     assert served.unready() == []
     calls.failures[what] = [failure] * 20
     await asyncio.sleep(POLL_SECONDS + 9 * RETRY_SECONDS)
-    assert 10 <= len(calls.made) - calls.made.index(ENSURE) <= 40
+    assert 10 <= len(calls.calls_made) - calls.calls_made.index(ENSURE) <= 40
     assert served.unready() == [], "an API server that is away says nothing of webhooks that are registered"
     await served.stop()
 
 
-async def test_a_review_waits_for_the_caches(calls: Calls) -> None:
-    """Where the webhooks are registered already, a replica that starts is asked at once."""
+async def test_a_review_waits_for_the_caches(calls: RecordingCertificate) -> None:
+    """A replica that starts is asked at once if the webhooks are registered already."""
     synced = asyncio.Event()
     served = server(calls, synced, registers=False)
     await served.start("127.0.0.1:0")
@@ -132,7 +136,7 @@ async def test_a_review_waits_for_the_caches(calls: Calls) -> None:
 
 
 async def test_a_registration_that_fails_is_tried_again_and_shows(
-    calls: Calls, synced: asyncio.Event, caplog: pytest.LogCaptureFixture
+    calls: RecordingCertificate, synced: asyncio.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls.failures[ENSURE] = [NotReached("connection refused") for _ in range(3)]
     served = server(calls, synced)
@@ -153,7 +157,7 @@ async def test_a_registration_that_fails_is_tried_again_and_shows(
     ],
 )
 async def test_when_the_certificate_expires_is_said(
-    issued: float, unready: list[str], note: str, calls: Calls, synced: asyncio.Event
+    issued: float, unready: list[str], note: str, calls: RecordingCertificate, synced: asyncio.Event
 ) -> None:
     calls.material = issue(["127.0.0.1"], issued)
     served = server(calls, synced)
@@ -162,23 +166,23 @@ async def test_when_the_certificate_expires_is_said(
     await asyncio.sleep(0.1)
     assert [line[: len("webhook certificate: expired")] for line in served.unready()] == unready
     assert served.notes() == [note]
-    assert calls.told.expires == calls.expires
+    assert calls.recorded.expires == calls.expires
     await served.stop()
 
 
 @pytest.mark.parametrize("failure", [ConfigError("no secret"), ApiError("forbidden")])
-async def test_without_a_certificate_nothing_is_served(failure: Exception, calls: Calls) -> None:
+async def test_without_a_certificate_nothing_is_served(failure: Exception, calls: RecordingCertificate) -> None:
     calls.failures["refresh"] = [failure]
     with pytest.raises(type(failure)):
         await server(calls, asyncio.Event()).start("127.0.0.1:0")
 
 
-async def test_an_address_that_is_none_is_one_clear_line(calls: Calls) -> None:
+async def test_an_address_that_is_none_is_one_clear_line(calls: RecordingCertificate) -> None:
     with pytest.raises(BindError):
         await server(calls, asyncio.Event()).start("nowhere")
 
 
-def test_a_hook_that_is_a_plain_function_is_refused(calls: Calls, synced: asyncio.Event) -> None:
+def test_a_hook_that_is_a_plain_function_is_refused(calls: RecordingCertificate, synced: asyncio.Event) -> None:
     def plain(request: AdmissionRequest) -> Decision:
         return ALLOW
 

@@ -41,8 +41,8 @@ def trusted(pair: KeyPair, bundle: bytes) -> bool:
 def usage(*, signs: bool) -> x509.KeyUsage:
     """Signatures alone."""
     names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
-    others = dict.fromkeys((*names, "decipher_only"), False)
-    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **others)
+    other_usages = dict.fromkeys((*names, "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **other_usages)
 
 
 def test_a_new_ca_and_what_it_signs() -> None:
@@ -89,15 +89,15 @@ def test_renewed_at_two_thirds_of_its_life(days: float, due: bool) -> None:
 def test_as_long_as_a_ca_lasts_a_client_that_knows_it_trusts_what_is_served() -> None:
     """Even if no API server is told anything for years."""
     material = first = issue(HOSTS, NOW)
-    shown = set()
+    certificates = set()
     for day in range(0, 3650, 10):
         now = NOW + day * DAY
         material = step(material, HOSTS, now) or material
         check(material)
         assert trusted(material.serving, first.bundle)
         assert now < expiry(material.serving) <= expiry(first.authority)
-        shown.add(material.serving.certificate)
-    assert len(shown) == 15
+        certificates.add(material.serving.certificate)
+    assert len(certificates) == 15
 
 
 def test_a_ca_that_is_over_is_replaced_and_what_it_signed_with_it() -> None:
@@ -113,12 +113,12 @@ def test_a_ca_that_is_over_is_replaced_and_what_it_signed_with_it() -> None:
 def test_a_rotation_that_an_earlier_version_began_is_understood() -> None:
     """Two CAs in the bundle, and still a certificate of the older one."""
     older, newer = issue(HOSTS, NOW), issue(HOSTS, NOW)
-    begun = replace(older, authority=newer.authority, bundle=newer.bundle + older.bundle)
-    check(begun)
-    renewed = step(begun, HOSTS, NOW)
+    half_renewed = replace(older, authority=newer.authority, bundle=newer.bundle + older.bundle)
+    check(half_renewed)
+    renewed = step(half_renewed, HOSTS, NOW)
     assert renewed is not None
     check(renewed)
-    assert renewed.bundle == begun.bundle
+    assert renewed.bundle == half_renewed.bundle
     assert trusted(renewed.serving, newer.bundle)
     assert step(renewed, HOSTS, NOW) is None
 

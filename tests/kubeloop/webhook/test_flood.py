@@ -128,13 +128,13 @@ async def test_where_a_connection_cannot_be_accepted_the_next_one_is(monkeypatch
 async def test_over_the_limit_connections_wait_until_silent_ones_end() -> None:
     limits = Limits(connections=20, handshake=0.5, head=0.5)
     async with listening({"/allow": allow}, limits=limits) as peer:
-        await until(lambda: peer.told.open == 0)
+        await until(lambda: peer.recorded.open == 0)
         proven = await peer.connect()
         await ask(*proven)
         silent = [await peer.connect(tls=False) for _ in range(30)]
-        await until(lambda: peer.told.open == 20)
+        await until(lambda: peer.recorded.open == 20)
         await asyncio.sleep(0.2)
-        assert peer.told.open == 20
+        assert peer.recorded.open == 20
         silent += [await peer.connect() for _ in range(5)]
         await asyncio.wait_for(peer.post("/allow"), 5)
         for reader, _ in silent:
@@ -153,7 +153,7 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
         began = now()
         await reader.read()
         assert 0.2 < now() - began < 1.0
-        assert peer.told.early == {"head" if with_tls else "handshake": 1}
+        assert peer.recorded.early == {"head" if with_tls else "handshake": 1}
         writer.close()
 
 
@@ -171,15 +171,15 @@ async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files(
     soft: int, hard: int, raised: int | None, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And half of the process's files stay for everything else; -1 is without a limit."""
-    said: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: said.append(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: sizes.append(limits))
     assert _within_the_systems(1024) == connections
-    assert said == ([(raised, hard)] if raised else [])
+    assert sizes == ([(raised, hard)] if raised else [])
 
 
 async def test_other_tls_connections_of_the_process_are_not_changed() -> None:
-    """Those of the API client read in pieces of this size."""
+    """The API client's connections read in pieces of this size."""
     async with listening({"/allow": allow}) as peer:
         assert (await peer.post("/allow"))[0] == 200
         assert sslproto.SSLProtocol.max_size == 256 * 1024
@@ -193,13 +193,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: s
 
 
 async def test_work_ends_with_its_client() -> None:
-    ended = asyncio.Event()
+    end = asyncio.Event()
 
     async def for_ever(_: AdmissionRequest) -> Decision:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            end.set()
         return ALLOW
 
     async with listening({"/allow": for_ever}) as peer:
@@ -207,4 +207,4 @@ async def test_work_ends_with_its_client() -> None:
         writer.write(_review(REVIEW))
         await asyncio.sleep(0.1)
         writer.close()
-        await asyncio.wait_for(ended.wait(), 2)
+        await asyncio.wait_for(end.wait(), 2)

@@ -30,8 +30,8 @@ from kubeloop.webhook.serving_certificate import SharedCertificates, server_cont
 """
 
 
-def shown() -> dict[str, Any]:
-    """What the page's section defines."""
+def page_definitions() -> dict[str, Any]:
+    """Returns the definitions in the page's section."""
     section = PORTING.read_text().partition("## A webhook\n")[2]
     (code, *_) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, Any] = {}
@@ -45,7 +45,7 @@ async def test_it_is_registered_and_asked(cluster: Cluster) -> None:
     endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
     async with Client(load_config(str(cluster.kubeconfig))) as client:
         management = ControllerFactory(client)
-        server = shown()["server_of"](management, endpoint, "default")
+        server = page_definitions()["server_of"](management, endpoint, "default")
         await management.start()
         await server.start(f"127.0.0.1:{port}")
         config_maps = client.resource(CONFIG_MAPS).dry_run()

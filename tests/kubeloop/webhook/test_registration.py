@@ -31,13 +31,13 @@ class Server(kinds.Server):
         calls = [*self.validating.calls, *self.mutating.calls]
         return [verb for verb, _, _ in calls if verb != "get"]
 
-    def standing(self) -> list[Webhook]:
-        found: list[Webhook] = self.validating.objects[NAME]["webhooks"]
-        return found
+    def registered_webhooks(self) -> list[Webhook]:
+        webhooks: list[Webhook] = self.validating.objects[NAME]["webhooks"]
+        return webhooks
 
     def registration(self, *names: str, **annotations: str) -> Registration:
         def make(endpoint: Endpoint, bundle: bytes | None) -> list[Webhook]:
-            return [made(name, endpoint, bundle) for name in names or ("pods", "nodes")]
+            return [webhook_of(name, endpoint, bundle) for name in names or ("pods", "nodes")]
 
         return Registration(
             self.client(),
@@ -49,7 +49,7 @@ class Server(kinds.Server):
         )
 
 
-def made(name: str, endpoint: Endpoint, bundle: bytes | None) -> Webhook:
+def webhook_of(name: str, endpoint: Endpoint, bundle: bytes | None) -> Webhook:
     rules = [rule([name], ["CREATE"])]
     policy = "Fail" if name == "pods" else "Ignore"
     return webhook(f"{name}.{NAME}", endpoint.client_config(f"/{name}", bundle), rules, failurePolicy=policy)
@@ -65,10 +65,12 @@ async def test_both_are_created_and_then_left_alone(server: Server) -> None:
     for _ in range(2):
         await registration.ensure(b"ca")
         assert server.writes == ["create"] * 2
-    assert server.standing() == [made(name, registration.endpoint, b"ca") for name in ("pods", "nodes")]
-    assert server.mutating.objects[NAME]["webhooks"] == server.standing()
+    assert server.registered_webhooks() == [
+        webhook_of(name, registration.endpoint, b"ca") for name in ("pods", "nodes")
+    ]
+    assert server.mutating.objects[NAME]["webhooks"] == server.registered_webhooks()
     url = f"{URL.url}/pods/{registration.endpoint.key}"
-    assert server.standing()[0]["clientConfig"] == {"caBundle": "Y2E=", "url": url}
+    assert server.registered_webhooks()[0]["clientConfig"] == {"caBundle": "Y2E=", "url": url}
 
 
 @pytest.mark.parametrize(
@@ -85,10 +87,10 @@ async def test_both_are_created_and_then_left_alone(server: Server) -> None:
 async def test_drift_is_repaired(changes: dict[str, Any], server: Server) -> None:
     registration = server.registration(a="b")
     await registration.ensure(b"ca")
-    before = server.standing()
+    before = server.registered_webhooks()
     server.validating.edited(NAME, changes)
     await registration.ensure(b"ca")
-    assert server.standing() == before
+    assert server.registered_webhooks() == before
     metadata = server.validating.objects[NAME]["metadata"]
     assert (metadata["labels"], metadata["annotations"]) == (LABELS, {"a": "b"})
 
@@ -96,14 +98,17 @@ async def test_drift_is_repaired(changes: dict[str, Any], server: Server) -> Non
 async def test_what_an_injector_puts_in_stays(server: Server) -> None:
     registration = server.registration("pods")
     await registration.ensure(None)
-    injected = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": "aW5q"}} for each in server.standing()]
+    injected = [
+        {**entry, "clientConfig": {**entry["clientConfig"], "caBundle": "aW5q"}}
+        for entry in server.registered_webhooks()
+    ]
     server.validating.edited(NAME, {"webhooks": injected})
     before = len(server.writes)
     await registration.ensure(None)
     assert len(server.writes) == before
     # Also when something else has to change.
     await server.registration().ensure(None)
-    assert [each["clientConfig"].get("caBundle") for each in server.standing()] == ["aW5q", None]
+    assert [entry["clientConfig"].get("caBundle") for entry in server.registered_webhooks()] == ["aW5q", None]
 
 
 async def test_a_foreign_writer_in_between_is_read_again(server: Server) -> None:
@@ -111,14 +116,14 @@ async def test_a_foreign_writer_in_between_is_read_again(server: Server) -> None
     await registration.ensure(b"old")
     server.validating.before.append(lambda: server.validating.edited(NAME, {"metadata": {"labels": {"a": "b"}}}))
     await registration.ensure(b"new")
-    assert {each["clientConfig"]["caBundle"] for each in server.standing()} == {"bmV3"}
+    assert {entry["clientConfig"]["caBundle"] for entry in server.registered_webhooks()} == {"bmV3"}
 
 
 async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
     replicas = [server.registration() for _ in range(5)]
-    await asyncio.gather(*(each.ensure(b"ca") for each in replicas))
-    (key,) = {each.endpoint.key for each in replicas}
-    assert all(each["clientConfig"]["url"].endswith(key) for each in server.standing())
+    await asyncio.gather(*(replica.ensure(b"ca") for replica in replicas))
+    (key,) = {replica.endpoint.key for replica in replicas}
+    assert all(entry["clientConfig"]["url"].endswith(key) for entry in server.registered_webhooks())
     restarted = server.registration()
     await restarted.adopt()
     assert restarted.endpoint.key == key
@@ -154,24 +159,24 @@ def test_the_key_is_at_the_end_of_the_path(endpoint: Endpoint) -> None:
 
 
 async def test_a_write_says_whether_there_was_anything_to_write(server: Server) -> None:
-    registration, wanted = server.registration(), [made("pods", URL, b"ca")]
+    registration, wanted = server.registration(), [webhook_of("pods", URL, b"ca")]
     steps: list[tuple[list[Webhook], bool]] = [([], False), (wanted, True), (wanted, False), ([], True)]
     for webhooks, writes in steps:
-        found = await registered(registration.client, VALIDATING_WEBHOOK_CONFIGURATIONS, NAME)
-        said = await registration.put(VALIDATING_WEBHOOK_CONFIGURATIONS, NAME, found, webhooks, {})
-        assert said is writes
+        configuration = await registered(registration.client, VALIDATING_WEBHOOK_CONFIGURATIONS, NAME)
+        was_written = await registration.put(VALIDATING_WEBHOOK_CONFIGURATIONS, NAME, configuration, webhooks, {})
+        assert was_written is writes
 
 
 async def test_of_those_that_stand_some_are_kept(server: Server) -> None:
     registration = server.registration()
 
     async def keep(policy: str) -> bool:
-        return await registration.write(b"ca", only=lambda each: each["failurePolicy"] == policy)
+        return await registration.write(b"ca", only=lambda entry: entry["failurePolicy"] == policy)
 
     assert not await keep("Fail")
     assert server.writes == []
     await registration.ensure(b"ca")
     assert await keep("Fail")
-    assert [each["name"] for each in server.standing()] == [f"pods.{NAME}"]
+    assert [entry["name"] for entry in server.registered_webhooks()] == [f"pods.{NAME}"]
     assert await keep("None")
     assert (server.validating.objects, server.mutating.objects) == ({}, {})

@@ -96,9 +96,9 @@ async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> Non
 
 
 async def test_a_hooks_own_exception_is_logged_with_the_object(caplog: pytest.LogCaptureFixture) -> None:
-    about = b'"operation":"UPDATE","namespace":"ns","name":"a\\nb","resource":{"resource":"pods"}'
+    operation = b'"operation":"UPDATE","namespace":"ns","name":"a\\nb","resource":{"resource":"pods"}'
     async with listening(HOOKS) as peer:
-        status, text = await peer.post("/fail", REVIEW.replace(b'"operation":"UPDATE"', about))
+        status, text = await peer.post("/fail", REVIEW.replace(b'"operation":"UPDATE"', operation))
     assert (status, text) == (500, b"no decision: KeyError\n")
     assert "/fail: no decision on UPDATE pods ns/a b: KeyError: 'a bug'" in caplog.messages
 
@@ -124,11 +124,11 @@ async def test_a_review_is_denied_where_it_cannot_be_read(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, "kubeloop.webhook.server")
     filler = REVIEW[:-1] + b" " * LARGEST + b"}"
     async with listening(HOOKS, limits=Limits()) as peer:
-        for path, review, why in (("/allow", filler, "too large"), ("/unreadable", REVIEW, "no pod")):
+        for path, review, problem in (("/allow", filler, "too large"), ("/unreadable", REVIEW, "no pod")):
             status, body = await peer.post(path, review)
             answer = msgspec.json.decode(body)["response"]
             assert (status, answer["uid"], answer["allowed"]) == (200, "u-1", False)
-            assert why in answer["status"]["message"]
+            assert problem in answer["status"]["message"]
         assert (await peer.post("/allow", filler * 8))[0] == 413
         assert (await peer.post("/allow", b" " * len(filler)))[0] == 413
         assert (await peer.post("/allow"))[0] == 200
@@ -174,8 +174,10 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     async with listening(HOOKS) as peer:
         for path in ("/allow", "/patch", "/deny", "/x", "/y"):
             await peer.post(path)
-    made = [(name, each.allowed, bool(each.patch), each.reason) for name, each in peer.told.decisions]
-    assert made == [("/allow", True, False, ""), ("/patch", True, True, ""), ("denials", False, False, "invalid")]
+    decisions = [
+        (name, decision.allowed, bool(decision.patch), decision.reason) for name, decision in peer.recorded.decisions
+    ]
+    assert decisions == [("/allow", True, False, ""), ("/patch", True, True, ""), ("denials", False, False, "invalid")]
     assert (
         REGISTRY.get_sample_value("controller_runtime_webhook_requests_total", {"webhook": "/patch", "code": "500"})
         == 0
@@ -184,17 +186,17 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
     assert REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
     count, seconds = (
-        REGISTRY.get_sample_value(f"controller_runtime_webhook_latency_seconds_{each}", {"webhook": "/patch"}) or 0.0
-        for each in ("count", "sum")
+        REGISTRY.get_sample_value(f"controller_runtime_webhook_latency_seconds_{suffix}", {"webhook": "/patch"}) or 0.0
+        for suffix in ("count", "sum")
     )
     assert 0 < seconds < 60 * count
 
 
 async def test_an_address_in_use_is_one_clear_line() -> None:
     async with listening(HOOKS) as peer:
-        other = WebhookServer(HOOKS, server_context())
+        other_server = WebhookServer(HOOKS, server_context())
         with pytest.raises(BindError, match=r"cannot listen on 127\.0\.0\.1:"):
-            await other.start(f"127.0.0.1:{peer.server.address[1]}")
+            await other_server.start(f"127.0.0.1:{peer.server.address[1]}")
 
 
 SENDERS: dict[str, tuple[str, tuple[str, ...] | None, int]] = {
@@ -213,7 +215,7 @@ SENDERS: dict[str, tuple[str, tuple[str, ...] | None, int]] = {
 
 
 class TestClients:
-    """Where there is a key or a CA for clients, only the API server is answered."""
+    """With a key or a CA for clients, only the API server is answered."""
 
     @sentences(SENDERS)
     async def test_who_is_refused(self, tmp_path: Path, case: tuple[str, tuple[str, ...] | None, int]) -> None:

@@ -55,8 +55,8 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> N
         await connect(port, one)
     writer.write(b"still here\n")
     assert await reader.readline() == b"still here\n"
-    for each in (writer, second):
-        each.close()
+    for replica in (writer, second):
+        replica.close()
     server.close()
 
 
@@ -100,36 +100,36 @@ def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
 async def test_the_ca_that_is_registered(tmp_path: Path, there: str, chosen: str | None, registered: bool) -> None:
     material = made()
     write(tmp_path, material, there)
-    found = files(tmp_path, tmp_path / chosen if chosen else None)
-    assert not found.expires
-    await found.refresh()
-    assert found.expires
-    assert found.bundle == (material.bundle if registered else None)
+    certificate_files = files(tmp_path, tmp_path / chosen if chosen else None)
+    assert not certificate_files.expires
+    await certificate_files.refresh()
+    assert certificate_files.expires
+    assert certificate_files.bundle == (material.bundle if registered else None)
 
 
 async def test_a_change_is_loaded(tmp_path: Path) -> None:
     write(tmp_path, made())
-    found = files(tmp_path)
-    await found.refresh()
+    certificate_files = files(tmp_path)
+    await certificate_files.refresh()
     renewed = made()
     write(tmp_path, renewed)
-    await found.refresh()
-    assert found.bundle == renewed.bundle
-    assert found.loaded == renewed.serving
+    await certificate_files.refresh()
+    assert certificate_files.bundle == renewed.bundle
+    assert certificate_files.loaded == renewed.serving
 
 
 @pytest.mark.parametrize("half", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB"])
 async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half: bytes) -> None:
     material = made()
     write(tmp_path, material)
-    found = files(tmp_path)
-    await found.refresh()
+    certificate_files = files(tmp_path)
+    await certificate_files.refresh()
     (tmp_path / "tls.crt").write_bytes(half)
-    await found.refresh()
-    assert found.loaded == material.serving
+    await certificate_files.refresh()
+    assert certificate_files.loaded == material.serving
     (tmp_path / "tls.crt").unlink()
-    await found.refresh()
-    assert found.expires
+    await certificate_files.refresh()
+    assert certificate_files.expires
 
 
 @pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])
@@ -155,7 +155,7 @@ AT = f"default/{NAME}"
 
 
 class Secrets(Kind[Secret]):
-    """Of which a test reads and spoils one."""
+    """The Secrets, of which a test reads and spoils one."""
 
     def __init__(self) -> None:
         super().__init__(SECRETS)
@@ -192,8 +192,8 @@ def replica(secrets: Secrets, clock: Clock) -> Replicas:
 
 async def refreshed(*replicas: SharedCertificates) -> tuple[bytes, bytes]:
     """All at once: the bundle and the certificate, which all of them have then."""
-    await asyncio.gather(*(each.refresh() for each in replicas))
-    (agreed,) = {(each.bundle, each.loaded and each.loaded.certificate) for each in replicas}
+    await asyncio.gather(*(replica.refresh() for replica in replicas))
+    (agreed,) = {(replica.bundle, replica.loaded and replica.loaded.certificate) for replica in replicas}
     assert all(agreed)
     return agreed  # type: ignore[return-value]
 
@@ -226,8 +226,8 @@ async def test_of_replicas_that_renew_together_one_wins_also_beside_a_foreign_wr
     secrets.before.append(lambda: secrets.edited(AT, {"metadata": {"labels": {"a": "b"}}}))
     assert await refreshed(*replicas) == (bundle, secrets.data()[CERTIFICATE])
     assert secrets.data()[CERTIFICATE] != certificate
-    told = [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")]
-    assert told == ["certificates renewed"]
+    messages = [line.partition(": ")[2] for line in caplog.messages if line.startswith("secret ")]
+    assert messages == ["certificates renewed"]
 
 
 async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica: Replicas) -> None:
@@ -264,7 +264,7 @@ async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal
 async def test_a_secret_that_is_garbage_is_replaced(
     spoiled: dict[str, str | None], known: bool, secrets: Secrets, replica: Replicas
 ) -> None:
-    """As it was, if that is known: the other replicas, and the locks that stand, have its CA."""
+    """The Secret becomes what it was, if that is known: the other replicas, and the locks that stand, have its CA."""
     one = replica()
     await refreshed(one)
     before = secrets.data()

@@ -2,8 +2,7 @@
 have a process.
 
 Counted is the CPU time that the listener takes from when a review is sent until it is answered, for itself and for
-whatever it does first: that is the same however many others share the machine.
-"""
+whatever it does first: that is the same however many others share the machine."""
 
 from __future__ import annotations
 
@@ -92,11 +91,11 @@ async def _says(what: str, *more: object, nice: int = 0) -> AsyncIterator[asynci
 
 
 async def _attempts(attack: asyncio.StreamReader, least: int) -> int:
-    """How many it has made, once there are so many."""
-    made = 0
-    while made < least:
-        made = int(await attack.readline())
-    return made
+    """Returns the number of attempts, once there are so many."""
+    attempts = 0
+    while attempts < least:
+        attempts = int(await attack.readline())
+    return attempts
 
 
 @pytest.mark.cluster  # it takes the whole machine
