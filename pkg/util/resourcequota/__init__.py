@@ -1,5 +1,4 @@
-"""What ResourceQuota counts, and what its limits should be.
+"""ResourceQuotas: their usage, and their limits while VMs migrate.
 
-Promises: pure decisions: objects in, usage, entries or a patch out.
-Forbids: I/O and reading anything but the arguments.
-"""
+Promises: pure decisions: objects in, usage, entries or a patch out. Forbids: I/O and reading anything but the
+arguments."""

@@ -56,11 +56,10 @@ _FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
 
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
-    """The annotation's limits as text, by the ResourceQuota's resource names; empty ones are left out.
+    """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones.
 
-    Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit.
-    Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape.
-    """
+    Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit. Raises
+    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape."""
     try:
         document = json.loads(annotation)
     except (ValueError, RecursionError) as exc:
@@ -83,12 +82,11 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4096)
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
-    """The base of Rancher's default quota: the annotation's limits as quantities, by the ResourceQuota's resource
-    names; none without an annotation.
+    """Returns the base of Rancher's default quota: the annotation's limits as quantities, by the ResourceQuota's
+    resource names; none without an annotation.
 
     Raises InvalidNamespaceAnnotation, or InvalidBaseQuantity naming the limit that does not parse or is negative. Only
-    those that headroom adds to are looked at; a strange `secrets` limit is Rancher's affair.
-    """
+    the resources that headroom adds to are checked; a strange `secrets` limit is Rancher's affair."""
     base: dict[str, Quantity] = {}
     for name, text in parse_limits(annotation).items() if annotation else ():
         try:
@@ -102,11 +100,11 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
     return MappingProxyType(base)
 
 
-def _object(value: object, what: str) -> Mapping[str, object]:
+def _object(value: object, field: str) -> Mapping[str, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {what} must be an object")
+        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {field} must be an object")
     return value
 
 
@@ -114,14 +112,14 @@ def _object(value: object, what: str) -> Mapping[str, object]:
 
 _ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
 """Two names of one thing: quota counts requests under both."""
-ALIAS: Mapping[str, str] = dict(_ALIASES) | {second: first for first, second in _ALIASES}
+ALIAS: Mapping[str, str] = dict(_ALIASES) | {alias: name for name, alias in _ALIASES}
 _PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
 _OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
 
 
 def is_scaled(name: str) -> bool:
-    """Whether a quota's resource is something that a migration uses up: its target's pods, and its claim. Also that of
-    ResourceClaims: nothing is added to it, and what version 0.1.0 added is taken back."""
+    """Reports whether a migration uses a quota's resource: its target's pods or PVCs count in it. ResourceClaims' are
+    among them: nothing is added to them, and what version 0.1.0 added is taken back."""
     if name in _PLAIN or name in _OF_CLAIMS or name.startswith("hugepages-"):
         return True
     return name.startswith(("requests.", "limits.")) or counts_of_claims(name) or counts_of_devices(name)
@@ -129,35 +127,35 @@ def is_scaled(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def counts_of_claims(name: str) -> bool:
-    """Whether it is something that PersistentVolumeClaims use up."""
+    """Reports whether PersistentVolumeClaims use a resource."""
     return name in _OF_CLAIMS or STORAGE_CLASS_SUFFIX in name
 
 
 def counts_of_devices(name: str) -> bool:
-    """Whether it is something that ResourceClaims alone use up."""
+    """Reports whether ResourceClaims alone use a resource."""
     return name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX)
 
 
 def counts_of_pods(name: str) -> bool:
-    """Whether it is something that pods use up."""
+    """Reports whether pods use a resource."""
     return is_scaled(name) and not (counts_of_claims(name) or counts_of_devices(name))
 
 
 def is_added(name: str) -> bool:
-    """Whether a resource is one that some quota could count of pods or claims, by Kubernetes' own names; extended ones
-    have a domain."""
+    """Reports whether some quota could count a resource for pods or PVCs, by Kubernetes' own names; extended ones have
+    a domain."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
-    known = plain in _PLAIN or name in _OF_CLAIMS or plain.startswith("hugepages-") or "/" in plain
-    return is_scaled(name) and known and not counts_of_devices(name)
+    is_counted = plain in _PLAIN or name in _OF_CLAIMS or plain.startswith("hugepages-") or "/" in plain
+    return is_scaled(name) and is_counted and not counts_of_devices(name)
 
 
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
-    """The base of a quota without Rancher: its record, or what people have written to it since.
+    """Returns the base of a quota without Rancher: its record, or what people have written to it since.
 
-    While it is raised, `applied` says what we made of each limit: one that says something else was edited, and is the
-    base as written. Without that note the record holds as long as entries stand. Where the record was removed, the base
-    is what was applied without what was added. Raises InvalidBaseQuantity when the record is garbage.
-    """
+    While the quota is raised, `applied` is what headroom made of each limit: a limit that differs from it was edited,
+    and is the base as written. Without `applied` the record holds as long as the quota has entries. Where the record
+    was removed, the base is what was applied less the headroom. Raises InvalidBaseQuantity when the record is
+    garbage."""
     annotations, hard = quota.annotations, _hard(quota)
     text = annotations.get(constants.ANNOTATION_BASE)
     applied, edited = applied_to(quota), edits_of(quota)
@@ -165,30 +163,31 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     if not (applied or (text is not None and raised)):
         return hard
     if text is None:
-        added = read(annotations).total
-        return subtract(hard, {name: added.get(name, ZERO) for name in applied.keys() - edited.keys()})
+        headroom = read(annotations).total
+        return subtract(hard, {name: headroom.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
         record = parse_resources(constants.ANNOTATION_BASE, text)
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
     # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
-    kept = {name: limit for name, limit in record.items() if is_scaled(name) and name not in edited}
-    lost = {name: kept[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in kept}
-    return {name: kept.get(name, hard[name]) for name in hard} | lost
+    recorded = {name: limit for name, limit in record.items() if is_scaled(name) and name not in edited}
+    restored = {name: recorded[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in recorded}
+    return {name: recorded.get(name, hard[name]) for name in hard} | restored
 
 
 def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
-    """The limits that people changed while the quota was raised, with what we had made of them; None: not scaled."""
+    """Returns the limits that people changed while the quota was raised, with what headroom had made of them; None for
+    one that is not scaled."""
     applied = applied_to(quota)
     if not applied:
         return {}
     changed = {name: limit for name, limit in applied.items() if difference(quota.hard, {name: limit})}
-    added = {name: None for name in quota.hard if is_scaled(name) and name not in applied}
-    return {**changed, **added}
+    new_limits = {name: None for name in quota.hard if is_scaled(name) and name not in applied}
+    return {**changed, **new_limits}
 
 
 def applied_to(quota: ResourceQuota) -> ResourceList:
-    """What we raised spec.hard to; empty: nothing tells."""
+    """Returns the limits to which headroom raised spec.hard; empty without a readable record of them."""
     text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
     try:
         return dict(parse_resources(constants.ANNOTATION_APPLIED, text)) if text else {}
@@ -205,9 +204,9 @@ def _hard(quota: ResourceQuota) -> ResourceList:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The limits that entries are added to, none of them zero; empty: there are none, None: what says so is garbage.
-    `record` is what the quota shall have recorded: one without Rancher always, one that Rancher validates while it is
-    raised."""
+    """The limits that entries are added to, none of them zero: empty if there are none, None if their source is
+    garbage. `record` is the base that the quota shall carry: always without Rancher, while it is raised where Rancher
+    validates."""
 
     limits: ResourceList | None
     record: Mapping[str, Quantity] | None = None
@@ -217,12 +216,11 @@ class Base:
 def base_of(
     quota: ResourceQuota, annotation: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
 ) -> Base:
-    """The base of a quota; `annotation` is its namespace's, "" where there is none, `granted` Rancher's grant
+    """Returns the base of a quota; `annotation` is its namespace's, "" without one, `granted` Rancher's grant
     (`rancher.granted_to`): where Rancher validates, the annotation lowers the base and raises it no further than that.
 
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
-    are missing. Else also whatever spec.hard counts of pods and their claims and the base names.
-    """
+    are missing. Else also whatever spec.hard counts of pods and their claims and the base names."""
     record: Mapping[str, Quantity] | None = None
     default = is_default(quota)
     beside_harvester = policy.mode is Mode.ASSIST and default
@@ -243,8 +241,8 @@ def base_of(
         names += [name for name in quota.hard if is_scaled(name) and name not in names]
     if policy.render:
         names += [name for name in requested if name not in names]
-    found = {name: requested.get(name, requested.get(ALIAS.get(name, ""))) for name in names}
-    limits = {name: limit for name, limit in found.items() if limit is not None}
+    requests = {name: requested.get(name, requested.get(ALIAS.get(name, ""))) for name in names}
+    limits = {name: limit for name, limit in requests.items() if limit is not None}
     limits = within_grant(limits, granted) if default else limits
     limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
     return Base(limits, record, () if default else _edited(quota))
@@ -259,9 +257,9 @@ def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -
 
 def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:
     changed = [
-        f"{name} from {format_amount(before, name)} to {format_written(str(quota.hard.get(name, 'unset')), name)}"
-        for name, before in sorted(edits_of(quota).items())
-        if before is not None and constants.ANNOTATION_BASE in quota.annotations
+        f"{name} from {format_amount(applied, name)} to {format_written(str(quota.hard.get(name, 'unset')), name)}"
+        for name, applied in sorted(edits_of(quota).items())
+        if applied is not None and constants.ANNOTATION_BASE in quota.annotations
     ]
     if not changed:
         return ()
@@ -275,21 +273,22 @@ HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""
 
 
-def hard(base: Mapping[str, Quantity], added: Mapping[str, Quantity]) -> ResourceList:
-    """spec.hard as it shall be: each limit of the base, and all entries with the compensation on top.
+def hard(base: Mapping[str, Quantity], headroom: Mapping[str, Quantity]) -> ResourceList:
+    """Returns the spec.hard that a quota shall have: each limit of the base with all entries and the compensation on
+    top.
 
-    A resource that the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta).
-    """
-    return {name: limit + added.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
+    A resource that the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta)."""
+    return {name: limit + headroom.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
 
 
-def difference(hard: Mapping[str, RawQuantity], wanted: Mapping[str, Quantity]) -> dict[str, str]:
-    """The part of `wanted` that spec.hard does not already say by value, in canonical spelling."""
-    return {name: str(value) for name, value in wanted.items() if name not in hard or quantity_of(hard, name) != value}
+def difference(hard: Mapping[str, RawQuantity], limits: Mapping[str, Quantity]) -> dict[str, str]:
+    """Returns the part of `limits` that spec.hard does not already have by value, in canonical spelling."""
+    return {name: str(value) for name, value in limits.items() if name not in hard or quantity_of(hard, name) != value}
 
 
 def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:
-    """A resource's quantity; absent or unreadable counts as zero (the API server lets no unreadable one in)."""
+    """Returns a resource's quantity; zero for one that is absent or unreadable (the API server admits no unreadable
+    one)."""
     try:
         return Quantity.parse(resources[name]) if name in resources else ZERO
     except QuantityError:
@@ -297,5 +296,5 @@ def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:
 
 
 def limits_are_empty(hard: RawResourceList) -> bool:
-    """Whether both the cpu and the memory limit are zero or absent (upstream IsEmptyResourceQuota)."""
+    """Reports whether both the cpu and the memory limit are zero or absent (upstream IsEmptyResourceQuota)."""
     return quantity_of(hard, LIMITS_CPU).is_zero() and quantity_of(hard, LIMITS_MEMORY).is_zero()

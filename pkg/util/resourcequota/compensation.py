@@ -40,10 +40,12 @@ _MARGIN = Quantity.parse("128Mi")
 def promised(
     facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[Problem]
 ) -> ResourceList:
-    """The most that is added while target pods are refused: what the namespace's VMs have outgrown the base by, and
-    what Harvester's estimate leaves out of the refused ones': what each is allowed, and what its entry says.
-    A VM that is not understood is added to `problems`."""
-    left_out = [{name: allowed.get(name, ZERO) - said for name, said in entry.items()} for allowed, entry in refused]
+    """Returns the most that is added while target pods are refused: the growth of the namespace's VMs beyond the base,
+    and what Harvester's estimate leaves out for the refused ones, each given by the target's limit and by its entry. A
+    VM that is not understood is added to `problems`."""
+    left_out = [
+        {name: allowed.get(name, ZERO) - amount for name, amount in entry.items()} for allowed, entry in refused
+    ]
     most = total([overhead_growth(facts, rendering_of(facts, base), problems), *map(positive, left_out)])
     return {name: amount for name, amount in most.items() if name in (base.limits or {})}
 
@@ -53,82 +55,82 @@ def lack(
     vms: Iterable[VmUsage],
     without: Mapping[str, Quantity],
     growth: Mapping[str, Quantity],
-    stands: Mapping[str, Quantity],
+    present: Mapping[str, Quantity],
 ) -> ResourceList:
-    """What of the growth the pods to come lack where spec.hard is `without` a compensation, all of them together: the
-    one that comes first takes the headroom of another. What `stands` is not lowered while a pod is refused."""
+    """Returns the part of the growth that all pending target pods together lack where spec.hard is `without` a
+    compensation: the first of them takes the headroom of another. The `present` compensation is not lowered while a pod
+    is refused."""
     to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
     lacking: ResourceList = {}
     for name, most in growth.items():
-        short = shortage(quantity_of(quota.used, name), to_come.get(name, ZERO), without[name])
-        lacking[name] = max(min(most, short), stands.get(name, ZERO))
+        missing = shortage(quantity_of(quota.used, name), to_come.get(name, ZERO), without[name])
+        lacking[name] = max(min(most, missing), present.get(name, ZERO))
     return positive(lacking)
 
 
 def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
-    """Whether the changes raise the compensation that stands."""
+    """Reports whether the changes raise the present compensation."""
     if constants.ANNOTATION_MIGRATING_COMPENSATION not in changes:
         return False
-    after = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
-    stands, wanted = read(annotations).compensation, read(after).compensation
-    return any(amount > stands.get(name, ZERO) for name, amount in wanted.items())
+    changed = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
+    present, desired = read(annotations).compensation, read(changed).compensation
+    return any(amount > present.get(name, ZERO) for name, amount in desired.items())
 
 
 def overhead_growth(facts: Facts, rendering: Rendering, problems: list[Problem]) -> ResourceList:
-    """By how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised: the
-    one reason for which pods that were all let in can be more than the base and the entries."""
+    """Returns how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised:
+    the one reason for which pods that were all admitted can exceed the base and the entries."""
     if rendering.factor <= factor_of(rendering.usual_ratio):
         return {}
-    pods, grown = controlled_pods(facts), list[ResourceList]()
+    pods, growths = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():
         if is_running(vmi) and vmi.uid in pods.sides:
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
             try:
-                grown.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))
+                growths.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))
             except Exception as exc:
                 problems.append(not_understood(name, exc))
-    return total(grown)
+    return total(growths)
 
 
 def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
-    before, now = (
+    usual, current = (
         pod_usage(rendered_pod(vmi, replace(rendering, ratio=ratio)), releases=rendering.kubernetes)
         for ratio in (rendering.usual_ratio, rendering.ratio)
     )
-    return positive({name: now[name] - before[name] for name in now if name in before})
+    return positive({name: current[name] - usual[name] for name in current if name in usual})
 
 
 def compensate_as_harvester(
     quota: ResourceQuota, base: Mapping[str, Quantity], vms: Sequence[VmUsage], annotations: dict[str, str]
 ) -> None:
-    """Write the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
+    """Writes the compensation beside Harvester for the largest of the refused target pods, where it has to change."""
     waiting = [vm for vm in vms if vm.stage is Stage.REFUSED and not vm.target]
     refused = [vm for vm in waiting if not annotations.keys().isdisjoint(vm.keys)]
     need = max(((vm.need or {}).get(LIMITS_MEMORY, ZERO) for vm in refused), default=ZERO)
-    limit, used = (quantity_of(each, LIMITS_MEMORY) for each in (quota.hard, quota.used))
+    limit, used = (quantity_of(resources, LIMITS_MEMORY) for resources in (quota.hard, quota.used))
     if need.is_zero() or limit.is_zero() or LIMITS_MEMORY not in base:
         return
     entries = read(annotations)
-    stands = entries.compensation.get(LIMITS_MEMORY, ZERO)
+    present = entries.compensation.get(LIMITS_MEMORY, ZERO)
     without = hard(base, total(entries.said.values()))[LIMITS_MEMORY]
-    if entries.invalid:  # as upstream, what is missing of the limit that there is
-        stands, without = ZERO, limit
-    wanted = compensation_for(used, without, stands, need)
-    if wanted != stands:
-        put(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: wanted})
+    if entries.invalid:  # as upstream, what is missing below the present limit
+        present, without = ZERO, limit
+    desired = compensation_for(used, without, present, need)
+    if desired != present:
+        put(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, {LIMITS_MEMORY: desired})
 
 
-def compensation_for(used: Quantity, without: Quantity, stands: Quantity, need: Quantity) -> Quantity:
-    """The compensation under which a pod of `need` bytes fits; the one that stands when it is enough. `without` is the
-    limit without one.
+def compensation_for(used: Quantity, without: Quantity, present: Quantity, need: Quantity) -> Quantity:
+    """Returns the compensation under which a pod of `need` bytes fits: the present one when it is enough. `without` is
+    the limit without one.
 
-    Upstream measures what is missing against a limit that already holds the old compensation and then
-    replaces it, which can swing between two values for ever. Its value is kept where it settles (the old one
-    is at most 128Mi); elsewhere the whole shortage is compensated, which settles at once.
-    """
-    missing = shortage(used, need, without + stands)
+    Upstream measures what is missing against a limit that already holds the old compensation and then replaces it,
+    which can swing between two values for ever. Its value is kept where it settles (the old one is at most 128Mi);
+    elsewhere the whole shortage is compensated, which settles at once."""
+    missing = shortage(used, need, without + present)
     if missing.is_zero():
-        return stands
+        return present
     replaced = missing + _MARGIN
     if shortage(used, need, without + replaced).is_zero():
         return replaced

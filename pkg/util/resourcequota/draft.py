@@ -135,16 +135,16 @@ class QuotaDraft:
         compensation."""
         sizes = {key: len(key.encode()) + len(text.encode()) for key, text in self.annotations.items()}
         size = sum(sizes.values())
-        for vm, key, wanted, present in wanted_entries:
-            value: ResourceList | None = wanted
+        for vm, key, desired, present in wanted_entries:
+            value: ResourceList | None = desired
             size -= sizes.get(key, 0)
-            if present is None or any(amount > present.get(name, ZERO) for name, amount in wanted.items()):
-                size_then = size + len(key + marshal(wanted)) if present is None else 0
-                most = total([entered, wanted, compensation])
+            if present is None or any(amount > present.get(name, ZERO) for name, amount in desired.items()):
+                size_then = size + len(key + marshal(desired)) if present is None else 0
+                most = total([entered, desired, compensation])
                 if refusal := self.refusal(f"migration of VM {vm.name}", most, size_then):
                     if vm.stage > Stage.ANNOUNCED and not vm.target:  # else nothing waits for it any more
                         self.problems.append(refusal)
-                    value = minimum(wanted, present) if present is not None else None
+                    value = minimum(desired, present) if present is not None else None
             if value is None:
                 self._remove(key)
                 continue
@@ -219,8 +219,8 @@ def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity]
 
 
 def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Problem]:
-    """The names in `max-extra` that cap nothing: on a quota those that its spec.hard does not have, on a namespace,
-    whose quotas may limit different things, those that are no resource that headroom adds."""
+    """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard does not
+    have, on a namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
     absent = [(name, "spec.hard does not have it") for name in _capped(on_quota) if name not in hard]
     never = [(name, "quotas do not count it of pods or claims") for name in _capped(on_namespace) if not is_added(name)]
     return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in absent + never]

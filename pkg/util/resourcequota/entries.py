@@ -1,12 +1,11 @@
-"""What the annotations of a ResourceQuota say about migrations: an entry for each VM, and the compensation.
+"""The annotations of a ResourceQuota that are about migrations: an entry for each VM, and the compensation.
 
 Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's key,
 whichever controller wrote it; nothing here touches spec.hard.
 
-The name part of an annotation key (after the "/") holds 63 characters at most, so a long VM name is cut and
-its hash appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's
-name. Every form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing.
-"""
+The name part of an annotation key (after the "/") holds 63 characters at most, so a long VM name is cut and its hash
+appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's name. Every
+form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing."""
 
 from __future__ import annotations
 
@@ -36,24 +35,24 @@ _VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One migrating VM on a ResourceQuota: the annotation's key, and its value as text."""
+    """An annotation of a ResourceQuota for one migrating VM: the key, and the value as text."""
 
     key: str
     text: str
 
     @property
     def vm(self) -> str:
-        """What the key says: a VM's name, perhaps cut and hashed, or a VMI's uid."""
+        """Returns the VM's name, perhaps cut and hashed, or the VMI's uid, from the key."""
         return self.key.removeprefix(ENTRY_PREFIXES[is_by_uid(self.key)])
 
     @property
     def resources(self) -> ResourceList:
-        """The entry's ResourceList. Raises InvalidEntry naming the annotation."""
+        """Returns the entry's ResourceList. Raises InvalidEntry naming the annotation."""
         return parse_resources(self.key, self.text)
 
 
 class Entries(NamedTuple):
-    """What a quota's annotations add, as far as they can be read."""
+    """The headroom in a quota's annotations, as far as they can be read."""
 
     said: dict[str, ResourceList]
     """The entries by key, in order."""
@@ -63,7 +62,7 @@ class Entries(NamedTuple):
 
     @property
     def total(self) -> ResourceList:
-        """The entries and the compensation together."""
+        """Returns the entries and the compensation together."""
         return total([*self.said.values(), self.compensation])
 
 
@@ -72,17 +71,17 @@ class Entries(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
-    """The full annotation key of a VM by name; hashed when the name leaves no room for itself."""
+    """Returns the full annotation key of a VM by name; hashed when the name leaves no room for itself."""
     return constants.ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)
 
 
 def migrating_uid_key(vmi_uid: str) -> str:
-    """The full annotation key by VMI uid, as Harvester ≥ 1.4.2 writes it."""
+    """Returns the full annotation key by VMI uid, as Harvester ≥ 1.4.2 writes it."""
     return constants.ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid
 
 
 def migrating_keys(vm_name: str, vmi_uid: str) -> list[str]:
-    """All forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
+    """Returns all forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
     keys = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
     return sorted(keys | {constants.ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid} if vmi_uid else keys)
 
@@ -97,23 +96,23 @@ def _fitting(name: str) -> str:
 
 
 def is_by_uid(key: str) -> bool:
-    """Whether an entry's key has the VMI's uid. Whether another one is a VM's is asked with `migrating_key(name) ==
-    key`, which is right for its name and for its hash."""
+    """Reports whether an entry's key has the VMI's uid. `migrating_key(name) == key` tells whether another one is a
+    VM's, by its name or by its hash."""
     return key.startswith(constants.ANNOTATION_MIGRATING_UID_PREFIX)
 
 
 def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
-    """Whether there is any migrating entry, readable or not (upstream HasMigratingVM)."""
+    """Reports whether there is any migrating entry, readable or not (upstream HasMigratingVM)."""
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
 def entry_keys(annotations: Iterable[str]) -> list[str]:
-    """The keys of all migrating entries, in order."""
+    """Returns the keys of all migrating entries, in order."""
     return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
 
 
 def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None) -> list[str]:
-    """The keys of this VM's entries, in all forms, in order."""
+    """Returns the keys of this VM's entries, in all forms, in order."""
     return [key for key in migrating_keys(vm_name, vmi.uid if vmi else "") if key in annotations]
 
 
@@ -121,10 +120,9 @@ def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None)
 
 
 def parse_resources(key: str, text: str) -> ResourceList:
-    """A ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
+    """Returns a ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
 
-    Raises InvalidEntry with the annotation's key.
-    """
+    Raises InvalidEntry with the annotation's key."""
     try:
         return _unmarshalled(text)
     except (ValueError, RecursionError) as exc:
@@ -136,33 +134,33 @@ _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
 
 
 def entries(annotations: Mapping[str, str]) -> list[Entry]:
-    """Every migrating entry, in the order of the keys."""
+    """Returns every migrating entry, in the order of the keys."""
     return [Entry(key, annotations[key]) for key in entry_keys(annotations)]
 
 
 def read(annotations: Mapping[str, str]) -> Entries:
-    """A compensation that is absent or empty is none."""
-    found: dict[str, ResourceList] = {}
+    """Returns a quota's entries and compensation; a compensation that is absent or empty is an empty one."""
+    resources: dict[str, ResourceList] = {}
     invalid: dict[str, InvalidEntry] = {}
-    stands = [key for key in (constants.ANNOTATION_MIGRATING_COMPENSATION,) if annotations.get(key)]
-    for key in (*entry_keys(annotations), *stands):
+    compensation_keys = [key for key in (constants.ANNOTATION_MIGRATING_COMPENSATION,) if annotations.get(key)]
+    for key in (*entry_keys(annotations), *compensation_keys):
         try:
-            found[key] = parse_resources(key, annotations[key])
+            resources[key] = parse_resources(key, annotations[key])
         except InvalidEntry as exc:
             invalid[key] = exc
-    compensation = found.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, {})
-    return Entries(found, compensation, invalid)
+    compensation = resources.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, {})
+    return Entries(resources, compensation, invalid)
 
 
-def standing(said: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
-    """What one VM's entries, under all forms of its key, say together: the greatest value of each resource; None: there
-    is none that can be read."""
-    of_vm = [said[key] for key in keys if key in said]
-    return reduce(maximum, of_vm) if of_vm else None
+def standing(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
+    """Returns the greatest value of each resource over one VM's entries, under all forms of its key, or None if none
+    can be read."""
+    values = [entries_by_key[key] for key in keys if key in entries_by_key]
+    return reduce(maximum, values) if values else None
 
 
 def added(annotations: Mapping[str, str]) -> ResourceList:
-    """All entries together. Raises InvalidEntry."""
+    """Returns the sum of all entries. Raises InvalidEntry."""
     return total(parse_resources(key, annotations[key]) for key in entry_keys(annotations))
 
 
@@ -170,7 +168,7 @@ def added(annotations: Mapping[str, str]) -> ResourceList:
 
 
 def put(annotations: dict[str, str], key: str, resources: Mapping[str, Quantity] | None) -> None:
-    """Write a ResourceList, None: remove it; one whose value already says the same keeps its spelling."""
+    """Writes a ResourceList, or removes it for None; one that is there with the same value keeps its spelling."""
     if resources is None:
         annotations.pop(key, None)
         return
@@ -185,7 +183,7 @@ def remove(annotations: dict[str, str], *keys: str) -> None:
         annotations.pop(key, None)
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Keys to set, and keys to remove (None)."""
-    changed: dict[str, str | None] = {key: text for key, text in after.items() if before.get(key) != text}
-    return changed | {key: None for key in before if key not in after}
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns the keys to set, and those to remove (None)."""
+    updates: dict[str, str | None] = {key: text for key, text in new.items() if old.get(key) != text}
+    return updates | {key: None for key in old if key not in new}

@@ -20,7 +20,7 @@ EVENT_REVERTED = "ResourceQuotaReverted"
 
 
 _LONGEST = 250
-"""Characters of what is said about a VM that is not understood."""
+"""Characters of the problem of a VM that is not understood."""
 
 
 def not_understood(vm: str, error: Exception) -> Problem:
@@ -33,7 +33,7 @@ class ResourceQuotaError(Exception):
     """Something that is written on a quota or a namespace is garbage, or not enough."""
 
     reason = ""
-    """The Event's."""
+    """The Event's reason."""
 
     @property
     def problem(self) -> Problem:

@@ -1,4 +1,4 @@
-"""What a decision about a ResourceQuota looks at, and what it comes to: one patch, bound to that. Plain data."""
+"""The input of a decision about a ResourceQuota, and its result: one patch, bound to that input. Plain data."""
 
 from __future__ import annotations
 
@@ -33,32 +33,33 @@ class _Failure:
 
 
 class Cache:
-    """What depends on objects alone, computed once for each. Owned by the observer: the decisions
-    themselves keep nothing."""
+    """The values that depend on objects alone, computed once for each. Owned by the observer: the decisions themselves
+    keep nothing."""
 
     def __init__(self, size: int = 32768) -> None:
-        self._made: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
+        self._values: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
-    def made(self, key: Hashable, of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """What depends on `key` and on these objects, or on others that are equal; with no key it is not kept. Raises
-        what `work_out` raises, which for the same objects it would raise again."""
-        found = None if key is None else self._made.get(key)
-        if found is None or found[0] != of:
+    def made(self, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], T]) -> T:
+        """Returns what depends on `key` and on these objects, or on others that are equal; without a key it is not
+        cached. Raises what `work_out` raises, which for the same objects it would raise again."""
+        entry = None if key is None else self._values.get(key)
+        if entry is None or entry[0] != objects:
             try:
-                found = (of, work_out())
+                entry = (objects, work_out())
             except Exception as exc:
                 if key is not None:
-                    self._made[key] = (of, _Failure(exc))
+                    self._values[key] = (objects, _Failure(exc))
                 raise
             if key is not None:
-                self._made[key] = found
-        if isinstance(found[1], _Failure):
-            raise found[1].error.with_traceback(None)
-        value: T = found[1]
+                self._values[key] = entry
+        if isinstance(entry[1], _Failure):
+            raise entry[1].error.with_traceback(None)
+        value: T = entry[1]
         return value
 
     def usage(self, pod: Pod, spec: ResourceQuotaSpec, now: float | None, releases: Releases) -> ResourceList:
-        """What a quota charges for a version of a pod; nothing where it does not. Raises QuantityError."""
+        """Returns what a quota charges for a version of a pod; nothing if it does not count the pod. Raises
+        QuantityError."""
         if not is_charged(pod, spec, now, releases):
             return {}
         version = pod.metadata.resource_version
@@ -90,12 +91,11 @@ NO_RANCHER = RancherFacts()
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything a decision looks at.
+    """The observation: everything that a decision reads.
 
     `limits` is the namespace annotation's text ("" when there is none), `max_extra` the namespace's cap likewise;
-    `instances` is by VMI name; `pods` are the namespace's launcher and attachment pods; `now` is in seconds on
-    one clock.
-    """
+    `instances` is by VMI name; `pods` are the namespace's launcher and attachment pods; `now` is in seconds on one
+    clock."""
 
     quota: ResourceQuota
     limits: str = ""
@@ -122,8 +122,8 @@ class Facts:
     cache: Cache = field(default_factory=Cache, compare=False)
 
     def charge(self, pod: Pod, now: float | None) -> ResourceList:
-        """What the quota charges for a pod, with `now` not for one that is terminating past its grace period; nothing
-        for one that the API server would not let in."""
+        """Returns what the quota charges for a pod; nothing for one that terminates past its grace period at `now`
+        (None: all count), and for one that the API server would not admit."""
         with contextlib.suppress(QuantityError):
             return self.cache.usage(pod, self.quota.spec, now, self.rendering.kubernetes)
         return {}
@@ -131,7 +131,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write (nothing, if the maps are empty), what to report, and when to re-check (seconds)."""
+    """The writes of a decision (none, if the maps are empty), what it reports, and when it is to be made again
+    (seconds)."""
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     hard: Mapping[str, str] = field(default_factory=dict)
@@ -149,8 +150,8 @@ class Plan:
         return bool(self.namespace or (not self.asks and (self.annotations or self.hard)))
 
     def patch(self, quota: ResourceQuota, used: RawResourceList | None = None) -> list[dict[str, Any]]:
-        """The JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its labels,
-        annotations and spec.hard, and where it is given `used`, status.used of what it changes. status.hard and
+        """Returns the JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its
+        labels, annotations and spec.hard, and with `used` given, status.used of the limits that change. status.hard and
         status.used move the resourceVersion with every pod that comes or goes; bound to that, one patch in five met a
         conflict without a cause."""
         meta = quota.metadata
@@ -166,7 +167,7 @@ class Plan:
         ]
 
     def namespace_patch(self, namespace: Namespace) -> list[dict[str, Any]]:
-        """The JSON patch of the namespace, bound to the request and the record that were decided from."""
+        """Returns the JSON patch of the namespace, bound to the request and the record that were decided from."""
         annotations = namespace.metadata.annotations or {}
         return [
             _test("/metadata/uid", namespace.uid),
@@ -176,22 +177,21 @@ class Plan:
 
 
 def _test(path: str, value: object) -> dict[str, Any]:
-    """None: nothing is there (the API server's JSON patch has it so)."""
+    """Returns a JSON patch's test; a value of None means that the path is absent (the API server's JSON patch has it
+    so)."""
     return {"op": "test", "path": path, "value": dict(value) if isinstance(value, Mapping) else value}
 
 
 def pointer(path: str, key: str) -> str:
-    """JSON pointer (RFC 6901) of a key of the map at `path`."""
+    """Returns the JSON pointer (RFC 6901) of a key of the map at `path`."""
     return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-def _changes(
-    path: str, before: Mapping[str, Any] | None, changes: Mapping[str, str | None]
-) -> Iterator[dict[str, Any]]:
-    if changes and before is None:
+def _changes(path: str, old: Mapping[str, Any] | None, changes: Mapping[str, str | None]) -> Iterator[dict[str, Any]]:
+    if changes and old is None:
         yield {"op": "add", "path": path, "value": {}}
     for key, value in changes.items():
         if value is not None:
             yield {"op": "add", "path": pointer(path, key), "value": value}
-        elif key in (before or {}):
+        elif key in (old or {}):
             yield {"op": "remove", "path": pointer(path, key)}

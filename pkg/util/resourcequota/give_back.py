@@ -20,12 +20,11 @@ _MARKS = (constants.ANNOTATION_RESYNC_NEEDED, constants.ANNOTATION_SKIP_AUTO_SCA
 
 
 def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
-    """The patch after which nothing of ours is left; empty for a quota not ours.
+    """Returns the plan after which nothing of headroom's is left; an empty one for a quota that is not owned.
 
     `to_harvester`: its own controllers go on from here on a default quota. The entries of migrations under way stay,
-    under the key that it looks for when it restores, and spec.hard gets at once the value that its next sync, which
-    the resync flag orders, would give it: what it does not scale is at its base.
-    """
+    under the key that Harvester looks for when it restores, and spec.hard gets at once the value that Harvester's next
+    sync, which the resync flag orders, would give it: resources that Harvester does not scale are at the base."""
     quota = facts.quota
     if not is_ours(quota):
         return Plan()
@@ -41,38 +40,42 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
 
 
 def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
-    """Takes our marks off a default quota, and its entries but those of migrations under way, which get the key that
-    Harvester looks for; what changes of spec.hard: what Harvester does not scale is at its base."""
-    before = read(annotations).total
+    """Takes headroom's marks off a default quota, and its entries but those of migrations under way, which get the key
+    that Harvester looks for. Returns the changes of spec.hard: resources that Harvester does not scale are at the
+    base."""
+    headroom = read(annotations).total
     _keep_under_way(facts, annotations)
     marks = *_FOR_ENTRIES, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
     remove(annotations, *marks, *RECORDS)
-    kept = read(annotations)
-    if kept.invalid:  # Harvester leaves spec.hard alone too
+    entries = read(annotations)
+    if entries.invalid:  # Harvester leaves spec.hard alone too
         return {}
-    return lowered(facts, before, {name: amount for name, amount in kept.total.items() if name in HARVESTERS})
+    return lowered(facts, headroom, {name: amount for name, amount in entries.total.items() if name in HARVESTERS})
 
 
-def lowered(facts: Facts, added: Mapping[str, Quantity], kept: Mapping[str, Quantity] | None = None) -> dict[str, str]:
-    """What of spec.hard changes where all that was `added` goes but what is `kept`: the limits that were raised are at
-    the base; where nothing says what that is, less what was added. Garbage: nothing changes."""
-    quota, kept = facts.quota, kept or {}
+def lowered(
+    facts: Facts, headroom: Mapping[str, Quantity], kept_headroom: Mapping[str, Quantity] | None = None
+) -> dict[str, str]:
+    """Returns the changes of spec.hard that take `headroom` away except for `kept_headroom`: the limits that were
+    raised are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
+    quota, kept_headroom = facts.quota, kept_headroom or {}
     base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
-    names = {*added, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
+    names = {*headroom, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
     if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
         names -= {*HARVESTERS}
     if base is None:
         return {}
-    hard: ResourceList = {name: base[name] + kept.get(name, ZERO) for name in names if name in base}
+    hard: ResourceList = {name: base[name] + kept_headroom.get(name, ZERO) for name in names if name in base}
     if not base and not (is_default(quota) and facts.limits):
-        now = {name: quantity_of(quota.hard, name) for name in added if name in quota.hard}
-        less = subtract(now, {name: added[name] - kept.get(name, ZERO) for name in now})
-        hard = {name: limit for name, limit in less.items() if limit >= ZERO}
+        current = {name: quantity_of(quota.hard, name) for name in headroom if name in quota.hard}
+        reduced = subtract(current, {name: headroom[name] - kept_headroom.get(name, ZERO) for name in current})
+        hard = {name: limit for name, limit in reduced.items() if limit >= ZERO}
     return difference(quota.hard, hard)
 
 
 def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
-    """Only entries of migrations under way, one a VM, under the VMI's uid; with the last one goes the compensation."""
+    """Removes all entries but those of migrations under way, one a VM, under the VMI's uid; with the last one goes the
+    compensation."""
     needed: set[str] = set()
     for migration in facts.migrations:
         vmi = facts.instances.get(migration.spec.vmi_name)
@@ -80,9 +83,9 @@ def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
         if is_finished(migration) or not keys:
             continue
         if vmi is not None:
-            if (ours := migrating_uid_key(vmi.uid)) not in needed:
-                annotations[ours] = annotations[keys[0]]
-            keys = [ours]
+            if (uid_key := migrating_uid_key(vmi.uid)) not in needed:
+                annotations[uid_key] = annotations[keys[0]]
+            keys = [uid_key]
         needed.update(keys)
     remove(annotations, *(key for key in entry_keys(annotations) if key not in needed))
     if not needed:  # Harvester removes it with the last entry only

@@ -1,4 +1,5 @@
-"""Which limits a write to a quota may not lower while VMs migrate, and which VMs these are. Pure."""
+"""The decision of the guard: which limits a write to a quota may not lower while VMs migrate, and which VMs these are.
+Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def lowered_too_far(
 
 
 def after_the_migrations(old: ResourceQuota, new: ResourceQuota) -> str:
-    """What a write does to the marks and records of a managed quota that has to wait; "": nothing."""
+    """Returns which change of a managed quota's marks and records a write makes that has to wait, or ""."""
     if is_managed(old) and not is_managed(new):
         return "its label can be removed"
     if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
@@ -83,14 +84,14 @@ def too_low(
 
     The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
     limit in the same write. The base is from before the write."""
-    lowered = [name for name, value in new.hard.items() if name not in old.hard or _less(value, old.hard[name])]
-    added = read(new.annotations).total
-    if not lowered or not added or is_off(new.annotations):
+    lowered = [name for name, value in new.hard.items() if name not in old.hard or _is_less(value, old.hard[name])]
+    headroom = read(new.annotations).total
+    if not lowered or not headroom or is_off(new.annotations):
         return {}  # outside migrations everything is allowed, and repaired where need be
     names = {**new.hard, **old.hard} if is_default(old) else old.hard
-    before = replace(old, spec=replace(old.spec, hard=names))
-    lowest = hard(base_of(before, limits, policy, granted).limits or {}, added)
-    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _less(new.hard[name], lowest[name])}
+    old_quota = replace(old, spec=replace(old.spec, hard=names))
+    lowest = hard(base_of(old_quota, limits, policy, granted).limits or {}, headroom)
+    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _is_less(new.hard[name], lowest[name])}
 
 
 def status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
@@ -103,7 +104,7 @@ def status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
     lowest: ResourceList = {}
     for name in sorted(read(new.annotations).total):
         limits = [hard_limits[name] for hard_limits in (old.hard, enforced_before) if name in hard_limits]
-        if name in enforced and limits and all(_less(enforced[name], limit) for limit in limits):
+        if name in enforced and limits and all(_is_less(enforced[name], limit) for limit in limits):
             lowest[name] = min(map(Quantity.parse, limits))
     return lowest
 
@@ -114,12 +115,12 @@ def migrating_vms(
     instances: Iterable[VirtualMachineInstance],
 ) -> tuple[str, ...]:
     """Returns the names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
-    names = {migrating_key(each.spec.vmi_name): each.spec.vmi_name for each in migrations}
+    names = {migrating_key(migration.spec.vmi_name): migration.spec.vmi_name for migration in migrations}
     names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
     return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))
 
 
-def _less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
+def _is_less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
     try:
         return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
     except QuantityError:  # the API server refuses it by itself

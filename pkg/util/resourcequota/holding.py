@@ -1,4 +1,4 @@
-"""Which namespaces hold added headroom, so that the webhook has to see their pods. Pure."""
+"""The namespaces with added headroom, whose pods the webhook has to see. Pure."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ FAIL: Final = "Fail"
 
 
 def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
-    """Whether a namespace with these objects holds added headroom, or is about to."""
-    ours = [quota for quota in quotas if is_served(quota)]
-    return bool(ours) and (any(map(holds_headroom, ours)) or not all(map(is_finished, migrations)))
+    """Reports whether a namespace with these objects has added headroom, or is about to."""
+    served = [quota for quota in quotas if is_served(quota)]
+    return bool(served) and (any(map(holds_headroom, served)) or not all(map(is_finished, migrations)))
 
 
 def read_of_quota(quota: ResourceQuota) -> object:
-    """Returns all that `holds` reads of a quota: which migrations have an entry, and how much, is not."""
+    """Returns all that `holds` reads of a quota: not which migrations have an entry, nor how large it is."""
     return is_served(quota), holds_headroom(quota)
 
 
 def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:
-    """The failurePolicy of the webhook that is about pods; "" when there is none."""
-    for webhook in (each for registration in registrations for each in registration.webhooks or ()):
+    """Returns the failurePolicy of the webhook that is about pods; "" when there is none."""
+    for webhook in (webhook for registration in registrations for webhook in registration.webhooks or ()):
         if any("pods" in (rule.get("resources") or ()) for rule in webhook.get("rules") or ()):
             return str(webhook.get("failurePolicy") or FAIL)
     return ""
 
 
 def admits_more(quota: ResourceQuota) -> bool:
-    """Whether quota admission goes by a higher limit than spec.hard says: it goes by status.hard."""
+    """Reports whether quota admission goes by a higher limit than spec.hard has: it reads status.hard."""
     if quota.status.hard == quota.spec.hard:
         return False
     allowed = quota.status.hard or {}
@@ -46,7 +46,7 @@ def admits_more(quota: ResourceQuota) -> bool:
 
 
 def holds_headroom(quota: ResourceQuota) -> bool:
-    """Whether something is added to the quota, or was and is still enforced."""
+    """Reports whether the quota has headroom, or had some that is still enforced."""
     annotations = quota.annotations
-    added = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    return added or admits_more(quota)
+    is_raised = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    return is_raised or admits_more(quota)

@@ -1,11 +1,11 @@
-"""How long giving headroom back waits, and for what. Pure.
+"""The delay of giving headroom back. Pure.
 
-A patch that only gives headroom back can wait for their try: quota admission counts a pod with an update of the quota,
-which conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of
-"exceeded quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take
-minutes. And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused, also
-one of a tenant that the base has room for. The targets that are just being tried have to fit beside it.
-"""
+A patch that only gives headroom back can wait until KubeVirt has tried the pending migrations: quota admission counts a
+pod with an update of the quota, which conflicts with a patch of that moment, four times at most. The pod is then
+refused with a conflict instead of "exceeded quota": KubeVirt sets no condition, no event of a quota has it try again,
+and its back-off was seen to take minutes. And it waits until quota no longer counts the pod that has ended: below
+status.used every pod is refused, also one of a tenant that the base has room for. The targets that are just being tried
+have to fit beside it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ UNTIL_COUNTED = 1.0
 def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
     """Returns what the targets of Pending migrations may count, which KubeVirt tries at any moment: the entries that a
     plan leaves them."""
-    after = {key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None}
-    entries = read(after).said
-    names = {each.spec.vmi_name for each in facts.migrations if _is_waiting(each) and not each.deleting}
+    annotations = {
+        key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None
+    }
+    entries = read(annotations).said
+    names = {
+        migration.spec.vmi_name for migration in facts.migrations if _is_waiting(migration) and not migration.deleting
+    }
     keys = {key for name in names for key in keys_of(entries, name, facts.instances.get(name))}
     return total(entries[key] for key in keys)
 
@@ -45,13 +49,14 @@ def may_lower_after(
     *,
     still_counted: bool = False,
 ) -> float:
-    """In how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
+    """Returns in how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
 
     Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
     `still_counted`: status.used, with the targets that wait, is above what the limits are to be. Below it every pod is
-    refused, theirs too, and the update by which it falls is as good an event.
-    """
-    is_tried = any(not each.deleting and not is_refused(each) for each in migrations if _is_waiting(each))
+    refused, theirs too, and the update by which it falls is as good an event."""
+    is_tried = any(
+        not migration.deleting and not is_refused(migration) for migration in migrations if _is_waiting(migration)
+    )
     longest = UNTIL_COUNTED if still_counted else UNTIL_TRIED if is_tried else 0.0
-    left = wanted_since + longest - now
-    return left if 0 < left <= longest else 0.0  # more than that: the clock was set back
+    delay = wanted_since + longest - now
+    return delay if 0 < delay <= longest else 0.0  # more than that: the clock was set back

@@ -1,4 +1,4 @@
-"""The one way to gather what a decision about a ResourceQuota looks at: from caches, from lists, or from both. Pure."""
+"""The observation of a ResourceQuota's namespace, gathered in one way: from caches, from lists, or from both. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Reader(Protocol[T_co]):
     """The objects of one kind: a cache (kubeloop.controllers.CacheReader) or `Listed`."""
 
     def get(self, *, name: str, namespace: str = "") -> T_co | None:
-        """The object; None: there is none. No namespace for cluster-scoped kinds."""
+        """Returns the object, or None if there is none. No namespace for cluster-scoped kinds."""
         ...
 
     def list(self, namespace: str = "") -> Sequence[T_co]:
-        """All objects, or those of one namespace."""
+        """Returns all objects, or those of one namespace."""
         ...
 
 
@@ -89,21 +89,21 @@ class Source:
         object.__setattr__(self, "quotas", WithRequests(plain, self.namespaces))
 
     def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
-        """How launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
-        found = self.namespaces.get(name=namespace)
+        """Returns how launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
+        stored = self.namespaces.get(name=namespace)
         return rendering(
             self.kubevirts.list(),
             self.settings.get(name=constants.SETTING_OVERHEAD_RATIO),
             self.limit_ranges.list(namespace),
             profile,
-            found.labels if found else {},
+            stored.labels if stored else {},
             self.quota_limits(namespace),
             self.kubernetes(),
             policy_in_force=self.policy_in_force(),
         )
 
     def quota_limits(self, namespace: str) -> frozenset[str]:
-        """What ("cpu", "memory") the namespace's quotas limit."""
+        """Returns which of "cpu" and "memory" the namespace's quotas limit."""
         return limited_resources(name for quota in self.quotas.list(namespace) for name in quota.hard)
 
 
@@ -129,8 +129,9 @@ class WithRequests:
 
 
 class Observer:
-    """Over caches a decision costs no request. `profile` overrides the KubeVirt object's version; `asks` reports
-    whether a quota is raised by requests to Rancher: without it, where the namespace has a record of one."""
+    """The observer of quotas' namespaces: over caches a decision costs no request. `profile` overrides the KubeVirt
+    object's version; `asks` reports whether a quota is raised by requests to Rancher: without it, where the namespace
+    has a record of one."""
 
     def __init__(
         self, source: Source, profile: Profile | None = None, asks: Callable[[ResourceQuota], bool] | None = None
@@ -149,12 +150,12 @@ class Observer:
         source: Source | None = None,
         namespace: Namespace | None = None,
     ) -> Facts:
-        """The state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch.
+        """Returns the state of the quota's namespace, as `source` has it if given; `now` in seconds since the epoch.
         `namespace`: a later version of it than the source has."""
         source, name = source or self.source, quota.namespace
         namespace = namespace or source.namespaces.get(name=name) or Namespace()
         rancher = self._rancher(quota, namespace, source)
-        counted = any(counts_of_claims(each) for one in (quota, *source.quotas.list(name)) for each in one.hard)
+        counted = any(counts_of_claims(name) for listed in (quota, *source.quotas.list(name)) for name in listed.hard)
         claims = {claim.name: claim for claim in source.claims.list(name)} if counted else None
         return Facts(
             quota=quota if self._asks and not rancher.asks else with_request(quota, namespace, asks=rancher.asks),
@@ -182,23 +183,25 @@ class Observer:
         if granted is None and not (asks or recorded):
             return NO_RANCHER
         project = project_of(namespace) if asks else ""
-        others = [each for each in source.namespaces.list() if project_of(each) == project] if project else []
-        siblings = {each.name: _grants(each, source) for each in others if each.name != namespace.name}
+        namespaces = (
+            [sibling for sibling in source.namespaces.list() if project_of(sibling) == project] if project else []
+        )
+        siblings = {sibling.name: _grants(sibling, source) for sibling in namespaces if sibling.name != namespace.name}
         return RancherFacts(
             granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), tuple(sorted(siblings.items()))
         )
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
-        """The same object as long as nothing it is made of changes: what depends on it is cached by it."""
+        """Returns the same rendering as long as nothing it is made of changes: what depends on it is cached by it."""
         setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
         objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
         applies = source.kubernetes(), source.policy_in_force()
-        made_of = (*objects, namespace.labels, source.quota_limits(name), *applies)
-        return self._cache.made(("rendering", name), made_of, lambda: source.rendering(name, self._profile))
+        inputs = (*objects, namespace.labels, source.quota_limits(name), *applies)
+        return self._cache.made(("rendering", name), inputs, lambda: source.rendering(name, self._profile))
 
 
 def _grants(namespace: Namespace, source: Source) -> Hashable:
-    """The namespace's request as the person means it, and what Rancher granted: not headroom's own requests, which the
-    project may have refused."""
+    """Returns the namespace's request as the person means it, and what Rancher granted: not headroom's own requests,
+    which the project may have refused."""
     hard = [sorted(quota.hard.items()) for quota in source.quotas.list(namespace.name) if is_default(quota)]
     return annotation_of(namespace), str(hard)

@@ -25,7 +25,8 @@ from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:
-    """The one patch that makes a ResourceQuota fit its namespace's migrations, or the request by which Rancher does."""
+    """Returns the one patch that makes a ResourceQuota fit its namespace's migrations, or the request by which Rancher
+    does."""
     rancher = facts.rancher
     if facts.quota.deleting:
         return Plan()
@@ -59,8 +60,9 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
 
 
 def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
-    """Never two strategies on one quota. Entries that are not ours run out, nothing is added: Harvester may stay, or
-    have left them. A quota without entries is left alone: its limits are the other strategy's."""
+    """Returns the plan for a quota of managed tenant quota: never two strategies on one quota. Entries that are not
+    headroom's run out, nothing is added: Harvester may stay, or have left them. A quota without entries is left alone:
+    its limits are the other strategy's."""
     quota = facts.quota
     if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
@@ -74,5 +76,6 @@ def _as_harvester(facts: Facts, policy: Policy) -> Plan:
 
 
 def _run_out(facts: Facts, policy: Policy) -> Plan:
-    """Nothing is added; an entry goes once its migrations are over, one that is not explained stays."""
+    """Returns the plan that adds nothing; an entry goes once its migrations are over, one that is not explained
+    stays."""
     return HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).plan()

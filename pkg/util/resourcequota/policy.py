@@ -1,4 +1,4 @@
-"""What an operator chose for the decisions. Imports nothing heavy: the command line starts with it."""
+"""The choices of an operator for the decisions. Imports nothing heavy: the command line starts with it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Mode(StrEnum):
 
 
 class EstimateKind(StrEnum):
-    """How much a migration needs: Harvester's formula, or what quota will count."""
+    """The way to compute a migration's need: Harvester's formula, or what quota will count."""
 
     HARVESTER = "harvester"
     EXACT = "exact"
 
 
 class RancherQuotas(StrEnum):
-    """How quotas with Rancher's default label are raised: by headroom's own writes, by requests in the namespace's
-    annotation, which Rancher answers, or by writes as Rancher. `auto`: the first that Rancher lets through."""
+    """The way to raise quotas with Rancher's default label: by headroom's own writes, by requests in the namespace's
+    annotation, which Rancher answers, or by writes as Rancher. `auto`: the first that Rancher permits."""
 
     AUTO = "auto"
     DIRECT = "direct"
@@ -36,7 +36,7 @@ class RancherQuotas(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose. Durations in seconds."""
+    """The choices of an operator. Durations in seconds."""
 
     mode: Mode
     estimate: EstimateKind = EstimateKind.HARVESTER

@@ -179,13 +179,13 @@ def _items(limits: ResourceList) -> tuple[tuple[str, Quantity], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _by_person(text: str, before: str, asked: tuple[tuple[str, Quantity], ...]) -> str:
-    now, own = limits_of_annotation(text), dict(asked)
-    if now == own:
-        return before
+def _by_person(text: str, original: str, raised: tuple[tuple[str, Quantity], ...]) -> str:
+    now, applied = limits_of_annotation(text), dict(raised)
+    if now == applied:
+        return original
     try:
-        originals = parse_limits(before)
-        return with_limits(text, {n: originals[n] for n in now if n in originals and now[n] == own.get(n)})
+        originals = parse_limits(original)
+        return with_limits(text, {n: originals[n] for n in now if n in originals and now[n] == applied.get(n)})
     except ResourceQuotaError:
         return text
 
@@ -280,8 +280,8 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
         for key, text in quota.annotations.items()
         if not is_entry(key) and key not in (*OWN_MARKS, *_LEFT_OUT)
     }
-    own = _is_persons_skip(quota)
-    annotations |= {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE} if own else OWN_MARKS
+    is_persons = _is_persons_skip(quota)
+    annotations |= {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE} if is_persons else OWN_MARKS
     annotations |= request.entries if request else {}
     if annotations == quota.annotations:
         return quota

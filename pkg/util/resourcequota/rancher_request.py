@@ -70,45 +70,45 @@ def with_answer(facts: Facts) -> Facts:
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
 
 
-def _denial(before: Denial, request: Request, now: float) -> Denial:
+def _denial(present: Denial, request: Request, now: float) -> Denial:
     """Returns what is not requested again: the person's excess, if that was part of the request, else what was to be
     added by it."""
-    lasting = now < before.until
+    lasting = now < present.until
     excess = any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
-    added = read(request.entries).total
-    amounts = before.amounts if lasting else ()
-    pause = max(FIRST_PAUSE, before.pause if lasting else min(LONGEST_PAUSE, 2 * before.pause))
+    headroom = read(request.entries).total
+    amounts = present.amounts if lasting else ()
+    pause = max(FIRST_PAUSE, present.pause if lasting else min(LONGEST_PAUSE, 2 * present.pause))
     return replace(
-        before,
-        amounts=amounts if excess or not added else (*amounts, added),
-        excess=excess or (lasting and before.excess),
+        present,
+        amounts=amounts if excess or not headroom else (*amounts, headroom),
+        excess=excess or (lasting and present.excess),
         until=now + pause,
         pause=pause,
     )
 
 
-def as_request(facts: Facts, made: Plan) -> Plan:
+def as_request(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan for a quota that only Rancher may write; its `hard` is what Rancher is to make of it."""
-    after = {**facts.quota.annotations, **made.annotations}
-    entries = {key: text for key, text in after.items() if text is not None and is_entry(key)}
-    if entries and made.raised is None:  # an entry or the base cannot be read
-        return replace(made, annotations={}, hard={}, asks=True)
+    annotations = {**facts.quota.annotations, **plan.annotations}
+    entries = {key: text for key, text in annotations.items() if text is not None and is_entry(key)}
+    if entries and plan.raised is None:  # an entry or the base cannot be read
+        return replace(plan, annotations={}, hard={}, asks=True)
     try:
         base = _base(facts, entries)
-        asked = _raised(facts, made.raised or {}, base) if entries else base
-        text = with_limits(facts.limits, {name: str(limit) for name, limit in asked.items()})
+        limits = _raised(facts, plan.raised or {}, base) if entries else base
+        text = with_limits(facts.limits, {name: str(limit) for name, limit in limits.items()})
     except InvalidNamespaceAnnotation as exc:
-        return replace(made, annotations={}, hard={}, asks=True, problems=[*made.problems, exc.problem])
-    is_recorded = asked or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
+        return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
+    is_recorded = limits or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
     record = _record(facts, text, base, entries) if is_recorded else None
-    return _with_look(facts, replace(made, annotations={}, asks=True, namespace=_changes(facts, text, record)))
+    return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 
-def without_request(facts: Facts, made: Plan) -> Plan:
+def without_request(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan of a quota that headroom writes itself, and with it the end of a request from before."""
     if request_of(facts.rancher.namespace) is None:
-        return made
-    return replace(made, namespace=_changes(facts, facts.limits, None))
+        return plan
+    return replace(plan, namespace=_changes(facts, facts.limits, None))
 
 
 def _base(facts: Facts, entries: Mapping[str, str]) -> ResourceList:
@@ -145,38 +145,40 @@ def _is_excess_refused(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quanti
 def _raised(facts: Facts, raised: Mapping[str, Quantity], base: ResourceList) -> ResourceList:
     """Returns the limits that are requested otherwise than the person does: base + headroom."""
     requested, granted = limits_of_annotation(facts.limits), facts.rancher.granted
-    asked = dict(base)
+    limits = dict(base)
     for name, limit in raised.items():
         if name in requested:
-            own = min(requested[name], granted.get(name, requested[name])) if granted is not None else requested[name]
-            asked[name] = base.get(name, requested[name]) + limit - own
-    return {name: limit for name, limit in asked.items() if limit != requested[name]}
+            base_limit = (
+                min(requested[name], granted.get(name, requested[name])) if granted is not None else requested[name]
+            )
+            limits[name] = base.get(name, requested[name]) + limit - base_limit
+    return {name: limit for name, limit in limits.items() if limit != requested[name]}
 
 
 def _record(facts: Facts, text: str, base: ResourceList, entries: Mapping[str, str]) -> Request:
     """Returns the record of a request; the time and the condition of one that asks for the same stay."""
     namespace = facts.rancher.namespace
-    before, asked = request_of(namespace), limits_of_annotation(text)
+    present, limits = request_of(namespace), limits_of_annotation(text)
     requested = limits_of_annotation(facts.limits)
     granted = facts.rancher.granted or {}
     new = Request(
         facts.limits,
-        asked,
+        limits,
         {**requested, **base},
         {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()},
         entries,
         facts.now,
         condition_text(namespace),
     )
-    return replace(new, at=before.at, validation=before.validation) if before and before.asked == asked else new
+    return replace(new, at=present.at, validation=present.validation) if present and present.asked == limits else new
 
 
 def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str | None]:
-    """The namespace's annotations that differ; an annotation that Rancher has spelled otherwise does not."""
+    """Returns the changes of the namespace's annotations; one that Rancher has spelled otherwise is no change."""
     annotations = facts.rancher.namespace.annotations
-    now = annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    current = annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     changes: dict[str, str | None] = {}
-    if limits_of_annotation(now) != limits_of_annotation(text):
+    if limits_of_annotation(current) != limits_of_annotation(text):
         changes[constants.ANNOTATION_RANCHER_RESOURCE_QUOTA] = text or None
     written = format_request(record) if record else None
     if annotations.get(constants.ANNOTATION_REQUEST) != written:
@@ -184,20 +186,20 @@ def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str |
     return changes
 
 
-def _with_look(facts: Facts, made: Plan) -> Plan:
+def _with_look(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with the time of the next look at Rancher's answer, and with what people have to know of it."""
     request, namespace = request_of(facts.rancher.namespace), facts.rancher.namespace
-    due, problems, denial = made.recheck_after or math.inf, [*made.problems], made.timers.denial
+    due, problems, denial = plan.recheck_after or math.inf, [*plan.problems], plan.timers.denial
     if facts.rancher.stuck:
         problems.append(_stuck(facts))
     if denial and denial.until > facts.now:
         due = min(due, denial.until - facts.now)
-    if request and not made.namespace and not is_granted(request, facts.quota):
-        left = request.at + SILENCE - facts.now
-        due = min(due, left if left > 0 else SILENCE)
-        if left <= 0:
+    if request and not plan.namespace and not is_granted(request, facts.quota):
+        patience = request.at + SILENCE - facts.now
+        due = min(due, patience if patience > 0 else SILENCE)
+        if patience <= 0:
             problems.append(Problem(EVENT_NO_ANSWER, _silence(facts, namespace_name=namespace.name)))
-    return replace(made, problems=problems, recheck_after=due if due < math.inf else None)
+    return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
 
 
 def _stuck(facts: Facts) -> Problem:
@@ -212,59 +214,60 @@ def _stuck(facts: Facts) -> Problem:
 
 def _silence(facts: Facts, namespace_name: str) -> str:
     project = project_of(facts.rancher.namespace)
-    why = (
+    reason = (
         f"its server has to run, and reach this cluster (project {project})"
         if project
         else "it writes none in a namespace without a project (annotation field.cattle.io/projectId)"
     )
     return (
         f"Rancher has not written resource quota {facts.quota.name} within {SILENCE:.0f} s of headroom's request in "
-        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {namespace_name}: {why}"
+        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {namespace_name}: {reason}"
     )
 
 
-def denied(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem | None:
+def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem | None:
     """Returns why `added` altogether, with `what` in it, is not requested of Rancher; None if it may be."""
     denial = facts.timers.denial
     if denial is None or not facts.rancher.asks or facts.now >= denial.until:
         return None
     for amounts in denial.amounts:
-        if all(added.get(name, ZERO) >= amount for name, amount in amounts.items()):
-            return project_full(facts, what, added)
+        if all(headroom.get(name, ZERO) >= amount for name, amount in amounts.items()):
+            return project_full(facts, subject, headroom)
     return None
 
 
-def project_full(facts: Facts, what: str, added: Mapping[str, Quantity]) -> Problem:
+def project_full(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem:
     """Returns the problem of a request that Rancher's project has no room for."""
     needed = ", ".join(
-        f"{format_amount(amount, name)} of {name}" for name, amount in sorted(added.items()) if amount > ZERO
+        f"{format_amount(amount, name)} of {name}" for name, amount in sorted(headroom.items()) if amount > ZERO
     )
     validation = validation_of(facts.rancher.namespace)
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
-    text = f"{what} waits: Rancher's project {project} has no room for {needed} more{says}"
+    text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
     return Problem(EVENT_PROJECT_FULL, text)
 
 
-def with_grant(facts: Facts, made: Plan) -> Plan:
+def with_grant(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with what people have to know of a request that Rancher has not granted, once Rancher has
     refused it or had the time to answer."""
     beyond = exceeding(facts.limits, facts.rancher.granted) if is_served(facts.quota) else {}
     if not beyond:
-        return made
+        return plan
     since = facts.now if facts.timers.exceeds_since is None else facts.timers.exceeds_since
-    made = replace(made, timers=replace(made.timers, exceeds_since=since))
-    validation, left = validation_of(facts.rancher.namespace), since + SILENCE - facts.now
-    if (validation is None or validation.fits) and left > 0:
-        return replace(made, recheck_after=min(left, made.recheck_after or left))
-    return replace(made, problems=[not_granted(facts, beyond), *made.problems])
+    plan = replace(plan, timers=replace(plan.timers, exceeds_since=since))
+    validation, patience = validation_of(facts.rancher.namespace), since + SILENCE - facts.now
+    if (validation is None or validation.fits) and patience > 0:
+        return replace(plan, recheck_after=min(patience, plan.recheck_after or patience))
+    return replace(plan, problems=[not_granted(facts, beyond), *plan.problems])
 
 
 def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
     """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
     validation = validation_of(facts.rancher.namespace)
     amounts = ", ".join(
-        f"{n} {format_amount(asked, n)} of which {format_amount(g, n)} are granted" for n, (asked, g) in beyond.items()
+        f"{n} {format_amount(requested, n)} of which {format_amount(granted, n)} are granted"
+        for n, (requested, granted) in beyond.items()
     )
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"

@@ -1,16 +1,15 @@
-"""Whether a pod fits into the base of a ResourceQuota that holds added headroom. Pure.
+"""The decision of the reserve: whether a pod fits into the base of a ResourceQuota with headroom. Pure.
 
-Of what is used, the migrations' pods are taken off: the target beside the source, and what is left over of a source.
-They may take what was added for them, and all other pods together the base:
+Of what is used, the migrations' pods are taken off: the target beside the source, and leftover sides. They may take the
+headroom that was added for them, and all other pods together the base:
 
     used − what the migrations take + the pod ≤ base        for each resource that is scaled
 
-What the migrations take counts at most as far as headroom was added: so the headroom that is not taken yet stays free.
+The migrations' usage counts at most as far as headroom was added: so the headroom that is not taken yet stays free.
 
-`used` is known in two ways. The pods that a cache shows, with those that were let through since (the ledger): exact,
-but blind to what other replicas let through. And status.used: it knows of all pods, but not yet of the pods that are
-on their way to quota admission, still of those that have just ended, and its controller sets it by caches of its own.
-"""
+`used` is known in two ways. The pods that a cache shows, with those that were admitted since (the ledger): exact, but
+blind to what other replicas admit. And status.used: it knows of all pods, but not yet of the pods that are on their way
+to quota admission, still of those that have just ended, and its controller sets it by caches of its own."""
 
 from __future__ import annotations
 
@@ -49,26 +48,26 @@ from pkg.util.resourcequota.vms import vms_of
 
 Amounts = Mapping[str, Quantity]
 Usages = Mapping[str, Amounts]
-"""What one pod takes, by the names of the quotas that count it."""
+"""One pod's usage, by the names of the quotas that count it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """All pods of a namespace at one moment."""
+    """The pods of a namespace at one moment."""
 
     there: Sequence[Pod] = ()
     ended: Mapping[str, Pod] = field(default_factory=dict)
-    """Those that ended or were deleted a moment ago, by uid, as they were before. `there` may never have shown them."""
+    """The pods that ended or were deleted a moment ago, by uid, as they were before; `there` may lack them."""
 
     def seen(self) -> dict[str, str | None]:
-        """uid to resourceVersion, "" for one that is gone again."""
+        """Returns uid to resourceVersion, "" for a pod that is gone again."""
         return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.there}}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod, or the growth of one, that asks for room: the releases by which it counts, what of it is new, its uid, and
-    the resourceVersion that a resize replaces."""
+    """A pod, or the growth of one, that asks for room: the releases by which it counts, the usage that is new, its uid,
+    and the resourceVersion that a resize replaces."""
 
     namespace: str
     pod: Pod
@@ -85,9 +84,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free of one quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods
-    that the cache shows, `used` what status says, of which `ended` may be pods that are gone; `vms` are those that may
-    have something beyond the base, `migrations` is what their pods take, `facts` what all of this is made of."""
+    """The room under one quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods
+    that the cache shows, `used` is status.used, of which `ended` may be pods that are gone; `vms` are those that may
+    have something beyond the base, `migrations` is their pods' usage, `facts` what all of this is made of."""
 
     facts: Facts
     base: ResourceList
@@ -100,20 +99,20 @@ class Room:
 
     @classmethod
     def of(cls, facts: Facts, policy: Policy, pods: Pods | None) -> Room | None:
-        """The room of `facts.quota`; None where nothing says what its base is. `pods` are all of the namespace; None:
-        status.used is all that is known of them, and `facts.pods` of the migrations."""
+        """Returns the room under `facts.quota`, or None where its base is unknown. `pods` are all of the namespace;
+        None: status.used is all that is known of them, and `facts.pods` of the migrations."""
         quota = facts.quota
         base = base_of(quota, facts.limits, policy, facts.rancher.granted)
         if base.limits is None:
             return None
         used = parse_resource_list(quota.used)
-        charged, ended = used, ResourceList()
+        charged, ended_usage = used, ResourceList()
         if pods is not None:
             facts = replace(facts, pods=pods.there)
             charged = _charged(facts, pods.there, facts.now)
             # The quota controller notices that a grace period is over only when it counts anew: after minutes.
             stuck = [pod for pod in pods.there if not is_live(pod, facts.now) and not pod.terminal]
-            ended = _charged(facts, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
+            ended_usage = _charged(facts, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
         vms, _ = vms_of(facts, policy, base)
         return cls(
             facts=facts,
@@ -122,46 +121,46 @@ class Room:
             used=used,
             counted=charged,
             migrations=total(vm.granted for vm in vms),
-            ended=ended,
+            ended=ended_usage,
             vms=vms,
         )
 
     @property
     def is_behind(self) -> bool:
-        """Whether a cache is, or status.used: the pods do not add up to that, or nothing is said of a base."""
+        """Reports whether a cache or status.used is behind: the pods do not add up to status.used, or no base is
+        known."""
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
         return not self.base or any(differ)
 
     def beside_pods(self) -> Balance:
-        """What is free beside the pods that are there, whatever is on its way. All that migrations take is theirs: a
-        read may meet the quota before it is raised for a target, or after it was lowered again, and the target's pod
-        not."""
+        """Returns the balance by the pods that exist, whatever is on its way. All that migrations use is theirs: a read
+        may meet the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
         return Balance(self.base, self.counted, self.migrations)
 
     def beside_all(self, pending: Iterable[Amounts]) -> Balance:
-        """What is free beside all that is known of in either way, and `pending`, pods of the ledger; status.used may
-        count them already."""
-        known = {
+        """Returns the balance in the worst case: by the existing pods or status.used, whichever is more, and by
+        `pending`, pods of the ledger, which status.used may count already."""
+        usage = {
             name: max(self.counted.get(name, ZERO), self.used.get(name, ZERO) - self.ended.get(name, ZERO))
             for name in self.base
         }
-        added = {name: max(ZERO, self.hard.get(name, base) - base) for name, base in self.base.items()}
-        return Balance(self.base, total([known, *pending]), minimum(self.migrations, added))
+        headroom = {name: max(ZERO, self.hard.get(name, base) - base) for name, base in self.base.items()}
+        return Balance(self.base, total([usage, *pending]), minimum(self.migrations, headroom))
 
     def need_of(self, candidate: Candidate) -> ResourceList:
-        """What a pod takes of the base. A target has what its own VM was granted: KubeVirt copies the labels of a VMI
-        to its launcher, so the launcher's VM has to be the one that migrates."""
-        for each in self.facts.migrations if candidate.migration else ():
-            vm = each.spec.vmi_name
-            if each.uid == candidate.migration and not is_finished(each) and vm_of(candidate.pod) in ("", vm):
+        """Returns the usage of a pod that the base has to hold. A target has its own VM's headroom: KubeVirt copies the
+        labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
+        for vmim in self.facts.migrations if candidate.migration else ():
+            vm = vmim.spec.vmi_name
+            if vmim.uid == candidate.migration and not is_finished(vmim) and vm_of(candidate.pod) in ("", vm):
                 return positive(subtract(candidate.need, self.left_for_target(vm)))
         return candidate.need
 
     def left_for_target(self, name: str) -> ResourceList:
-        """What the pods of a VM's migration may still take beyond the base: what its entry on the quota holds for them,
-        with the compensation. Before the entry is written, what it will be: until then quota decides. A VM that has no
-        source pod gets nothing, and what Harvester's number says beyond the source no one."""
-        vm = next((each for each in self.vms if each.name == name), None)
+        """Returns how much the pods of a VM's migration may still take beyond the base: the entry on the quota, with
+        the compensation. Before the entry is written, the future one: until then quota decides. A VM that has no source
+        pod gets nothing, and what Harvester's number has beyond the source no one."""
+        vm = next((usage for usage in self.vms if usage.name == name), None)
         if vm is None or not vm.allowed:
             return {}
         entries = read(self.facts.quota.annotations)
@@ -170,78 +169,79 @@ class Room:
         return positive(subtract(add(granted, entries.compensation), vm.target))
 
     def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
-        """Why a pod does not fit into the base; None where it does. `pending` None: beside the pods that are there."""
+        """Returns why a pod does not fit into the base, or None where it does. `pending` None: by the pods that
+        exist."""
         name, need = self.facts.quota.name, self.need_of(candidate)
         if pending is None:
             balance = self.beside_pods()
         else:
-            balance = self.beside_all(each[name] for each in pending if name in each)
-        short = balance.short(need)
-        return Shortage(self.facts, need, short) if short else None
+            balance = self.beside_all(usages[name] for usages in pending if name in usages)
+        missing = balance.short(need)
+        return Shortage(self.facts, need, missing) if missing else None
 
 
 class Shortage(NamedTuple):
-    """Why a pod does not fit into the base of a quota."""
+    """The reason why a pod does not fit into the base of a quota."""
 
     facts: Facts
     need: ResourceList
     short: ResourceList
-    """What is left of each resource that is short."""
+    """The remainder of each resource that is short."""
 
     def __str__(self) -> str:
         quota = self.facts.quota
         names = migrating_vms(quota, self.facts.migrations, self.facts.instances.values())
-        whose = f" ({', '.join(names[:10])})" if names else ""
+        owners = f" ({', '.join(names[:10])})" if names else ""
         return (
-            f"{exceeded(quota, self.need, self.short)}; what headroom added to it is reserved for migrating VMs{whose}"
+            f"{exceeded(quota, self.need, self.short)}; what headroom added to it is reserved for migrating VMs{owners}"
         )
 
 
 class Rooms(NamedTuple):
-    """A namespace at one moment."""
+    """The rooms of a namespace at one moment."""
 
     rooms: Sequence[Room] = ()
-    """Of the quotas that count its pods."""
+    """The rooms under the quotas that count its pods."""
     seen: Mapping[str, str | None] = MappingProxyType({})
     """The pods that they count (see Pods)."""
     is_behind: bool = False
-    """Of a quota to which something is added the base or the pods are unknown, or they do not add up to status.used."""
+    """A raised quota's base or pods are unknown, or the pods' sum differs from status.used."""
 
     @classmethod
     def of(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> Rooms:
-        """`observed` are the quotas of one namespace; `pods` None: status.used is all there is."""
+        """Returns the rooms under the observed quotas of one namespace; `pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
         served = [facts for facts in observed if not facts.namespace_off and is_served(facts.quota)]
         rooms = [Room.of(facts, policy, pods) for facts in served]
         raised = [room for facts, room in zip(served, rooms, strict=True) if is_raised(facts.quota)]
-        behind = any(pods is None or room is None or room.is_behind for room in raised)
-        return cls([room for room in rooms if room is not None], pods.seen() if pods else {}, behind)
+        is_behind = any(pods is None or room is None or room.is_behind for room in raised)
+        return cls([room for room in rooms if room is not None], pods.seen() if pods else {}, is_behind)
 
     def counting(self, candidate: Candidate) -> Iterable[Room]:
-        """Those of the quotas that will count a pod."""
+        """Returns the rooms of the quotas that will count a pod."""
         return (room for room in self.rooms if candidate.is_counted_by(room.facts.quota))
 
     def usages(self, candidate: Candidate) -> Usages:
-        """What a pod will take of each."""
+        """Returns the pod's need by each quota that will count it."""
         return {room.facts.quota.name: room.need_of(candidate) for room in self.counting(candidate)}
 
     def takes_of_a_base(self, candidate: Candidate) -> bool:
-        """Whether a pod needs anything but what was added for its own VM."""
+        """Reports whether a pod needs anything but what was added for its own VM."""
         return any(not room.base.keys().isdisjoint(room.need_of(candidate)) for room in self.counting(candidate))
 
     def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> Shortage | None:
-        """Why a pod does not fit; None where it does. See Room."""
+        """Returns why a pod does not fit, or None where it does. See Room."""
         return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
 
 def is_raised(quota: ResourceQuota) -> bool:
-    """Whether anything is added to it, also by what quota admission goes by: status.hard. If not, quota itself holds
-    every pod to the base."""
+    """Reports whether the quota has headroom, also by what quota admission goes by: status.hard. If not, quota itself
+    keeps every pod to the base."""
     return has_migrating_vm(quota.annotations) or quota.spec.hard != quota.status.hard
 
 
 def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
-    """What the quota charges for these pods together, of what it limits."""
+    """Returns the sum that the quota charges for these pods, of the resources that it limits."""
     sums = ResourceList()
     for usage in (facts.charge(pod, now) for pod in pods):
         add_to(sums, {name: usage[name] for name in facts.quota.hard if name in usage})
@@ -249,8 +249,7 @@ def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceLi
 
 
 def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Namespace | None, policy: Policy) -> str:
-    """Why quota admission itself refuses a pod, by a quota's status, for what is not held against a base; "": it does
-    not."""
+    """Returns why quota admission itself refuses a pod, by a quota's status, for resources that have no base, or ""."""
     if missing := unnamed_resources(candidate.pod, quota.status.hard or {}):
         return f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
     base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace)) if is_served(quota) else None
@@ -259,29 +258,34 @@ def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Name
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
         return ""
-    short = Balance(limits, used).short(need)
-    return exceeded(quota, need, short) if short else ""
+    lacking = Balance(limits, used).short(need)
+    return exceeded(quota, need, lacking) if lacking else ""
 
 
 def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bool:
-    """Whether a target's pod takes no more of a quota than a window adds for its VM: min(source, target). A VM's
-    launcher with the label of a migration (`job`) that the API server does not know is none: KubeVirt copies a VMI's
-    labels. For any other pod of an unknown migration KubeVirt's word is enough, as upstream has it."""
-    migration = next((each for each in facts.migrations if each.uid == job), None)
+    """Reports whether a target's pod takes no more of a quota than a window adds for its VM: min(source, target). A
+    VM's launcher with the label of a migration (`job`) that the API server does not know is none: KubeVirt copies a
+    VMI's labels. For any other pod of an unknown migration KubeVirt's word is enough, as upstream has it."""
+    migration = next((vmim for vmim in facts.migrations if vmim.uid == job), None)
     if migration is None and vm_of(pod) not in facts.instances:
         return True
     name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
     vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
     if vm is None or vm_of(pod) not in ("", vm.name):
         return False
-    left = subtract(vm.allowed, vm.target)
+    unused = subtract(vm.allowed, vm.target)
     usage = pod_usage(pod, releases=releases)
-    return all(amount <= left.get(name, ZERO) for name, amount in usage.items() if name in facts.quota.hard)
+    return all(amount <= unused.get(name, ZERO) for name, amount in usage.items() if name in facts.quota.hard)
 
 
-def exceeded(quota: ResourceQuota, need: Amounts, short: Amounts) -> str:
-    """Which quota is short, and what is left of it. It begins with quota admission's own words: KubeVirt looks for
-    them, and tries again when the quota changes."""
-    amounts = ((name, format_distinctly(name, need[name], max(left, ZERO))) for name, left in sorted(short.items()))
-    wants = ", ".join(f"{name} {asked} is requested and {left} is left" for name, (asked, left) in amounts)
+def exceeded(quota: ResourceQuota, need: Amounts, remainders: Amounts) -> str:
+    """Returns which quota is short, and how much it has left. The text begins with quota admission's own words:
+    KubeVirt looks for them, and tries again when the quota changes."""
+    amounts = (
+        (name, format_distinctly(name, need[name], max(remainder, ZERO)))
+        for name, remainder in sorted(remainders.items())
+    )
+    wants = ", ".join(
+        f"{name} {request} is requested and {remainder} is left" for name, (request, remainder) in amounts
+    )
     return f"exceeded quota: resource quota {quota.key} is used up: {wants}"

@@ -1,9 +1,8 @@
-"""Whether a VM can start within its namespace's quota, and what it lacks. Pure.
+"""The check whether a VM can start within its namespace's quota, and what it lacks. Pure.
 
 Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota). Upstream measures a VM by its
 limits alone, and finds out from quota admission what else its pod has; here the need is what quota will count of the
-launcher pod, rendered from the VM's whole template.
-"""
+launcher pod, rendered from the VM's whole template."""
 
 from __future__ import annotations
 
@@ -34,49 +33,49 @@ _LIMITING: Final = (LIMITS_CPU, LIMITS_MEMORY, REQUESTS_STORAGE)
 _ALWAYS: Final = "Always"
 
 
-def run_strategy(machine: VirtualMachine) -> str:
-    """KubeVirt's VirtualMachine.RunStrategy()."""
-    if machine.spec.running is not None:
-        return _ALWAYS if machine.spec.running else constants.RUN_STRATEGY_HALTED
-    return machine.spec.run_strategy or constants.RUN_STRATEGY_HALTED
+def run_strategy(vm: VirtualMachine) -> str:
+    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
+    if vm.spec.running is not None:
+        return _ALWAYS if vm.spec.running else constants.RUN_STRATEGY_HALTED
+    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
 
 
-def wants_to_run(machine: VirtualMachine) -> bool:
-    """Whether the VM shall run. Before KubeVirt has said anything about it (no status) nothing is known of that."""
-    return bool(machine.status.printable_status) and run_strategy(machine) != constants.RUN_STRATEGY_HALTED
+def wants_to_run(vm: VirtualMachine) -> bool:
+    """Reports whether the VM shall run. Without a status KubeVirt has not processed the VM: then it is unknown."""
+    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
 
 
-def has_pod(machine: VirtualMachine, pods: Iterable[Pod]) -> bool:
-    """Whether any launcher pod among these is the VM's, over or not."""
-    return any(vm_of(pod) == machine.name for pod in pods)
+def has_pod(vm: VirtualMachine, pods: Iterable[Pod]) -> bool:
+    """Reports whether any of these launcher pods, finished ones included, is the VM's."""
+    return any(vm_of(pod) == vm.name for pod in pods)
 
 
-def shortage_of(machine: VirtualMachine, observed: Facts) -> InsufficientResources | None:
-    """What the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or when
-    nothing readable limits it."""
+def shortage_of(vm: VirtualMachine, observed: Facts) -> InsufficientResources | None:
+    """Returns what the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or
+    when nothing readable limits it."""
     try:
         if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
             return None
         base = within_grant(dict(parse_base(observed.limits)), observed.rancher.granted)
-        need = need_of(machine, observed)
+        need = need_of(vm, observed)
     except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
         return None
     limits = {name: base[name] for name, _ in _CHECKED if base.get(name)}
     used = {name: quantity_of(observed.quota.used, name) for name in limits}
-    short = Balance(limits, used, held_by_migrations(observed)).short(need)
+    missing = Balance(limits, used, held_by_migrations(observed)).short(need)
     for name, word in _CHECKED:
-        if name in short:
+        if name in missing:
             return InsufficientResources(word)
     return None
 
 
-def need_of(machine: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
-    """What quota will count of the VM's launcher pod. Raises QuantityError."""
-    return launcher_usage(vmi_of(machine), None, observed.rendering, observed.quota.spec)
+def need_of(vm: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
+    """Returns what quota will count of the VM's launcher pod. Raises QuantityError."""
+    return launcher_usage(vmi_of(vm), None, observed.rendering, observed.quota.spec)
 
 
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
-    """What goes when the migrations are over: their entries, or their pods where those take more."""
+    """Returns what goes when the migrations are over: their entries, or their pods' usage where that is more."""
     base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
     pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
     try:

@@ -1,4 +1,4 @@
-"""What has been added to a raised quota, for people who look at it in a UI: one annotation, gone at rest. Pure."""
+"""The summary of a raised quota's headroom, for people who look at it in a UI: one annotation, gone at rest. Pure."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) ->
         return decided
     changed = {**quota.annotations, **decided.annotations}
     annotations = {key: text for key, text in changed.items() if text is not None}
-    after = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
-    text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(after) else ""
+    planned = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
+    text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(planned) else ""
     if text == quota.annotations.get(ANNOTATION_SUMMARY, ""):
         return decided
     return replace(decided, annotations={**decided.annotations, ANNOTATION_SUMMARY: text or None})
 
 
 def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Mapping[str, str]) -> str:
-    """As "limits.cpu 6500m + 1025m for web-2 until its old pod ends"."""
-    added = read(annotations).total
+    """Returns the summary, such as "limits.cpu 6500m + 1025m for web-2 until its old pod ends"."""
+    headroom = read(annotations).total
     hard = parse_resource_list(limits)
     amounts = [
         "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
-        for name, amount in sorted(added.items())
+        for name, amount in sorted(headroom.items())
         if name in hard and amount > ZERO
     ]
     names = sorted(by_key.get(entry.key, entry.vm) for entry in entries(annotations))
     if not amounts or not names:
         return ""
-    shown = ", ".join(names[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    listed = ", ".join(names[:_MOST_NAMES])
+    omitted = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     ends = "its old pod ends" if len(names) == 1 else "their old pods end"
-    return f"{', '.join(amounts)} for {shown}{more} until {ends}"
+    return f"{', '.join(amounts)} for {listed}{omitted} until {ends}"
 
 
 def names_of(keys: Iterable[str], instances: Mapping[str, VirtualMachineInstance]) -> dict[str, str]:
     """Returns the VMs by the keys of their entries, of those whose VMIs are there."""
-    wanted = {key: Entry(key, "").vm for key in keys}
-    found = {key: vm for key, vm in wanted.items() if vm in instances}
-    if hashed := wanted.keys() - found.keys():
+    vms = {key: Entry(key, "").vm for key in keys}
+    names = {key: vm for key, vm in vms.items() if vm in instances}
+    if hashed := vms.keys() - names.keys():
         for name, vmi in instances.items():
-            found |= dict.fromkeys(hashed.intersection(migrating_keys(name, vmi.uid)), name)
-    return found
+            names |= dict.fromkeys(hashed.intersection(migrating_keys(name, vmi.uid)), name)
+    return names

@@ -1,9 +1,8 @@
-"""The times that are kept of a ResourceQuota, and how long its next decision and its next patch wait. Pure.
+"""The times that are kept of a ResourceQuota, and the delay of its next decision and its next patch. Pure.
 
 With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
 for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
-KubeVirt tries it within milliseconds.
-"""
+KubeVirt tries it within milliseconds."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ LONGEST = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """The project has no room for what was requested: nothing as large is requested again until `siblings` or the
-    person's `limits` change, or it is `until`."""
+    """Rancher's denial of a request for lack of room in the project: nothing as large is requested again until
+    `siblings` or the person's `limits` change, or it is `until`."""
 
     siblings: Hashable
     limits: str
@@ -44,8 +43,8 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Since when something is seen (seconds), from one decision to the next. A restart may lose it, and a plan that is
-    not written changes nothing of it: what was done stands on the quota alone."""
+    """The times since which something has been observed (seconds), from one decision to the next. A restart may lose
+    them, and a plan that is not written changes none of them: the quota alone records what was done."""
 
     unexplained: Mapping[str, float] = field(default_factory=dict)
     """By entry key: without a migration that explains it."""
@@ -62,19 +61,19 @@ class Timers:
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
-    """Until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
-    if _others(annotations) < 1:
+    """Returns until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
+    if _extra_entries(annotations) < 1:
         return since
     return since + (MOMENT if urgent else pause(annotations))
 
 
 def pause(annotations: Mapping[str, str]) -> float:
-    """Seconds for which an event waits for others that is not urgent."""
-    return max(SHORTEST, min(LONGEST, STEP * _others(annotations)))
+    """Returns for how many seconds an event that is not urgent waits for others."""
+    return max(SHORTEST, min(LONGEST, STEP * _extra_entries(annotations)))
 
 
-def _others(annotations: Mapping[str, str]) -> int:
-    """How many entries there are beyond the first."""
+def _extra_entries(annotations: Mapping[str, str]) -> int:
+    """Returns how many entries there are beyond the first."""
     return sum(key.startswith(ENTRY_PREFIXES) for key in annotations) - 1
 
 
@@ -83,8 +82,8 @@ def is_urgent(
     migrations: Iterable[VirtualMachineInstanceMigration],
     instance: Callable[[str], VirtualMachineInstance | None],
 ) -> bool:
-    """Whether a migration was refused, was just created, or is about to be tried and has no entry yet. `instance` gives
-    a VMI by name."""
+    """Reports whether a migration was refused, was just created, or is about to be tried and has no entry yet.
+    `instance` gives a VMI by name."""
     for migration in migrations:
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left

@@ -1,10 +1,9 @@
-"""When a quota is touched, so that KubeVirt retries a refused migration. Pure.
+"""The time to touch a quota, so that KubeVirt retries a refused migration. Pure.
 
 Quota admission decides from the API server's cache of status.hard, which follows spec.hard a moment later. A target pod
 that virt-controller creates in that moment is refused although its headroom is there. The next try comes with the
 quota's next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
-annotation is such an event.
-"""
+annotation is such an event."""
 
 from __future__ import annotations
 
@@ -29,52 +28,51 @@ SECOND = 0.5
 LONGEST = 30.0
 
 
-def with_touch(facts: Facts, made: Plan) -> Plan:
-    """`made`, and with it the touch that is due, or the time of the next one.
+def with_touch(facts: Facts, plan: Plan) -> Plan:
+    """Returns the plan with the touch that is due, or with the time of the next one.
 
-    One touch serves all that wait in the namespace. Nothing is touched while spec.hard or status.hard is still to
-    change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry.
-    """
+    One touch serves all migrations that wait in the namespace. Nothing is touched while spec.hard or status.hard is
+    still to change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry."""
     quota, timers, now = facts.quota, facts.timers, facts.now
-    waiting = [each for each in facts.migrations if is_refused(each) and not each.deleting]
+    waiting = [vmim for vmim in facts.migrations if is_refused(vmim) and not vmim.deleting]
     if not waiting and constants.ANNOTATION_TOUCHED not in quota.annotations:
-        return made
-    after = {**quota.annotations, **made.annotations}
-    if not has_migrating_vm({key: text for key, text in after.items() if text is not None}):
-        return without_touch(quota, made)
-    shown = not made.hard and _shown(quota)
-    served = [each.uid for each in waiting if has_entry(facts, each)]
-    refused = {uid: timers.refused.get(uid, now) for uid in served if shown or uid in timers.refused}
+        return plan
+    annotations_after = {**quota.annotations, **plan.annotations}
+    if not has_migrating_vm({key: text for key, text in annotations_after.items() if text is not None}):
+        return without_touch(quota, plan)
+    is_enforced = not plan.hard and _is_enforced(quota)
+    served = [vmim.uid for vmim in waiting if has_entry(facts, vmim)]
+    refused = {uid: timers.refused.get(uid, now) for uid in served if is_enforced or uid in timers.refused}
     if not refused:
-        return made
-    if not shown:  # what is still to change will be an event too
-        return replace(made, timers=replace(made.timers, refused=refused))
+        return plan
+    if not is_enforced:  # what is still to change will be an event too
+        return replace(plan, timers=replace(plan.timers, refused=refused))
     shown_since = now if timers.shown_since is None else timers.shown_since
-    last = _last(quota.annotations, now)
-    wait, annotations = _due(last, refused.values(), shown_since) - now, made.annotations
+    touched = _trusted_touch(quota.annotations, now)
+    wait, annotations = _due(touched, refused.values(), shown_since) - now, plan.annotations
     if wait <= 0:
-        wait = _pause(last, refused.values())
+        wait = _pause(touched, refused.values())
         times = {"at": rfc3339(now, "milliseconds"), "next": rfc3339(now + wait, "milliseconds")}
         text = json.dumps(times, separators=(",", ":"))
         annotations = {**annotations, constants.ANNOTATION_TOUCHED: text}
     return replace(
-        made,
+        plan,
         annotations=annotations,
-        timers=replace(made.timers, refused=refused, shown_since=shown_since),
-        recheck_after=wait if made.recheck_after is None else min(wait, made.recheck_after),
+        timers=replace(plan.timers, refused=refused, shown_since=shown_since),
+        recheck_after=wait if plan.recheck_after is None else min(wait, plan.recheck_after),
     )
 
 
-def without_touch(quota: ResourceQuota, made: Plan) -> Plan:
-    """`made` for a quota whose refused migrations get no headroom."""
+def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
+    """Returns the plan for a quota whose refused migrations get no headroom."""
     if constants.ANNOTATION_TOUCHED not in quota.annotations:
-        return made
-    return replace(made, annotations={**made.annotations, constants.ANNOTATION_TOUCHED: None})
+        return plan
+    return replace(plan, annotations={**plan.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What the annotation says: when the quota was last touched, and when the next touch is due (seconds since the
+    """The content of the annotation: when the quota was last touched, and when the next touch is due (seconds since the
     epoch)."""
 
     at: float
@@ -82,21 +80,22 @@ class Touched:
 
 
 def last_touch(annotations: Mapping[str, str]) -> Touched | None:
-    """None: it is not there, or not readable."""
+    """Returns the annotation's content, or None if it is absent or not readable."""
     try:
-        said = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
-        return Touched(from_rfc3339(said["at"]), from_rfc3339(said["next"]))
+        times = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
+        return Touched(from_rfc3339(times["at"]), from_rfc3339(times["next"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 def has_entry(facts: Facts, migration: VirtualMachineInstanceMigration) -> bool:
+    """Reports whether the migration's VM has an entry on the quota."""
     name = migration.spec.vmi_name
     return bool(keys_of(facts.quota.annotations, name, facts.instances.get(name)))
 
 
-def _shown(quota: ResourceQuota) -> bool:
-    """Whether the quota controller has copied spec.hard to status.hard."""
+def _is_enforced(quota: ResourceQuota) -> bool:
+    """Reports whether the quota controller has copied spec.hard to status.hard."""
     try:
         return not unenforced(quota)
     except QuantityError:
@@ -106,21 +105,26 @@ def _shown(quota: ResourceQuota) -> bool:
 # ---- when: the touch that was written last says it, and since when each migration is refused -----------------
 
 
-def _last(annotations: Mapping[str, str], now: float) -> Touched | None:
-    """None: there is none that we can have written by now."""
-    last = last_touch(annotations)
-    return last if last and last.at <= now and 0.0 < last.next - last.at <= LONGEST else None
+def _trusted_touch(annotations: Mapping[str, str], now: float) -> Touched | None:
+    """Returns the last touch, or None without one that headroom can have written by now."""
+    touched = last_touch(annotations)
+    return touched if touched and touched.at <= now and 0.0 < touched.next - touched.at <= LONGEST else None
 
 
-def _due(last: Touched | None, refused: Collection[float], changed: float) -> float:
-    """The next touch: a pause after the last one, or soon after a migration was refused for the first time. A change of
-    spec.hard or status.hard is an event too, which may come too early: the pause begins anew with it, up to twice."""
-    waits = ((last.at, last.next - last.at) if last and first <= last.at else (first, FIRST) for first in refused)
+def _due(touched: Touched | None, refused: Collection[float], changed: float) -> float:
+    """Returns when the next touch is due: a pause after the last one, or soon after a migration was refused for the
+    first time. A change of spec.hard or status.hard is an event too, which may come too early: the pause begins anew
+    with it, up to twice."""
+    waits = (
+        (touched.at, touched.next - touched.at) if touched and refused_at <= touched.at else (refused_at, FIRST)
+        for refused_at in refused
+    )
     return min(min(max(since, changed) + pause, since + min(2 * pause, LONGEST)) for since, pause in waits)
 
 
-def _pause(last: Touched | None, refused: Collection[float]) -> float:
-    """From a touch to the next one: twice the last pause, unless a migration is touched for the first time."""
-    if last is None or any(first > last.at for first in refused):
+def _pause(touched: Touched | None, refused: Collection[float]) -> float:
+    """Returns the seconds from a touch to the next one: twice the last pause, unless a migration is touched for the
+    first time."""
+    if touched is None or any(refused_at > touched.at for refused_at in refused):
         return SECOND
-    return min(LONGEST, 2.0 * (last.next - last.at))
+    return min(LONGEST, 2.0 * (touched.next - touched.at))

@@ -1,9 +1,8 @@
-"""One VM's usage of a ResourceQuota, and what it may have beyond the base. Pure.
+"""The usage of one VM by a ResourceQuota, and what it may have beyond the base. Pure.
 
 The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one, so the same
 sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has grown by,
-the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count.
-"""
+the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count."""
 
 from __future__ import annotations
 
@@ -121,7 +120,7 @@ class VmUsage:
 # ---- the two estimates ---------------------------------------------------------------------------------------
 
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
-"""Which of them count is asked of the base: spec.hard may have lost one, and gets it back with the same patch."""
+"""The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
 
 
 def exact_need(_vmi: VirtualMachineInstance, allowed: ResourceList, _rendering: Rendering) -> ResourceList | None:

@@ -22,10 +22,9 @@ from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
 
 
 def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[Problem]]:
-    """Every VM that migrates or has an old side left, by name, and what is to be said about them.
+    """Returns every VM that migrates or has a leftover side, by name, and the problems of all of them.
 
-    Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on.
-    """
+    Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on."""
     vms: list[VmUsage] = []
     problems: list[Problem] = []
     for vm in vms_one_by_one(facts, policy, base):
@@ -43,38 +42,39 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
     quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
     labelled = labelled_claims(facts.claims) if facts.claims else {}
     namespace = NamespaceFacts(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
-    moved = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
+    moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
-    for name, migrations in sorted(_migrations_by_vm(facts, moved).items()):
-        vmi, moving = facts.instances.get(name), moved.get(name, ())
-        own = namespace.pods.concerning(vmi, migrations)
+    for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
+        vmi, vm_moves = facts.instances.get(name), moves_by_vm.get(name, ())
+        pods = namespace.pods.concerning(vmi, migrations)
         claims: list[object] = [None]
         if facts.claims is not None:
-            named = [facts.claims.get(claim) for each in moving for claim in (each.source, each.destination)]
+            moved_claims = [facts.claims.get(claim) for move in vm_moves for claim in (move.source, move.destination)]
             of_state = state_claims_concerning(vmi, migrations, facts.claims, labelled)
-            claims = [*of_state, facts.storage_migration, *moving, *named]
-        of = (
+            claims = [*of_state, facts.storage_migration, *vm_moves, *moved_claims]
+        inputs = (
             vmi,
             facts.rendering,
             *scopes,
             *migrations,
-            *own,
-            *(is_live(pod, facts.now) for pod in own if pod.deleting),
+            *pods,
+            *(is_live(pod, facts.now) for pod in pods if pod.deleting),
             *claims,
         )
         limits = namespace.rendering.quota_limits
         key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
         try:
-            yield facts.cache.made(key, of, partial(assess, namespace, name, migrations, moving))
+            yield facts.cache.made(key, inputs, partial(assess, namespace, name, migrations, vm_moves))
         except Exception as exc:
             yield not_understood(name, exc)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:
-    """Sorted out once as long as the namespace has the same pods, and as many of those that end still count."""
+    """Returns the namespace's pods by what controls them, sorted out once as long as it has the same pods, and as many
+    of those that end still count."""
     pods = tuple(facts.pods)
-    of = (*pods, *(is_live(pod, facts.now) for pod in pods if pod.deleting))
-    return facts.cache.made(("pods", facts.quota.namespace), of, lambda: ControlledPods(pods, facts.now))
+    inputs = (*pods, *(is_live(pod, facts.now) for pod in pods if pod.deleting))
+    return facts.cache.made(("pods", facts.quota.namespace), inputs, lambda: ControlledPods(pods, facts.now))
 
 
 def rendering_of(facts: Facts, base: Base) -> Rendering:
@@ -87,14 +87,14 @@ def rendering_of(facts: Facts, base: Base) -> Rendering:
 
 
 def _migrations_by_vm(
-    facts: Facts, moved: Mapping[str, Sequence[Move]]
+    facts: Facts, moves_by_vm: Mapping[str, Sequence[Move]]
 ) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
-    """The migrations of each VM; none of one whose VMI still names the pods of a migration that was deleted, or whose
-    volumes move before there is one."""
-    of_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    """Returns the migrations of each VM; an empty list for one whose VMI still names the pods of a migration that was
+    deleted, or whose volumes move before there is one."""
+    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
     for migration in facts.migrations:
-        of_vm[migration.spec.vmi_name].append(migration)
+        by_vm[migration.spec.vmi_name].append(migration)
     for name, vmi in facts.instances.items():
-        if trusted_status(vmi).migration_state is not None or moved.get(name):
-            of_vm.setdefault(name, [])
-    return of_vm
+        if trusted_status(vmi).migration_state is not None or moves_by_vm.get(name):
+            by_vm.setdefault(name, [])
+    return by_vm
