@@ -109,7 +109,7 @@ class Context:
         """Returns the side in which a VM runs, of several the newest."""
         launchers = self._controlled_by(vmi)
         attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
-        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).home), None)
+        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
 
     def _controlled_by(self, owner: Object) -> list[Pod]:
         """Returns its pods; none of an object without a uid."""

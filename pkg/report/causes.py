@@ -122,7 +122,7 @@ def halted_reason(printable_status: str) -> str:
 def _volumes_note(snapshot: Snapshot, namespace: str, volume_moves: Sequence[Move]) -> str:
     """Returns which volumes move, and how much of their disks a volume migration counts twice."""
     claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
-    doubled_size = volume_overlap(volume_moves, claims, snapshot.basis.releases()).old.get(_REQUESTS_STORAGE)
+    doubled_size = volume_overlap(volume_moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
     effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
     return f"its volumes {', '.join(move.volume for move in volume_moves)} move{effect}: {STORAGE}"
 

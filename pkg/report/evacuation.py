@@ -163,7 +163,7 @@ def _requests(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> ResourceList
         return {}
     rendering = snapshot.rendering(vm.namespace, ratio)
     sides = sides_of(instance, snapshot.migrations_of(vm.namespace, vm.vm), snapshot.controlled(vm.namespace))
-    usage = target_usage(instance, sides.home[0] if sides.home else None, rendering, _EVERYWHERE)
+    usage = target_usage(instance, sides.source[0] if sides.source else None, rendering, _EVERYWHERE)
     return {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
 
 

@@ -252,7 +252,7 @@ def _vm_sizes(
     vm_sizes = []
     for name, vmi in all_vmis.items():
         migrations = snapshot.migrations_of(quota.namespace, name)
-        source = sides_of(vmi, migrations, controlled).home[:1]
+        source = sides_of(vmi, migrations, controlled).source[:1]
         running = usage_of(source[0].pods, quota.spec, rendering.kubernetes) if source else {}
         side_to_copy: Side | None = source[0] if source and name != grown_vm else None
         restarted = target_usage(vmi, side_to_copy, rendering, quota.spec)

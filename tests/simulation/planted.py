@@ -17,7 +17,7 @@ from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
 from pkg.util.managedtenantquota.lock import moment
 from pkg.util.managedtenantquota.targets import Missing, Room
-from pkg.util.resourcequota import vm
+from pkg.util.resourcequota import side_usage
 from pkg.webhook.configurations import VALIDATE_POD
 from pkg.webhook.resources.pod import validator as pod
 from tests.simulation import programs, server
@@ -92,7 +92,7 @@ def windows() -> None:
 
 def defaults() -> None:
     """What a LimitRange gives to later pods is added."""
-    vm.side_as_it_was = vm.target_usage  # type: ignore[attr-defined]
+    side_usage.source_usage_today = side_usage.target_usage  # type: ignore[attr-defined]
 
 
 def retries() -> None:

@@ -52,12 +52,12 @@ _SHARED_ACCESS = "ReadWriteMany"
 
 @dataclass(frozen=True, slots=True)
 class ExtraClaims:
-    """Usage of a VM's additional claims: existing, pending and leftover ones; `leftovers` are the leftover claims of
-    its state."""
+    """Usage of a VM's additional claims: existing ones, pending ones, and the claims from which its volumes move
+    (`source`); `leftovers` are the leftover claims of its state."""
 
-    there: ResourceList = field(default_factory=dict)
-    to_come: ResourceList = field(default_factory=dict)
-    old: ResourceList = field(default_factory=dict)
+    existing: ResourceList = field(default_factory=dict)
+    pending: ResourceList = field(default_factory=dict)
+    source: ResourceList = field(default_factory=dict)
     leftovers: Sequence[Leftover] = ()
 
 
@@ -85,26 +85,27 @@ def state_claims(
     rendering: Rendering,
     *,
     labelled: ClaimByMigration,
-    home: Collection[str] = (),
-    moving: bool,
+    source_launchers: Collection[str] = (),
+    is_moving: bool,
 ) -> ExtraClaims:
-    """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not; `home`: the
-    names of the launchers in which it may live; `moving`: one of its migrations may still go on, so that the target's
-    claim may exist before any status names it. Raises QuantityError if a claim's quantity is invalid.
+    """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not;
+    `source_launchers`: the names of the launchers in which it may live; `is_moving`: one of its migrations may still go
+    on, so that the target's claim may exist before any status names it. Raises QuantityError if a claim's quantity is
+    invalid.
     """
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return NO_EXTRA_CLAIMS
     candidates = [
         pods
-        for pods in _migration_claims(vmi, migrations, labelled if moving else {})
+        for pods in _migration_claims(vmi, migrations, labelled if is_moving else {})
         if (not pods.source_claim or len({*pods.claims}) > 1)
         # A deleted migration: a VMI may be created with a status, but nobody knows its launcher's name by then.
-        and (pods.known or not {pods.source, pods.target}.isdisjoint(home))
+        and (pods.is_known or not {pods.source, pods.target}.isdisjoint(source_launchers))
     ]
     end_by_name: dict[str, str] = {}  # when the last migration that names the claim ended
     for pods in candidates:
-        end_by_name |= {name: max(pods.ended, end_by_name.get(name, "")) for name in _existing_claims(pods, claims)}
-    active = [pods for pods in candidates if pods.active] if moving else []
+        end_by_name |= {name: max(pods.ended_at, end_by_name.get(name, "")) for name in _existing_claims(pods, claims)}
+    active = [pods for pods in candidates if pods.is_active] if is_moving else []
     current_claim = _state_claim_of(vmi)
     used_names = {current_claim} | {name for pods in active for name in pods.claims}
     if current_claim not in claims and used_names.isdisjoint(end_by_name):
@@ -117,7 +118,7 @@ def state_claims(
     target = next((claims[pods.target_claim] for pods in active if pods.target_claim in end_by_name), None)
     if target is not None:
         return ExtraClaims(_bounded_usage(target, vmi, rendering), leftovers=leftovers)
-    return ExtraClaims(to_come=target_claim_usage(vmi, claims, rendering) if active else {}, leftovers=leftovers)
+    return ExtraClaims(pending=target_claim_usage(vmi, claims, rendering) if active else {}, leftovers=leftovers)
 
 
 def labelled_claims(claims: Claims) -> ClaimByMigration:
@@ -173,10 +174,10 @@ def _migration_claims(
     state = trusted_status(vmi).migration_state
     for migration in migrations:
         pods = pods_of(migration, state)
-        lacks_target = pods.active and not pods.target_claim
+        lacks_target = pods.is_active and not pods.target_claim
         yield replace(pods, target_claim=labelled.get(migration.name, "")) if lacks_target else pods
     if state and all(state.migration_uid != migration.uid for migration in migrations):
-        pods = MigrationPods("", *said(state), ended=(state.end_timestamp or "")[:WHOLE_SECONDS])
+        pods = MigrationPods("", *said(state), ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
         if _state_claim_of(vmi) in pods.claims:
             yield pods
 
@@ -229,16 +230,16 @@ def _new_claim(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A volume, the claim that contains it, and the claim to which it moves, by name. `asked` is the source's request
-    as KubeVirt reports it, None if it does not."""
+    """A volume, the claim that contains it, and the claim to which it moves, by name. `source_requests` is the source's
+    request as KubeVirt reports it, None if it does not."""
 
     volume: str
     source: str
     destination: str
-    asked: RawResourceList | None = None
+    source_requests: RawResourceList | None = None
 
 
-def moves_of(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None) -> list[Move]:
+def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> list[Move]:
     """Returns the moves of a running VM's volumes: those that KubeVirt reports; before that, those that the VM
     requests. No claim is named twice."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
@@ -250,7 +251,7 @@ def moves_of(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None)
     ]
     used_names: set[str] = set()
     accepted = []
-    for move in reported_moves or (_requested_moves(vmi, machine) if machine else ()):
+    for move in reported_moves or (_requested_moves(vmi, vm) if vm else ()):
         names = {move.source, move.destination}
         if len(names - {""}) == 2 and used_names.isdisjoint(names):
             accepted.append(move)
@@ -258,33 +259,33 @@ def moves_of(vmi: VirtualMachineInstance | None, machine: VirtualMachine | None)
     return accepted
 
 
-def volume_overlap(volume_moves: Iterable[Move], claims: Claims, releases: Releases) -> ExtraClaims:
-    """Returns the additional claims of moving volumes: `old` is the old set, `there` the smaller claim of each pair,
-    resource by resource, where pending claims are as large as the old ones. The base pays for one set, and for the new
-    set in a class that the old one is not in. Raises QuantityError if a claim's quantity is invalid.
+def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) -> ExtraClaims:
+    """Returns the additional claims of moving volumes: `source` is the set that they leave, `existing` the smaller
+    claim of each pair, resource by resource; pending claims count as the ones they replace. The base pays for one set,
+    and for the new set in a class that the source is not in. Raises QuantityError if a claim's quantity is invalid.
     """
     result = ExtraClaims()
-    for move in volume_moves:
+    for move in moves:
         source, destination = claims.get(move.source), claims.get(move.destination)
-        requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.asked))
+        requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.source_requests))
         source_usage = storage_usage(source or PersistentVolumeClaim(spec=requested_spec), releases)
-        add_to(result.old, source_usage)
+        add_to(result.source, source_usage)
         if source is not None:
             destination_usage = storage_usage(destination, releases) if destination else source_usage
-            add_to(result.there, minimum(source_usage, destination_usage))
+            add_to(result.existing, minimum(source_usage, destination_usage))
         if destination is None:  # its class is not known
             add_to(
-                result.to_come,
+                result.pending,
                 {name: amount for name, amount in source_usage.items() if STORAGE_CLASS_SUFFIX not in name},
             )
     return result
 
 
-def _requested_moves(vmi: VirtualMachineInstance, machine: VirtualMachine) -> list[Move]:
-    if machine.spec.update_volumes_strategy != "Migration":
+def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Move]:
+    if vm.spec.update_volumes_strategy != "Migration":
         return []
     current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
-    desired = {volume.name: _claim_of(volume) for volume in machine.spec.template.spec.volumes or ()}
+    desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
     return [
         Move(name, current[name], desired[name])
         for name in sorted(current.keys() & desired)

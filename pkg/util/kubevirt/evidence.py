@@ -17,7 +17,7 @@ except ResourceQuota, Namespace and cluster objects. What is read here, who can 
   that exists; of one that was deleted only if it names the pod in which the VM lives as one side, for a generated name
   cannot be known at birth. What it says of another VM's migration is nothing.
 - VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
-- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.Bound`).
+- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.UsageBound`).
 - VMI annotations: tenant. Only sidecars are read from them, up to a number.
 - start and end times in migrationState: they may be of another moment than they seem to be. Not believed.
 - events: every user who may create them, with any source, text and time. Never believed, only quoted.

@@ -267,11 +267,11 @@ def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
     )
 
 
-def vmi_of(machine: VirtualMachine) -> VirtualMachineInstance:
+def vmi_of(vm: VirtualMachine) -> VirtualMachineInstance:
     """Returns the VMI that KubeVirt would make of a VM when it starts."""
-    template = machine.spec.template
+    template = vm.spec.template
     labels, annotations = template.metadata.labels, template.metadata.annotations
-    metadata = ObjectMeta(name=machine.name, namespace=machine.namespace, labels=labels, annotations=annotations)
+    metadata = ObjectMeta(name=vm.name, namespace=vm.namespace, labels=labels, annotations=annotations)
     return VirtualMachineInstance(metadata=metadata, spec=template.spec)
 
 

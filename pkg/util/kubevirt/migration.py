@@ -117,13 +117,13 @@ def seconds_of(timestamp: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A leftover that quota still counts: a side of the VM, or a claim of its state. `ended` is when the migration did,
-    in seconds since the epoch, None if that is not known."""
+    """A leftover that quota still counts: a side of the VM, or a claim of its state. `ended_at` is when the migration
+    did, in seconds since the epoch, None if that is not known."""
 
     uid: str
     name: str
     usage: ResourceList
-    ended: float | None
+    ended_at: float | None
 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ def migration_of(pod: Pod) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPods:
-    """The pods of one migration, and the claims of its VM's state, as KubeVirt names them. `created` and `ended` are
-    RFC 3339 in whole seconds, "" if unknown."""
+    """The pods of one migration, and the claims of its VM's state, as KubeVirt names them. `created_at` and `ended_at`
+    are RFC 3339 in whole seconds, "" if unknown."""
 
     uid: str
     source: str = ""
@@ -149,10 +149,10 @@ class MigrationPods:
     target: str = ""
     source_claim: str = ""
     target_claim: str = ""
-    created: str = ""
-    ended: str = ""
-    active: bool = False
-    known: bool = False
+    created_at: str = ""
+    ended_at: str = ""
+    is_active: bool = False
+    is_known: bool = False
     """The migration exists; else only the VMI's status speaks of it."""
 
     @property
@@ -161,12 +161,12 @@ class MigrationPods:
 
     def fits_source(self, pod: Object) -> bool:
         """Reports whether the pod or claim is not younger than the migration."""
-        return not self.created or (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS] <= self.created
+        return not self.created_at or (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS] <= self.created_at
 
     def fits_target(self, pod: Object) -> bool:
         """Reports whether the pod or claim is not older than the migration, nor younger than its end."""
         second = (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS]
-        return second >= self.created and (not self.ended or second <= self.ended)
+        return second >= self.created_at and (not self.ended_at or second <= self.ended_at)
 
     def is_source(self, pod: Pod) -> bool:
         """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
@@ -210,10 +210,10 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     return MigrationPods(
         migration.uid,
         *said(migration.status.migration_state, vmi_state),
-        created=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
-        ended=max(end_times, default="")[:WHOLE_SECONDS],
-        active=not is_finished(migration),
-        known=True,
+        created_at=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
+        ended_at=max(end_times, default="")[:WHOLE_SECONDS],
+        is_active=not is_finished(migration),
+        is_known=True,
     )
 
 

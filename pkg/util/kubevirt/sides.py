@@ -25,15 +25,15 @@ from pkg.util.quotacount.usage import is_live
 class Sides:
     """A VM's pods by side.
 
-    `home` is where the VM lives, `target` where a migration under way takes it: each has more than one element only
-    where several pods qualify, and counts as the smallest of them. `old` are the sides that earlier migrations, or one
-    whose VM has `arrived`, left behind and that still count.
+    `source` is where the VM lives, `target` where a migration under way takes it: each has more than one element only
+    where several pods qualify, and counts as the smallest of them. `leftovers` are the sides that earlier migrations,
+    or one that `has_arrived`, left behind and that still count.
     """
 
-    home: tuple[Side, ...] = ()
+    source: tuple[Side, ...] = ()
     target: tuple[Side, ...] = ()
-    old: tuple[Side, ...] = ()
-    arrived: bool = False
+    leftovers: tuple[Side, ...] = ()
+    has_arrived: bool = False
 
 
 class ControlledPods:
@@ -44,11 +44,11 @@ class ControlledPods:
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
         self.sides: dict[str, list[Side]] = defaultdict(list)
         """Oldest first."""
-        self.live: dict[str, list[Side]] = defaultdict(list)
+        self.live_sides: dict[str, list[Side]] = defaultdict(list)
         """The sides whose launcher itself counts; attachment pods may outlive it for a moment."""
-        self.ended: dict[str, list[Pod]] = defaultdict(list)
+        self.ended_launchers: dict[str, list[Pod]] = defaultdict(list)
         """The terminated launcher pods: only count/pods still counts them."""
-        self.named: dict[str, Side] = {}
+        self.side_by_launcher: dict[str, Side] = {}
         """The sides of all VMIs by the name of the launcher pod."""
         launchers: list[Pod] = []
         attachments_by_launcher: dict[str, list[Pod]] = defaultdict(list)
@@ -61,14 +61,14 @@ class ControlledPods:
         for pod in launchers:
             uid, live = controller_of(pod, VMI).uid, is_live(pod, now)
             if pod.terminal:
-                self.ended[uid].append(pod)
+                self.ended_launchers[uid].append(pod)
             if uid and (live or pod.uid in attachments_by_launcher):
                 # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-                side = self.named[pod.name] = Side(pod, tuple(attachments_by_launcher.get(pod.uid, ())[:1]))
+                side = self.side_by_launcher[pod.name] = Side(pod, tuple(attachments_by_launcher.get(pod.uid, ())[:1]))
                 self.sides[uid].append(side)
-                self.live[uid] += [side] if live else []
+                self.live_sides[uid] += [side] if live else []
 
-    def concerning(
+    def pods_concerning(
         self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
     ) -> list[Pod]:
         """Returns every pod that may make a difference to a VM's sides: those that name its VMI, and those that the
@@ -77,8 +77,11 @@ class ControlledPods:
         statuses = [*(migration.status for migration in migrations), *([trusted_status(vmi)] if vmi else ())]
         states = [status.migration_state for status in statuses]
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
-        sides = (*self.sides.get(uid, ()), *(self.named[name] for name in names if name in self.named))
-        return [pod for side in sides for pod in (side.launcher, *side.attachments)] + self.ended.get(uid, [])
+        sides = (
+            *self.sides.get(uid, ()),
+            *(self.side_by_launcher[name] for name in names if name in self.side_by_launcher),
+        )
+        return [pod for side in sides for pod in (side.launcher, *side.attachments)] + self.ended_launchers.get(uid, [])
 
 
 def sides_of(
@@ -86,24 +89,24 @@ def sides_of(
 ) -> Sides:
     """Returns the sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
     status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
-    migration_pods = pods_of_migrations(status.migration_state, migrations, pods.named)
+    migration_pods = pods_of_migrations(status.migration_state, migrations, pods.side_by_launcher)
     if vmi is None or not is_running(vmi):
         return _named_pair(migration_pods, pods)
     node = status.node_name
-    live, all_sides = pods.live.get(vmi.uid, []), pods.sides.get(vmi.uid, [])
-    active = [migration for migration in migration_pods if migration.active]
+    live, all_sides = pods.live_sides.get(vmi.uid, []), pods.sides.get(vmi.uid, [])
+    active = [migration for migration in migration_pods if migration.is_active]
     target = _target_sides(live, active)
     if target and _has_arrived(node, live, target, active):
-        home = tuple(side for side in target if side.launcher.spec.node_name == node)
-        return Sides(home, (), _leftover_sides(all_sides, home, migration_pods), arrived=True)
-    home = _home_sides(node, live, target, active)
-    if not home:
+        source = tuple(side for side in target if side.launcher.spec.node_name == node)
+        return Sides(source, (), _leftover_sides(all_sides, source, migration_pods), has_arrived=True)
+    source = _source_sides(node, live, target, active)
+    if not source:
         return _named_pair(migration_pods, pods)
     other_sides = [side for side in all_sides if side not in target]
     return Sides(
-        home,
+        source,
         target,
-        _leftover_sides(other_sides, home, [migration for migration in migration_pods if not migration.active]),
+        _leftover_sides(other_sides, source, [migration for migration in migration_pods if not migration.is_active]),
     )
 
 
@@ -112,7 +115,7 @@ def ended_launchers(
 ) -> list[Pod]:
     """Returns the terminated launcher pods of this VM that KubeVirt names as a migration's source or target. KubeVirt
     leaves them for a while, and count/pods counts them."""
-    ended_pods = pods.ended.get(vmi.uid, [])
+    ended_pods = pods.ended_launchers.get(vmi.uid, [])
     state = trusted_status(vmi).migration_state
     migration_pods = pods_of_migrations(state, migrations, {pod.name for pod in ended_pods}) if ended_pods else []
     return [
@@ -164,52 +167,52 @@ def _has_arrived(
         for migration in active
     ):
         return True
-    sources = [side for side in live if side not in target and side.launcher.spec.node_name == node]
-    return not any(migration.fits_source(side.launcher) for side in sources for migration in active)
+    other_sides = [side for side in live if side not in target and side.launcher.spec.node_name == node]
+    return not any(migration.fits_source(side.launcher) for side in other_sides for migration in active)
 
 
-def _home_sides(
+def _source_sides(
     node: str | None, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> tuple[Side, ...]:
     """Returns the source that an active migration names, and the sides on the VMI's node that are not younger."""
-    home_sides = list[Side]()
+    source_sides = list[Side]()
     for side in live:
         fitting_migrations = [migration for migration in active if migration.fits_source(side.launcher)]
         is_named = any(migration.source == side.launcher.name for migration in fitting_migrations)
         is_on_node = bool(node) and side.launcher.spec.node_name == node and (bool(fitting_migrations) or not active)
         if side not in target and (is_named or is_on_node):
-            home_sides.append(side)
-    return tuple(home_sides)
+            source_sides.append(side)
+    return tuple(source_sides)
 
 
 def _leftover_sides(
-    sides: Sequence[Side], home: Sequence[Side], migration_pods: Sequence[MigrationPods]
+    sides: Sequence[Side], source: Sequence[Side], migration_pods: Sequence[MigrationPods]
 ) -> tuple[Side, ...]:
     """Returns the sides that these migrations name and in which the VM does not live."""
-    home_names = {side.launcher.name for side in home}
+    source_names = {side.launcher.name for side in source}
 
     def is_leftover(pod: Pod, migration: MigrationPods) -> bool:
         if migration.is_source(pod):
-            return migration.known or migration.target in home_names
-        return migration.is_target(pod) and (migration.known or migration.source in home_names)
+            return migration.is_known or migration.target in source_names
+        return migration.is_target(pod) and (migration.is_known or migration.source in source_names)
 
     return tuple(
         side
         for side in sides
-        if side not in home and any(is_leftover(side.launcher, migration) for migration in migration_pods)
+        if side not in source and any(is_leftover(side.launcher, migration) for migration in migration_pods)
     )
 
 
 def _named_pair(migration_pods: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
     """Returns the sides of a VM whose node is unknown: a leftover side exists only if one migration names both pods."""
     for migration in migration_pods:
-        source, target = pods.named.get(migration.source), pods.named.get(migration.target)
+        source, target = pods.side_by_launcher.get(migration.source), pods.side_by_launcher.get(migration.target)
         if source is None or target is None or source is target:
             continue
         same_vm = controller_of(source.launcher, VMI).uid == controller_of(target.launcher, VMI).uid
         if (
             same_vm
-            and migration.known
+            and migration.is_known
             and migration.is_source(source.launcher)
             and migration.is_target(target.launcher)
         ):

@@ -202,7 +202,7 @@ def _usage_of_pod(pod: Pod, rendering: Rendering) -> ResourceList:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class UsageBound:
     """The largest usage that one side of a VM can have: its launcher pod and its attachment pod."""
 
     launcher: ResourceList
@@ -211,7 +211,7 @@ class Bound:
 
 def bound_of(
     vmi: VirtualMachineInstance, rendering: Rendering, spec: ResourceQuotaSpec, launcher: Pod | None = None
-) -> Bound:
+) -> UsageBound:
     """Returns the usage of the VMI's own spec at the largest overhead that any known release gives at any ratio, with
     support containers and sidecars, and KubeVirt's own attachment pod; without the parts that webhooks of others put
     into launcher pods. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers is the
@@ -225,7 +225,7 @@ def bound_of(
         rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
     candidates = (replace(rendering, profile=profile, ratio=str(MAX_RATIO)) for profile in LARGEST)
     largest = reduce(maximum, (_usage_of_pod(rendered_pod(vmi, candidate), rendering) for candidate in candidates))
-    return Bound(largest, attachments_usage(vmi, None, rendering, spec))
+    return UsageBound(largest, attachments_usage(vmi, None, rendering, spec))
 
 
 def bounded_usage(

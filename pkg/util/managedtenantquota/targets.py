@@ -78,7 +78,9 @@ class Missing:
 
     def _claim(self, facts: Facts, claims: Claims) -> ResourceList:
         labelled = labelled_claims(claims)
-        return state_claims(self.vmi, [self.migration], claims, facts.rendering, labelled=labelled, moving=True).to_come
+        return state_claims(
+            self.vmi, [self.migration], claims, facts.rendering, labelled=labelled, is_moving=True
+        ).pending
 
 
 class Room:
@@ -161,14 +163,14 @@ def missing_targets(facts: Facts) -> list[Missing]:
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        source = next(iter(sides_of(vmi, [migration], pods).home), None)
+        source = next(iter(sides_of(vmi, [migration], pods).source), None)
         targets = target_launchers(migration, vmi, launchers[vmi.uid])
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
         else:
             # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
             # status.activePods lists ended pods too).
-            is_missing = is_refused(migration) and len(pods.live[vmi.uid]) <= 1
+            is_missing = is_refused(migration) and len(pods.live_sides[vmi.uid]) <= 1
         if is_missing:
             found.append(Missing(migration, vmi, source, launcher=not targets))
     return found

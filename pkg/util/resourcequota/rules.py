@@ -78,7 +78,8 @@ class OwnRules:
         for index, vm in enumerate(draft.vms):
             leftovers = (*vm.old_sides, *vm.old_claims)
             since |= {
-                leftover.uid: min(known_since.get(leftover.uid, now), leftover.ended or now) for leftover in leftovers
+                leftover.uid: min(known_since.get(leftover.uid, now), leftover.ended_at or now)
+                for leftover in leftovers
             }
             sides = [leftover for leftover in vm.old_sides if since[leftover.uid] + limit <= now]
             claims = [leftover for leftover in vm.old_claims if since[leftover.uid] + limit <= now]

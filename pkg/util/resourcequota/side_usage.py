@@ -21,8 +21,8 @@ from pkg.util.kubevirt.migration import Leftover, may_attach, migration_ended_at
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import Sides
 from pkg.util.kubevirt.target import (
-    Bound,
     Side,
+    UsageBound,
     attachments_usage,
     bound_of,
     bounded_usage,
@@ -60,14 +60,16 @@ def pods_usage(
 ) -> PodsUsage:
     """Returns the usage of these sides; `migrations` are all of the VM's, `active` those that may go on. `rendering`
     has the limits that the facts' quota asks for. Without a VMI nothing bounds what a pod counts."""
-    pods = [pod for side in (*sides.home, *sides.target, *sides.old) for pod in (side.launcher, *side.attachments)]
+    pods = [
+        pod for side in (*sides.source, *sides.target, *sides.leftovers) for pod in (side.launcher, *side.attachments)
+    ]
     ends = [end for end in map(charged_until, pods) if end is not None]
-    if not (active or sides.old):
+    if not (active or sides.leftovers):
         return PodsUsage({}, {}, {}, (), ends, frozenset(), ())
     is_bounded = vmi is not None and not rendering.policy_in_force
     usage = _SideUsage(facts, rendering, vmi or VirtualMachineInstance(), sides, is_bounded)
-    source, target = usage.usage_of(sides.home), usage.usage_of(sides.target) if active else {}
-    old_usages = [(side.launcher, usage.usage_of((side,))) for side in sides.old]
+    source, target = usage.usage_of(sides.source), usage.usage_of(sides.target) if active else {}
+    old_usages = [(side.launcher, usage.usage_of((side,))) for side in sides.leftovers]
     leftovers = [
         # It is beyond the base as far as it is not larger than the side in which the VM runs.
         Leftover(
@@ -79,7 +81,10 @@ def pods_usage(
         for pod, old in old_usages
     ]
     allowed, to_come = usage.to_come(source, target, active) if active else ({}, {})
-    counted = [(sides.home, source), *(((side,), old) for side, (_, old) in zip(sides.old, old_usages, strict=True))]
+    counted = [
+        (sides.source, source),
+        *(((side,), old) for side, (_, old) in zip(sides.leftovers, old_usages, strict=True)),
+    ]
     counted += [(sides.target, target)] if active else []
     too_large = [text for text in starmap(usage.excess, counted) if text] if is_bounded else []
     return PodsUsage(target, allowed, to_come, leftovers, ends, usage.limits_since, too_large)
@@ -133,7 +138,7 @@ class _SideUsage:
     @cached_property
     def limits_since(self) -> frozenset[str]:
         """The quota's limits that are younger than the source."""
-        names = (limits_since(side.launcher, self.rendering) for side in self.sides.home)
+        names = (limits_since(side.launcher, self.rendering) for side in self.sides.source)
         return frozenset(f"limits.{name}" for name in frozenset[str]().union(*names))
 
     # ---- how it is computed ----------------------------------------------------------------------------------
@@ -144,14 +149,14 @@ class _SideUsage:
         charge = self._charge
         return {
             s.launcher.uid: (charge(s.launcher), total(map(charge, s.attachments)))
-            for s in (*self.sides.home, *self.sides.target, *self.sides.old)
+            for s in (*self.sides.source, *self.sides.target, *self.sides.leftovers)
         }
 
     def _attachment_to_come(self, active: Iterable[VirtualMachineInstanceMigration]) -> ResourceList:
         is_there = any(side.attachments for side in self.sides.target)
         if is_there or not (self._inputs.hotplugged and any(map(may_attach, active))):
             return {}
-        source = self._as_pattern(self.sides.home[0])
+        source = self._as_pattern(self.sides.source[0])
         return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
 
     def _charge(self, pod: Pod) -> ResourceList:
@@ -170,7 +175,7 @@ class _SideUsage:
         """Renders a side from each that qualifies as the source, and returns the smallest usage."""
         inputs, usages = self._inputs, list[ResourceList]()
         changed = self.rendering.limit_ranges or self.limits_since or inputs.resized or inputs.hotplugged
-        for number, side in enumerate(self.sides.home):
+        for number, side in enumerate(self.sides.source):
             if not changed and self._counted[side.launcher.uid] == (self._plain, {}):
                 usages.append(self._plain)  # as most are: nothing has changed since
                 continue
@@ -195,9 +200,9 @@ class _SideUsage:
         return self._rendered("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
 
     @cached_property
-    def _bound(self) -> Bound:
+    def _bound(self) -> UsageBound:
         """The most that a side counts."""
-        launcher = self.sides.home[0].launcher
+        launcher = self.sides.source[0].launcher
         bound = partial(bound_of, self.vmi, self.rendering, self.facts.quota.spec, launcher)
         return self._rendered("bound", [launcher], bound)
 

@@ -179,12 +179,14 @@ def assess(
     sides = sides_of(vmi, migrations, namespace.pods)
     can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
     stage = _stage(max((stage for stage, _ in stages), default=Stage.FINISHED), sides, estimate, can_migrate)
-    is_moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.home)
+    is_moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.source)
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
-    allowed = total([pods.allowed, claims.there, claims.to_come])
+    allowed = total([pods.allowed, claims.existing, claims.pending])
     need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.ANNOUNCED else None
-    ended_pods = ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended else ()
+    ended_pods = (
+        ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended_launchers else ()
+    )
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
     if need is None and stage >= Stage.WANTED:
         problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
@@ -197,12 +199,12 @@ def assess(
         stage=stage,
         priority=priority,
         since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
-        target=add(pods.target, claims.there),
-        to_come=add(pods.to_come, claims.to_come),
+        target=add(pods.target, claims.existing),
+        to_come=add(pods.to_come, claims.pending),
         allowed=allowed,
         need=need,
-        volumes=volumes.there if facts.storage_migration else {},
-        volumes_to_come=volumes.to_come,
+        volumes=volumes.existing if facts.storage_migration else {},
+        volumes_to_come=volumes.pending,
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended_pods)),
@@ -214,11 +216,11 @@ def assess(
 
 def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -> Stage:
     """Returns the VM's stage, of which `stage` is what its migrations say."""
-    if sides.arrived and stage > Stage.FINISHED:
+    if sides.has_arrived and stage > Stage.FINISHED:
         return Stage.ARRIVED
     if stage < estimate.since:
         return min(stage, Stage.ANNOUNCED)
-    is_ready = can_migrate and (bool(sides.home) or not estimate.needs_source)
+    is_ready = can_migrate and (bool(sides.source) or not estimate.needs_source)
     return max(stage, Stage.WANTED) if is_ready else Stage.ANNOUNCED
 
 
@@ -235,6 +237,8 @@ def _claims(
     claims, rendering = namespace.facts.claims, namespace.rendering
     if claims is None or has_scopes(namespace.facts.quota.spec):
         return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
-    home, labelled = [side.launcher.name for side in sides.home], namespace.labelled
-    state = state_claims(vmi, migrations, claims, rendering, labelled=labelled, home=home, moving=is_moving)
+    home, labelled = [side.launcher.name for side in sides.source], namespace.labelled
+    state = state_claims(
+        vmi, migrations, claims, rendering, labelled=labelled, source_launchers=home, is_moving=is_moving
+    )
     return state, volume_overlap(moves, claims, rendering.kubernetes)

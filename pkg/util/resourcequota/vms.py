@@ -46,7 +46,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
         vmi, vm_moves = facts.instances.get(name), moves_by_vm.get(name, ())
-        pods = namespace.pods.concerning(vmi, migrations)
+        pods = namespace.pods.pods_concerning(vmi, migrations)
         claims: list[object] = [None]
         if facts.claims is not None:
             moved_claims = [facts.claims.get(claim) for move in vm_moves for claim in (move.source, move.destination)]

@@ -206,16 +206,16 @@ def names(sides: Sequence[Any]) -> list[str]:
 @pytest.mark.parametrize("pods", [[SOURCE, OLD], [OLD, SOURCE]], ids=["oldest first", "oldest last"])
 def test_the_oldest_side_is_first_whatever_the_order_of_the_pods(pods: list[Pod]) -> None:
     found = sides_of(HERE, [move("Pending")], ControlledPods(pods))
-    assert [side.launcher for side in found.home] == [SOURCE, OLD]
+    assert [side.launcher for side in found.source] == [SOURCE, OLD]
 
 
 @sentences(VOUCHED)
 def test_vouched(case: Vouched) -> None:
     found = sides_of(case.instance, case.migrations, ControlledPods(case.pods))
-    assert names(found.home) == sorted(pod.name for pod in case.home)
+    assert names(found.source) == sorted(pod.name for pod in case.home)
     assert names(found.target) == sorted(pod.name for pod in case.target)
-    assert names(found.old) == sorted(pod.name for pod in case.old)
-    assert found.arrived is case.arrived
+    assert names(found.leftovers) == sorted(pod.name for pod in case.old)
+    assert found.has_arrived is case.arrived
 
 
 # ---- what counts ---------------------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ def deleted(pod: Pod, at: str = "2026-01-01T12:00:00Z", grace: int | None = 30) 
 def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
     pods = [deleted(SOURCE), TARGET]
     during = sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
-    assert names(during.old) == [SOURCE.name]
-    assert charged_until(during.old[0].launcher) == NOON + 30
-    assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).old
+    assert names(during.leftovers) == [SOURCE.name]
+    assert charged_until(during.leftovers[0].launcher) == NOON + 30
+    assert not sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 31)).leftovers
 
 
 @pytest.mark.parametrize("pod", [deleted(SOURCE, grace=None), ended(deleted(SOURCE))], ids=["no grace", "ended"])
@@ -243,13 +243,13 @@ def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:
     forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
     found = sides_of(HERE, [], ControlledPods([SOURCE, forged, attachment(SOURCE)]))
-    (side,) = found.home
+    (side,) = found.source
     assert [pod.name for pod in side.attachments] == [attachment(SOURCE).name]
 
 
 def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
     found = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
-    assert names(found.old) == [SOURCE.name]
+    assert names(found.leftovers) == [SOURCE.name]
 
 
 def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
