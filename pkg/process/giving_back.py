@@ -24,7 +24,7 @@ from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Observed, Policy
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
@@ -157,7 +157,7 @@ async def _restore_all(writer: Writer, namespace: str) -> None:
             quotas=await writer.quotas.list(namespace),
             now=time.time(),
         )
-        while not isinstance(step := next_step(Window(observed, Policy())), Wait):
+        while not isinstance(step := next_step(Window(observed, WindowPolicy())), Wait):
             observed = await writer.do(step, observed)
 
     await retry_on_conflict(attempt)

@@ -15,11 +15,11 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.sides import target_launchers
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Observed, Policy
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.window import Window
 
-_AT_ONCE = Policy(shortage=0.0)
+_AT_ONCE = WindowPolicy(shortage=0.0)
 """A report shows a shortage without waiting whether it lasts."""
 
 
@@ -59,14 +59,14 @@ def report_namespace(observed: Observed) -> BudgetReport:
     lock = observed.lock
     raised_quotas = []
     hards = {quota.name: quota.hard for quota in observed.quotas}
-    for name, record in (window.said | window.records).items():
-        vms = sorted(vm for vm, quotas in window.members.items() if name in quotas)
+    for name, record in (window.status_records | window.records).items():
+        vms = sorted(vm for vm, quotas in window.released_migrations.items() if name in quotas)
         raised_quotas.append(Raised(name, hards.get(name, {}), dict(record.hard), vms))
     return BudgetReport(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.holder, lock.reason)
+        lock=Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.owner, lock.reason)
         if lock
         else None,
         raised=raised_quotas,
@@ -91,13 +91,13 @@ def wait_reasons(observed: Observed, migration: str) -> list[str]:
         for problem in window.problems
         if vmim in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
     ]
-    refused = next((target for target in window.missing if target.migration.uid == vmim.uid), None)
-    if refused and refused in window.wanted:
+    refused = next((target for target in window.refused_targets if target.migration.uid == vmim.uid), None)
+    if refused and refused in window.targets:
         return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {_stage(window)}"]
     if problems:
         return problems
-    if refused and refused.waits:
-        return [refused.waits]
+    if refused and refused.wait_reason:
+        return [refused.wait_reason]
     if is_refused(vmim):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
@@ -144,7 +144,7 @@ def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, explanation:
     """Explains what the budget would do for a VM that does not migrate."""
     vmim = hypothetical_migration(instance)
     observed = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    targets = Window(observed, _AT_ONCE).wanted
+    targets = Window(observed, _AT_ONCE).targets
     blocking = next((target.blocking for target in targets if target.migration.uid == vmim.uid), ())
     if not blocking:
         return _with_reasons(explanation, wait_reasons(observed, vmim.name))

@@ -22,7 +22,7 @@ from pkg.config.metrics import METRICS
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.lock import moment, recognise
+from pkg.util.managedtenantquota.lock import parse_time, recognise
 from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, read
 from pkg.util.resourcequota.managed import is_managed, unenforced
@@ -120,7 +120,7 @@ class StateMetrics(Collector):
                 continue
             name = migration.spec.vmi_name
             vmi = self.source.instances.get(name=name, namespace=quota.namespace)
-            created = moment(migration.metadata.creation_timestamp)
+            created = parse_time(migration.metadata.creation_timestamp)
             for key in keys_of(quota.annotations, name, vmi):
                 start_by_key[key] = min(created, start_by_key.get(key, created))
         return start_by_key
@@ -167,7 +167,7 @@ def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.ti
 
     def on_update(old: VirtualMachineInstanceMigration, new: VirtualMachineInstanceMigration) -> None:
         if old.phase in _WAITING and new.phase not in _WAITING and not is_finished(new) and leads():
-            WAIT.observe(max(0.0, clock() - moment(new.metadata.creation_timestamp)))
+            WAIT.observe(max(0.0, clock() - parse_time(new.metadata.creation_timestamp)))
 
     return ResourceEventHandlerFuncs(on_update=on_update)
 
@@ -181,10 +181,10 @@ def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     creation."""
     for condition in migration.status.conditions or ():
         if condition.type == constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA:
-            return moment(
+            return parse_time(
                 condition.last_transition_time, condition.last_probe_time, migration.metadata.creation_timestamp
             )
-    return moment(migration.metadata.creation_timestamp)
+    return parse_time(migration.metadata.creation_timestamp)
 
 
 def _states(states: Sequence[str]) -> Mapping[tuple[str, ...], float]:

@@ -105,8 +105,8 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     admitted = ["a/vm1", "b/vm2"]
-    hook = lock_webhook(namespace.name, where, holders=[], virt_controllers=[user], admitted=admitted)
-    body = lock_body(namespace.name, hook, now=time.time(), holder="", reason="")
+    hook = lock_webhook(namespace.name, where, owners=[], virt_controllers=[user], admitted=admitted)
+    body = lock_body(namespace.name, hook, now=time.time(), owner="", reason="")
     virt_controller = namespace.by(admin.by(user))
 
     async def is_refused(migration: str, vm: str) -> bool:

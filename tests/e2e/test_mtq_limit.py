@@ -58,8 +58,8 @@ async def test_a_lock_that_was_edited_ends_too(admin: Admin) -> None:
     """By hand, while no controller ran; and nothing else says that there is one."""
     namespace = await made(admin)
     where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
-    hook = lock_webhook(namespace.name, where, holders=["me"], virt_controllers=["virt"])
-    body = lock_body(namespace.name, hook, now=time.time(), holder="me", reason="vm1")
+    hook = lock_webhook(namespace.name, where, owners=["me"], virt_controllers=["virt"])
+    body = lock_body(namespace.name, hook, now=time.time(), owner="me", reason="vm1")
     body["metadata"] |= {"labels": {}, "finalizers": ["example.com/stays"]}
     await admin.client.resource(LOCKS).create(body)
     await namespace.until_unlocked()
@@ -115,8 +115,8 @@ async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
     async with hanging(client, "resourcequotas", {"hangs": "yes"}, "Fail"):
 
         async def lock(each: Budgeted) -> None:
-            hook = lock_webhook(each.name, where, holders=[], virt_controllers=[])
-            body = lock_body(each.name, hook, now=begun, holder="me", reason="vm1")
+            hook = lock_webhook(each.name, where, owners=[], virt_controllers=[])
+            body = lock_body(each.name, hook, now=begun, owner="me", reason="vm1")
             metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text("quota")}}
             quota = {"metadata": metadata, "spec": {"hard": {"pods": "8"}}}
             await each.mark(labels={"hangs": "yes"})

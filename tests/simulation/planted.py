@@ -15,8 +15,8 @@ from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
-from pkg.util.managedtenantquota.lock import moment
-from pkg.util.managedtenantquota.targets import Missing, Room
+from pkg.util.managedtenantquota.lock import parse_time
+from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota
 from pkg.util.resourcequota import side_usage
 from pkg.webhook.configurations import VALIDATE_POD
 from pkg.webhook.resources.pod import validator as pod
@@ -75,19 +75,19 @@ def clock() -> None:
 
     async def is_over(request: AdmissionRequest, management: Management) -> bool:
         lock = management.locks.cache().get(name=f"lock.{request.namespace}.com")
-        return lock is not None and time.time() - moment(lock.metadata.creation_timestamp) > programs.LOCK_LIMIT
+        return lock is not None and time.time() - parse_time(lock.metadata.creation_timestamp) > programs.LOCK_LIMIT
 
     _lets_through(LOCK_PATH, is_over)
 
 
 def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
-    own = Room._own
+    own = WindowQuota._own_entry
 
-    def whole(self: Room, missing: Missing) -> ResourceList:
-        return maximum(own(self, missing), missing.need(self._facts)[1])
+    def whole(self: WindowQuota, target: RefusedTarget) -> ResourceList:
+        return maximum(own(self, target), target.need(self._facts)[1])
 
-    Room._own = whole  # type: ignore[method-assign]
+    WindowQuota._own_entry = whole  # type: ignore[method-assign]
 
 
 def defaults() -> None:

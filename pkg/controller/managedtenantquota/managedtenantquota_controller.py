@@ -21,11 +21,11 @@ from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from pkg.config.metrics import METRICS
 from pkg.config.time_slices import TimeSlices
-from pkg.controller.managedtenantquota.observation import Observer
+from pkg.controller.managedtenantquota.observation import WindowObserver
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
@@ -53,16 +53,16 @@ _REFUSED = {
 """By the name of a write that does not keep the other ones from being done: what is said when it is refused."""
 
 
-class Handler:
+class WindowHandler:
     """Handles Namespaces, by name: all that happens in one of them is in order."""
 
-    def __init__(self, observer: Observer, writer: Writer, events: EventRecorder, policy: Policy) -> None:
+    def __init__(self, observer: WindowObserver, writer: Writer, events: EventRecorder, policy: WindowPolicy) -> None:
         self._observer, self._writer, self._events, self._policy = observer, writer, events, policy
         self._slices = TimeSlices()
-        self._seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
+        self._first_seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
         """A lock's uid to the time by the event loop when it was first seen."""
-        self._timers: defaultdict[str, Timers] = defaultdict(Timers)
-        self._known: TTLCache[str, Observed] = TTLCache(_REMEMBERED, ttl=_KNOWN_SECONDS, timer=loop_time)
+        self._timers: defaultdict[str, WindowTimers] = defaultdict(WindowTimers)
+        self._last_observed: TTLCache[str, Observed] = TTLCache(_REMEMBERED, ttl=_KNOWN_SECONDS, timer=loop_time)
         """By namespace what was seen and written last; nothing of one in which something failed since."""
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
@@ -73,7 +73,7 @@ class Handler:
         """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
-            self._known.pop(key, None)
+            self._last_observed.pop(key, None)
             self._refusals.pop(key, None)
             self._pauses.forget(key)
             return
@@ -87,13 +87,13 @@ class Handler:
             undone = "a quota is still raised, or a lock stands"
             raise RetryAfter(self._pauses.when(key), undone) from self._refusals.get(key)
         self._pauses.forget(key)
-        if not (window.missing and window.timers.refusals):
+        if not (window.refused_targets and window.timers.refusals):
             self._refusals.pop(key, None)
         # What has begun is re-checked, even if an event was lost.
-        begun = window.lock or window.records or window.problems or any(map(is_in_use, observed.budgets))
-        seconds = min(step.seconds, self._policy.sweep if begun else math.inf)
+        is_open = window.lock or window.records or window.problems or any(map(is_in_use, observed.budgets))
+        seconds = min(step.seconds, self._policy.sweep if is_open else math.inf)
         if math.isfinite(seconds):
-            raise RetryAfter(seconds, step.why) from self._refusals.get(key)
+            raise RetryAfter(seconds, step.reason) from self._refusals.get(key)
 
     async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
         """End a lock that is overdue, and ask nothing before: on a queue of its own, for those who work off the
@@ -103,7 +103,7 @@ class Handler:
             return
         window = await self._window(replace(self._observer.cached(lock.namespace), lock=lock))
         if not window.overdue:
-            raise RetryAfter(window.left, "the lock has to end then")
+            raise RetryAfter(window.seconds_left, "the lock has to end then")
         step = next_step(window)
         assert isinstance(step, Write)
         if (await self._try(window, step)).refused:
@@ -116,21 +116,21 @@ class Handler:
         step = next_step(window)
         if isinstance(step, Wait):
             return window, step
-        async with asyncio.timeout(window.left if window.lock and not window.overdue else None):
-            known = self._known.pop(key, None)
-            if known is not None and (observed := self._observer.continued(known)):
+        async with asyncio.timeout(window.seconds_left if window.lock and not window.overdue else None):
+            last_observed = self._last_observed.pop(key, None)
+            if last_observed is not None and (observed := self._observer.continued(last_observed)):
                 with suppress(Conflict, AlreadyExists):  # another client writes there, and the caches do not show it
-                    return await self._take(observed)
-            return await self._take(await self._observer.live(key))
+                    return await self._take_steps(observed)
+            return await self._take_steps(await self._observer.live(key))
 
-    async def _take(self, observed: Observed) -> tuple[Window, Wait]:
+    async def _take_steps(self, observed: Observed) -> tuple[Window, Wait]:
         """One step after the other."""
         key = observed.namespace
         for _ in range(_MOST_WRITES):
             window = await self._window(observed)
             step = next_step(window)
             if isinstance(step, Wait):
-                self._known[key] = observed
+                self._last_observed[key] = observed
                 return window, step
             observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")
@@ -139,12 +139,12 @@ class Handler:
         """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
         lock, now = observed.lock, observed.now
         if lock is not None:
-            seen = loop_time() - self._seen.setdefault(lock.configuration.uid, loop_time())
-            lock = replace(lock, since=now - max(lock.age(now), seen), seen=now - seen)
+            age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
+            lock = replace(lock, since=now - max(lock.age(now), age), known_since=now - age)
         observed = replace(observed, lock=lock, timers=self._timers[observed.namespace])
         window = Window(observed, self._policy, in_steps=True)
         await self._slices.take(window.steps)
-        self._keep(window)
+        self._store_results(window)
         return window
 
     async def _try(self, window: Window, step: Write) -> Observed:
@@ -159,22 +159,22 @@ class Handler:
             refusal = exc if isinstance(exc, ApiError) else Unreachable(f"no answer within {_OPENING_SECONDS:g} s")
         if step.opens:
             window.refused(str(refusal), self._observer.clock())
-            self._keep(window)
-        if step.what is None or step.name not in _REFUSED:
+            self._store_results(window)
+        if step.subject is None or step.name not in _REFUSED:
             raise refusal
         self._refusals[observed.namespace] = refusal
         reason, message = _REFUSED[step.name]
-        about = [step.what] if isinstance(step.what, ResourceQuota) else []
-        problem = observed.problem(reason, message.format(step.what.name, refusal), step.what.name, *about)
-        self._say(observed.namespace, problem)
-        return replace(observed, refused=[*observed.refused, step.what.key])
+        objects = [step.subject] if isinstance(step.subject, ResourceQuota) else []
+        problem = observed.problem(reason, message.format(step.subject.name, refusal), step.subject.name, *objects)
+        self._report(observed.namespace, problem)
+        return replace(observed, refused=[*observed.refused, step.subject.key])
 
-    def _keep(self, window: Window) -> None:
+    def _store_results(self, window: Window) -> None:
         self._timers[window.observed.namespace] = window.timers
         for problem in window.problems:
-            self._say(window.observed.namespace, problem)
+            self._report(window.observed.namespace, problem)
 
-    def _say(self, namespace: str, problem: Problem) -> None:
+    def _report(self, namespace: str, problem: Problem) -> None:
         """An event for what an administrator has to know, at most once in a while."""
         if not self._reported.is_due(namespace, problem.key):
             return

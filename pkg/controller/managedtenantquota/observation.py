@@ -47,7 +47,7 @@ class CannotLock(Exception):
 
 
 @dataclass(eq=False)
-class Observer:
+class WindowObserver:
     """`cached` costs no request and suggests; `live` costs three, and three more to prove the webhook, and decides.
     `clock`: the API server's, in seconds since the epoch."""
 
@@ -57,7 +57,7 @@ class Observer:
     settings: Settings
     clock: Callable[[], float]
     rancher: RancherWrites
-    _own: str = field(default="", init=False)
+    _own_user: str = field(default="", init=False)
     """Our user name."""
     _proven: tuple[float, dict[str, Any]] | None = field(default=None, init=False)
     """Where the API server has reached the webhook, and until when that counts."""
@@ -73,22 +73,22 @@ class Observer:
         lock = recognise(self.locks.get(name=lock_name(namespace)))
         return observe(self.facts, lock, namespace, self.clock())
 
-    def continued(self, before: Observed) -> Observed | None:
+    def continued(self, previous: Observed) -> Observed | None:
         """What was observed and written last, and of each object what the cache has if that is newer. Every write is
         bound to the version of what it changes. None where the caches have other objects than that: the API server
         has to be asked."""
-        cached = self.cached(before.namespace)
-        if _uids(cached) != _uids(before):
+        cached = self.cached(previous.namespace)
+        if _uids(cached) != _uids(previous):
             return None
-        locks = [each.lock.configuration for each in (cached, before) if each.lock]
+        locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]
         return replace(
-            before,
+            previous,
             exists=cached.exists,
             facts=cached.facts,
             now=cached.now,
             refused=(),
-            budgets=_newest(cached.budgets, before.budgets),
-            quotas=_newest(cached.quotas, before.quotas),
+            budgets=_newest(cached.budgets, previous.budgets),
+            quotas=_newest(cached.quotas, previous.quotas),
             lock=recognise(newer(*locks)) if locks else None,
         )
 
@@ -98,80 +98,81 @@ class Observer:
         The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
         were. The save is bound to the version of that status.
         """
-        budgets, standing, (wanted, not_served) = await asyncio.gather(
+        budgets, configuration, (render_webhook, not_served) = await asyncio.gather(
             list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace),
-            _found(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
-            _or_why(self._wanted_lock(namespace)),
+            _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
+            _value_or_reason(self._lock_renderer(namespace)),
         )
-        lock, foreign = recognise(standing), ""
-        if standing and not lock:
-            foreign = f"there is a ValidatingWebhookConfiguration {standing.name} that is not a lock"
+        lock, foreign = recognise(configuration), ""
+        if configuration and not lock:
+            foreign = f"there is a ValidatingWebhookConfiguration {configuration.name} that is not a lock"
         return replace(
             self.cached(namespace),
             budgets=budgets,
             quotas=await self.client.resource(RESOURCE_QUOTAS).list(namespace),
             lock=lock,
-            wanted_lock=wanted,
-            holder=f"headroom ({self._own or ', '.join(self.settings.controller_users)}) on {socket.gethostname()}",
-            why_not=foreign or not_served,
+            render_webhook=render_webhook,
+            lock_owner=f"headroom ({self._own_user or ', '.join(self.settings.controller_users)})"
+            f" on {socket.gethostname()}",
+            lock_unavailable_reason=foreign or not_served,
         )
 
-    async def _wanted_lock(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
+    async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """How a namespace's lock shall look. Raises CannotLock, ApiError."""
         kubevirts, settings = self.facts.source.kubevirts.list(), self.settings
-        never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(each.namespace for each in kubevirts)]
+        never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
-        if locked := ", ".join(each.name for each in self.facts.source.quotas.list(namespace) if self._is_locked(each)):
+        if locked := ", ".join(obj.name for obj in self.facts.source.quotas.list(namespace) if self._is_locked(obj)):
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
-        where = await self._reached()
-        self._own = self._own or await own_user(self.client)
-        users = [user for user in (self._own, *settings.controller_users) if user]
+        config = await self._proven_config()
+        self._own_user = self._own_user or await own_user(self.client)
+        users = [user for user in (self._own_user, *settings.controller_users) if user]
         if not users:
             raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
         accounts = virt_controllers(kubevirts, settings.kubevirt_users)
-        return partial(lock_webhook, namespace, where, holders=users, virt_controllers=accounts)
+        return partial(lock_webhook, namespace, config, owners=users, virt_controllers=accounts)
 
     def _is_locked(self, quota: ResourceQuota) -> bool:
         return is_default(quota) and self.rancher.is_locked() and self.rancher.way is not RancherQuotas.IMPERSONATE
 
-    async def _reached(self) -> dict[str, Any]:
+    async def _proven_config(self) -> dict[str, Any]:
         """Where the API server reaches the webhook. Raises CannotLock, ApiError."""
         if self._proven is None or loop_time() > self._proven[0]:
-            self._proven, where = None, await self._where()
+            self._proven, config = None, await self._read_client_config()
             try:
                 await probe(self.client, self.settings.namespace)
             except NotReached as exc:
                 raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
-            self._proven = loop_time() + _PROVEN_SECONDS, where
+            self._proven = loop_time() + _PROVEN_SECONDS, config
         return self._proven[1]
 
-    async def _where(self) -> dict[str, Any]:
+    async def _read_client_config(self) -> dict[str, Any]:
         """From the configuration that is probed next: a broken registration is not copied."""
         proven, registered = await asyncio.gather(
-            _found(self.client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)),
-            _found(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)),
+            _get_or_none(self.client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)),
+            _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)),
         )
-        found = client_config(proven.webhooks if proven else None, registered.webhooks if registered else None)
-        if found is None:
+        config = client_config(proven.webhooks if proven else None, registered.webhooks if registered else None)
+        if config is None:
             raise CannotLock(
                 f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with "
                 "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
             )
-        return found
+        return config
 
 
 def _uids(observed: Observed) -> object:
     objects = [*observed.budgets, *observed.quotas]
-    return {each.uid for each in objects}, observed.lock and observed.lock.configuration.uid
+    return {obj.uid for obj in objects}, observed.lock and observed.lock.configuration.uid
 
 
-def _newest(cached: Iterable[Known], known: Iterable[Known]) -> list[Known]:
-    by_uid = {each.uid: each for each in known}
-    return [newer(each, by_uid[each.uid]) for each in cached]
+def _newest(cached: Iterable[Known], written: Iterable[Known]) -> list[Known]:
+    by_uid = {obj.uid: obj for obj in written}
+    return [newer(obj, by_uid[obj.uid]) for obj in cached]
 
 
-async def _found(read: Awaitable[T]) -> T | None:
+async def _get_or_none(read: Awaitable[T]) -> T | None:
     """The object; None: there is none."""
     try:
         return await read
@@ -179,7 +180,7 @@ async def _found(read: Awaitable[T]) -> T | None:
         return None
 
 
-async def _or_why(read: Awaitable[T]) -> tuple[T | None, str]:
+async def _value_or_reason(read: Awaitable[T]) -> tuple[T | None, str]:
     """What was read. What only a lock needs is no reason not to restore: None, and why."""
     try:
         return await read, ""

@@ -7,11 +7,11 @@ from kubeloop.api.meta import Object
 from kubeloop.controllers.events import EventRecorder
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller.managedtenantquota.managedtenantquota_controller import Handler
-from pkg.controller.managedtenantquota.observation import Observer
+from pkg.controller.managedtenantquota.managedtenantquota_controller import WindowHandler
+from pkg.controller.managedtenantquota.observation import WindowObserver
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.managedtenantquota.model import Policy
+from pkg.util.managedtenantquota.model import WindowPolicy
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 
 MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
@@ -22,24 +22,24 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     namespaces, locks = management.namespaces, management.locks
     budgets = management.virtual_machine_migration_resource_quotas
     facts = FactsObserver(management.source(), settings.profile)
-    observer = Observer(facts, management.client, locks.cache(), settings, management.clock, management.rancher)
-    policy = Policy(lock_limit=settings.lock_limit)
-    handler = Handler(observer, Writer(management.client, events, management.rancher), events, policy)
+    observer = WindowObserver(facts, management.client, locks.cache(), settings, management.clock, management.rancher)
+    policy = WindowPolicy(lock_limit=settings.lock_limit)
+    handler = WindowHandler(observer, Writer(management.client, events, management.rancher), events, policy)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
     locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
 
-    def beside(obj: Object) -> list[str]:
+    def namespace_with_window(obj: Object) -> list[str]:
         return [obj.namespace] if observer.concerns_us(obj.namespace) else []
 
-    def locked(configuration: ValidatingWebhookConfiguration) -> list[str]:
+    def locked_namespace(configuration: ValidatingWebhookConfiguration) -> list[str]:
         lock = recognise(configuration)
         return [lock.namespace] if lock else []
 
     namespaces.watch_related(budgets, lambda budget: [budget.namespace])
-    namespaces.watch_related(locks, locked)
-    namespaces.watch_related(management.resource_quotas, beside)
-    namespaces.watch_related(management.virtual_machine_instance_migrations, beside)
-    namespaces.watch_related(management.virtual_machine_instances, beside)
-    namespaces.watch_related(management.pods, beside)
-    namespaces.watch_related(management.limit_ranges, beside)
+    namespaces.watch_related(locks, locked_namespace)
+    namespaces.watch_related(management.resource_quotas, namespace_with_window)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, namespace_with_window)
+    namespaces.watch_related(management.virtual_machine_instances, namespace_with_window)
+    namespaces.watch_related(management.pods, namespace_with_window)
+    namespaces.watch_related(management.limit_ranges, namespace_with_window)
     namespaces.watch_related(management.kubevirts, lambda _: {budget.namespace for budget in budgets.cache().list()})

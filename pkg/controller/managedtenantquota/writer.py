@@ -53,25 +53,25 @@ class Writer:
     async def do(self, step: Write, observed: Observed) -> Observed:
         """The observation as it is after the write."""
         _WRITES.labels(step.name).inc()
-        match step.what:
+        match step.subject:
             case ResourceQuota() as quota:
-                after = replace(observed, quotas=await self._quota(quota, step, observed.quotas))
+                result = replace(observed, quotas=await self._quota(quota, step, observed.quotas))
             case VirtualMachineMigrationResourceQuota() as budget:
                 new = await self.budgets.merge_patch(
                     step.body, name=budget.name, namespace=budget.namespace, subresource="status"
                 )
-                after = replace(observed, budgets=_with(observed.budgets, new))
+                result = replace(observed, budgets=_with(observed.budgets, new))
             case _:
-                after = replace(observed, lock=await self._lock(observed.lock, step))
+                result = replace(observed, lock=await self._lock(observed.lock, step))
         if step.name == "Unlock" and observed.lock:
-            _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.seen))
+            _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.known_since))
         log.info("%s: %s", observed.namespace, step.text)
         for budget in observed.budgets if step.name in _OF_BUDGETS else ():
             text = step.text if step.name == "Unlock" else _LOCKED
             self._events.event(budget, "Normal", _OF_BUDGETS[step.name], text)
-        for migration in step.about:
+        for migration in step.migrations:
             self._events.event(migration, "Normal", EVENT_RAISED, step.text)
-        return after
+        return result
 
     async def unlock(self, lock: Lock) -> None:
         """With finalizers of any owner it would go on refusing pods."""
@@ -87,23 +87,23 @@ class Writer:
         try:
             new = await self._rancher.quotas(quota).merge_patch(step.body, name=quota.name, namespace=quota.namespace)
         except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
-            return [other for other in quotas if other.name != quota.name]
+            return [other_quota for other_quota in quotas if other_quota.name != quota.name]
         if step.name == "Raise":
-            before, after = parse_resource_list(quota.hard), parse_resource_list(step.body["spec"]["hard"])
-            for name, limit in after.items():
-                _RELEASED.labels(name).inc((limit - before[name]).nanos * _NANO)
+            old_limits, new_limits = parse_resource_list(quota.hard), parse_resource_list(step.body["spec"]["hard"])
+            for name, limit in new_limits.items():
+                _RELEASED.labels(name).inc((limit - old_limits[name]).nanos * _NANO)
         return _with(quotas, new)
 
-    async def _lock(self, standing: Lock | None, step: Write) -> Lock | None:
-        if standing is None:
-            made, operation = await self.locks.create(step.body), "created"
+    async def _lock(self, lock: Lock | None, step: Write) -> Lock | None:
+        if lock is None:
+            configuration, operation = await self.locks.create(step.body), "created"
         elif step.body:
-            made, operation = await self.locks.merge_patch(step.body, name=standing.configuration.name), "updated"
+            configuration, operation = await self.locks.merge_patch(step.body, name=lock.configuration.name), "updated"
         else:
-            await self.unlock(standing)
+            await self.unlock(lock)
             return None
-        written(VALIDATING_WEBHOOK_CONFIGURATIONS, made.name, operation)
-        return recognise(made)
+        written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
+        return recognise(configuration)
 
 
 def _with(objects: Sequence[T], new: T) -> list[T]:

@@ -34,13 +34,13 @@ class Lock:
     configuration: ValidatingWebhookConfiguration
     namespace: str
     since: float
-    holder: str
+    owner: str
     reason: str
-    ours: bool
+    is_own: bool
     """Made by headroom: another program's has no such annotations."""
     lasts: float
     """Seconds after which it is ended at the latest; 0 where nothing says."""
-    seen: float = 0.0
+    known_since: float = 0.0
     """Since when this process knows it."""
 
     def age(self, now: float) -> float:
@@ -59,21 +59,24 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
     if configuration is None:
         return None
     annotations = configuration.annotations
-    ours = ANNOTATION_SINCE in annotations
+    is_own = ANNOTATION_SINCE in annotations
     namespace = configuration.name.removeprefix("lock.").removesuffix(".com")
     labelled = configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL]
-    if configuration.name != lock_name(namespace) or not (ours or labelled):
+    if configuration.name != lock_name(namespace) or not (is_own or labelled):
         return None
-    created, begun = moment(configuration.metadata.creation_timestamp), moment(annotations.get(ANNOTATION_SINCE))
+    created_at, written_since = (
+        parse_time(configuration.metadata.creation_timestamp),
+        parse_time(annotations.get(ANNOTATION_SINCE)),
+    )
     return Lock(
         configuration,
         namespace,
         # The API server's second; where in it, the clock of the process that made the lock may tell.
-        since=min(max(begun, created), created + 1.0) if created else begun,
-        holder=annotations.get(constants.ANNOTATION_HOLDER, ""),
+        since=min(max(written_since, created_at), created_at + 1.0) if created_at else written_since,
+        owner=annotations.get(constants.ANNOTATION_HOLDER, ""),
         reason=annotations.get(constants.ANNOTATION_REASON, ""),
-        ours=ours,
-        lasts=max(0.0, moment(annotations.get(constants.ANNOTATION_UNTIL)) - begun),
+        is_own=is_own,
+        lasts=max(0.0, parse_time(annotations.get(constants.ANNOTATION_UNTIL)) - written_since),
     )
 
 
@@ -87,9 +90,9 @@ def client_config(
     """
     if not proven or not registered:
         return None
-    config, known = dict(proven[0].get("clientConfig") or {}), registered[0].get("clientConfig") or {}
+    config, main_config = dict(proven[0].get("clientConfig") or {}), registered[0].get("clientConfig") or {}
     # /webhook or /webhook/key
-    served = urlsplit(known.get("url") or "").path or (known.get("service") or {}).get("path") or ""
+    served = urlsplit(main_config.get("url") or "").path or (main_config.get("service") or {}).get("path") or ""
     path = "/".join([constants.LOCK_PATH, *served.split("/")[2:]])
     if config.get("url"):
         config["url"] = urlsplit(config["url"])._replace(path=path).geturl()
@@ -127,10 +130,10 @@ _ADMITTED: Final = (
 
 def lock_webhook(
     namespace: str,
-    where: Mapping[str, Any],
+    config: Mapping[str, Any],
     admitted: Collection[str] = (),
     *,
-    holders: Sequence[str],
+    owners: Sequence[str],
     virt_controllers: Sequence[str],
 ) -> Webhook:
     """The lock's webhook.
@@ -141,14 +144,14 @@ def lock_webhook(
     """
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
-        "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(holders)}",
+        "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(owners)}",
         "not-a-target-pod": is_admitted,
         "not-the-end-of-the-namespace": f"request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)}",
     }
     return {
         "name": lock_name(namespace),
         "admissionReviewVersions": ["v1"],
-        "clientConfig": dict(where),
+        "clientConfig": dict(config),
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": {"matchLabels": {constants.NAMESPACE_NAME_LABEL: namespace}},
@@ -168,16 +171,16 @@ def entry_of(migration: str, vm: str) -> str:
 def admitted_by(lock: Lock) -> Collection[str]:
     """The entries of a lock; none where a server before 1.27 has dropped its conditions."""
     conditions = [
-        each for webhook in lock.configuration.webhooks or () for each in webhook.get("matchConditions") or ()
+        condition for webhook in lock.configuration.webhooks or () for condition in webhook.get("matchConditions") or ()
     ]
-    for each in conditions:
+    for condition in conditions:
         with suppress(ValueError):
-            return set(json.loads(each["expression"].partition(_ADMITTED)[2].removesuffix("))")))
+            return set(json.loads(condition["expression"].partition(_ADMITTED)[2].removesuffix("))")))
     return ()
 
 
 def lock_body(
-    namespace: str, webhook: Mapping[str, Any], *, now: float, holder: str, reason: str, longest: float = 0.0
+    namespace: str, webhook: Mapping[str, Any], *, now: float, owner: str, reason: str, longest: float = 0.0
 ) -> Webhook:
     """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when nothing says."""
     return {
@@ -189,7 +192,7 @@ def lock_body(
             "annotations": {
                 ANNOTATION_SINCE: rfc3339(now, "microseconds"),
                 constants.ANNOTATION_UNTIL: rfc3339(now + longest, "microseconds"),
-                constants.ANNOTATION_HOLDER: holder,
+                constants.ANNOTATION_HOLDER: owner,
                 constants.ANNOTATION_REASON: reason,
             },
         },
@@ -197,11 +200,11 @@ def lock_body(
     }
 
 
-def fits(lock: Lock, wanted: Mapping[str, Any]) -> bool:
+def is_current(lock: Lock, webhook: Mapping[str, Any]) -> bool:
     """Whether a lock is as it shall be. Servers before 1.27 drop matchConditions: what is decided does not change."""
-    dropped = {"matchConditions": wanted["matchConditions"]}
-    standing = lock.configuration.webhooks or ()
-    return len(standing) == 1 and wanted.items() <= {**dropped, **standing[0]}.items()
+    dropped = {"matchConditions": webhook["matchConditions"]}
+    webhooks = lock.configuration.webhooks or ()
+    return len(webhooks) == 1 and webhook.items() <= {**dropped, **webhooks[0]}.items()
 
 
 def _is_one_of(users: Sequence[str]) -> str:
@@ -210,7 +213,7 @@ def _is_one_of(users: Sequence[str]) -> str:
     return f"request.userInfo.username in {json.dumps(plain)}"
 
 
-def moment(*texts: str | None) -> float:
+def parse_time(*texts: str | None) -> float:
     """Seconds since the epoch of the first text that is a time; none: long ago, so that such a lock does not stay."""
     for text in texts:
         with suppress(ValueError):

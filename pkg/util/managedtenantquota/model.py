@@ -22,7 +22,7 @@ _WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class WindowPolicy:
     """What an operator chose, and how long things take. Seconds."""
 
     lock_limit: float = LOCK_LIMIT
@@ -37,7 +37,7 @@ class Policy:
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
     first_pause: float = 0.5
     """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
-    long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
+    long after vmim further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
     long at first, and up to as many times longer or `longest_pause`."""
     shortage: float = 0.5
     """A budget that does not suffice is believed after this long: status.used may count a target pod already that
@@ -56,7 +56,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Timers:
+class WindowTimers:
     """What one decision passes to the next: waiting times only, which a restart may lose."""
 
     short_since: Mapping[str, float] = field(default_factory=dict)
@@ -80,16 +80,16 @@ class Observed:
     lock: Lock | None = None
     facts: Facts = field(default_factory=lambda: Facts(ResourceQuota()))
     """What decides about its migrations, with no quota yet. From caches."""
-    why_not: str = ""
+    lock_unavailable_reason: str = ""
     """Why it cannot be locked."""
-    wanted_lock: Callable[[Collection[str]], Webhook] | None = None
+    render_webhook: Callable[[Collection[str]], Webhook] | None = None
     """The webhook that a lock shall hold, by the entries of those that it admits; None: it cannot be served, or is not
     looked at."""
-    holder: str = ""
+    lock_owner: str = ""
     """What a lock says of who made it."""
     refused: Collection[str] = ()
     """The keys of quotas whose restore, and of the lock whose deletion was refused in this pass."""
-    timers: Timers = field(default_factory=Timers)
+    timers: WindowTimers = field(default_factory=WindowTimers)
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
@@ -99,15 +99,15 @@ class Observed:
 def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
     """What is known of a namespace without a request; not how a lock shall look."""
     source = facts.source
-    found = source.namespaces.get(name=namespace)
-    seen = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+    namespace_object = source.namespaces.get(name=namespace)
+    namespace_facts = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
     return Observed(
         namespace=namespace,
-        exists=found is not None and not found.deleting,
+        exists=namespace_object is not None and not namespace_object.deleting,
         budgets=source.budgets.list(namespace),
         lock=lock,
         quotas=source.quotas.list(namespace),
-        facts=with_running(seen, source),
+        facts=with_running(namespace_facts, source),
         now=now,
     )
 
@@ -118,10 +118,10 @@ def with_running(facts: Facts, source: Source) -> Facts:
     if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
         return facts
     migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
-    waiting = {each.uid: each.namespace for each in migrations if each.phase in _WAITING}
+    waiting = {vmim.uid: vmim.namespace for vmim in migrations if vmim.phase in _WAITING}
     started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
-    running = (each for each in migrations if each.uid not in waiting or each.uid in started)
-    vmis = (source.instances.get(namespace=each.namespace, name=each.spec.vmi_name) for each in running)
+    running = (vmim for vmim in migrations if vmim.uid not in waiting or vmim.uid in started)
+    vmis = (source.instances.get(namespace=vmim.namespace, name=vmim.spec.vmi_name) for vmim in running)
     return replace(facts, running=list(map(_source_nodes, vmis)))
 
 

@@ -33,43 +33,49 @@ class Record:
     """spec.hard of a quota as it was, and what was added; all of it readable."""
 
     hard: Mapping[str, RawQuantity]
-    added: Mapping[str, RawQuantity]
+    additional: Mapping[str, RawQuantity]
 
     def text(self, quota: str) -> str:
         """The value of the quota's annotation."""
-        return msgspec.json.encode(_Annotation({quota: dict(self.hard)}, dict(self.added)), order="sorted").decode()
+        return msgspec.json.encode(
+            _Annotation({quota: dict(self.hard)}, dict(self.additional)), order="sorted"
+        ).decode()
 
     @property
     def limits(self) -> ResourceList:
         return parse_resource_list(self.hard)
 
     @property
-    def raised(self) -> ResourceList:
+    def raised_limits(self) -> ResourceList:
         """What spec.hard is raised to: only names that the quota limits, as the budget spells them (upstream)."""
-        added = parse_resource_list(self.added)
-        return {name: limit + added.get(name, ZERO) for name, limit in self.limits.items()}
+        additional = parse_resource_list(self.additional)
+        return {name: limit + additional.get(name, ZERO) for name, limit in self.limits.items()}
 
     def to_raise(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
         """The change of a quota that says `hard`; empty when nothing is added. A limit that says less than what was
         recorded, or more than it would be raised to, stays."""
-        now, before = parse_resource_list(hard), self.limits
-        return format_resource_list({n: to for n, to in self.raised.items() if n in now and before[n] <= now[n] < to})
+        now, original = parse_resource_list(hard), self.limits
+        return format_resource_list(
+            {n: limit for n, limit in self.raised_limits.items() if n in now and original[n] <= now[n] < limit}
+        )
 
     def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
         """The change that takes back what was added; no limit rises by it. `exactly`: only a limit that says what it
         was raised to. Any other value was written by a person, and stays."""
-        now, raised = parse_resource_list(hard), self.raised
+        now, raised_limits = parse_resource_list(hard), self.raised_limits
         back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
-        return format_resource_list({n: limit for n, limit in back.items() if not exactly or now[n] == raised[n]})
+        return format_resource_list(
+            {n: limit for n, limit in back.items() if not exactly or now[n] == raised_limits[n]}
+        )
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
     """What a raised quota says of itself; None where it says nothing, or garbage. A user who could write it could
     write spec.hard as well."""
     with suppress(msgspec.DecodeError):
-        found = msgspec.json.decode(quota.annotations.get(ANNOTATION_ORIGINALS, ""), type=_Annotation)
-        if quota.name in found.quotas:
-            return Record(readable(found.quotas[quota.name])[0], readable(found.additional)[0])
+        annotation = msgspec.json.decode(quota.annotations.get(ANNOTATION_ORIGINALS, ""), type=_Annotation)
+        if quota.name in annotation.quotas:
+            return Record(readable(annotation.quotas[quota.name])[0], readable(annotation.additional)[0])
     return None
 
 
@@ -80,20 +86,20 @@ def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
     return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
 
 
-def members_of(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[str]]:
+def recorded_migrations(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[str]]:
     """The migrations that share the window, by name, and the quotas that refused each."""
-    members = budget.status.migrations_to_blocking_resource_quotas or {}
-    return {name: list(quotas or ()) for name, quotas in members.items()}
+    migrations = budget.status.migrations_to_blocking_resource_quotas or {}
+    return {name: list(quotas or ()) for name, quotas in migrations.items()}
 
 
-def said_by(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
+def status_records(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
     """The records in a status, by quota, and what in it cannot be read."""
-    added, bad = readable(budget.status.additional_migration_resources or budget.additional)
+    additional, bad = readable(budget.status.additional_migration_resources or budget.additional)
     records, unreadable = {}, [f"{name} of what was added" for name in bad]
-    for each in budget.status.original_blocking_resource_quotas or ():
-        hard, bad = readable(each.spec.hard or {})
-        records[each.name] = Record(hard, added)
-        unreadable += [f"{name} of quota {each.name}" for name in bad]
+    for quota in budget.status.original_blocking_resource_quotas or ():
+        hard, bad = readable(quota.spec.hard or {})
+        records[quota.name] = Record(hard, additional)
+        unreadable += [f"{name} of quota {quota.name}" for name in bad]
     return records, unreadable
 
 

@@ -20,8 +20,8 @@ from kubeloop.api.meta import Object, RawQuantity
 from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
-from pkg.util.managedtenantquota.lock import admitted_by, entry_of, fits, lock_body
-from pkg.util.managedtenantquota.record import is_enforced, is_in_use, members_of
+from pkg.util.managedtenantquota.lock import admitted_by, entry_of, is_current, lock_body
+from pkg.util.managedtenantquota.record import is_enforced, is_in_use, recorded_migrations
 from pkg.util.managedtenantquota.window import Change, Window
 
 
@@ -30,13 +30,13 @@ class Write:
     """The next write. Its `name` is a metric's label."""
 
     name: Literal["MakeLock", "UpdateLock", "Save", "Raise", "Restore", "Clear", "Unlock"]
-    what: Object | None
+    subject: Object | None
     """A quota, a budget or a lock, as it stands; None: a lock that is to be made."""
     body: Mapping[str, Any]
     """A JSON merge patch that is bound to its version, or the new lock; empty: a lock that is to be deleted."""
     text: str
     """What it does, for people."""
-    about: Sequence[Object] = ()
+    migrations: Sequence[Object] = ()
     """Whom it concerns beside the namespace's budgets."""
 
     @property
@@ -50,7 +50,7 @@ class Wait:
     """Nothing to write; re-check in `seconds` at the latest (infinite: when something happens)."""
 
     seconds: float
-    why: str
+    reason: str
 
 
 Step = Write | Wait
@@ -58,71 +58,86 @@ Step = Write | Wait
 
 def next_step(window: Window) -> Step:
     """The next step in a namespace; never raises for what stands in an object."""
-    for row in OPENING if window.wanted else CLOSING:
+    for row in OPENING if window.targets else CLOSING:
         if (step := row(window)) is not None:
             return step
-    if not window.wanted:
+    if not window.targets:
         return Wait(window.recheck_after, "nothing to do")
-    left = min(window.policy.lock_limit - window.age, window.policy.sweep, window.recheck_after)
-    return Wait(max(0.0, left), "waiting for the target pods")
+    seconds_left = min(window.policy.lock_limit - window.age, window.policy.sweep, window.recheck_after)
+    return Wait(max(0.0, seconds_left), "waiting for the target pods")
 
 
 # While there are migrations to be released.
 
 
 def _lock(window: Window) -> Step | None:
-    seen, lock = window.observed, window.lock
-    if lock is not None and seen.wanted_lock is None:
+    observed, lock = window.observed, window.lock
+    if lock is not None and observed.render_webhook is None:
         return None
-    admitted = {entry_of(each.migration.uid, each.migration.spec.vmi_name) for each in window.wanted}
+    admitted = {entry_of(target.migration.uid, target.migration.spec.vmi_name) for target in window.targets}
     # Whose target is on its way stays: neither a refusal nor a pod shows it.
-    kept, left_out = admitted_by(lock) if lock else (), {m.migration.uid for m in window.missing if not m.blocking}
-    admitted |= {each for each in kept if each.partition("/")[0] not in left_out}
-    webhook = seen.wanted_lock(admitted) if seen.wanted_lock else {}  # none: the caches suggest it
+    present, left_out = (
+        admitted_by(lock) if lock else (),
+        {m.migration.uid for m in window.refused_targets if not m.blocking},
+    )
+    admitted |= {entry for entry in present if entry.partition("/")[0] not in left_out}
+    webhook = observed.render_webhook(admitted) if observed.render_webhook else {}  # none: the caches suggest it
     if lock is None:
-        vms = sorted({each.migration.spec.vmi_name for each in window.wanted})
+        vms = sorted({target.migration.spec.vmi_name for target in window.targets})
         reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
         longest = window.policy.longest
-        body = lock_body(seen.namespace, webhook, now=seen.now, holder=seen.holder, reason=reason, longest=longest)
+        body = lock_body(
+            observed.namespace, webhook, now=observed.now, owner=observed.lock_owner, reason=reason, longest=longest
+        )
         return Write("MakeLock", None, body, f"locked for the migration of {reason}")
-    if fits(lock, webhook):
+    if is_current(lock, webhook):
         return None
     # It is another installation's, the CA has changed, or it is for others.
-    known, annotations = lock.configuration, {ANNOTATION_HOLDER: seen.holder}
-    metadata = {"resourceVersion": known.metadata.resource_version, "labels": LOCK_LABELS, "annotations": annotations}
-    return Write("UpdateLock", known, {"metadata": metadata, "webhooks": [webhook]}, f"lock {known.name} updated")
+    configuration, annotations = lock.configuration, {ANNOTATION_HOLDER: observed.lock_owner}
+    metadata = {
+        "resourceVersion": configuration.metadata.resource_version,
+        "labels": LOCK_LABELS,
+        "annotations": annotations,
+    }
+    return Write(
+        "UpdateLock", configuration, {"metadata": metadata, "webhooks": [webhook]}, f"lock {configuration.name} updated"
+    )
 
 
 def _settle(window: Window) -> Step | None:
-    seen = window.lock.seen if window.lock else 0.0
-    left = window.policy.settle - (window.observed.now - seen)
-    return Wait(left, "the lock reaches every API server") if left > 0 else None
+    known_since = window.lock.known_since if window.lock else 0.0
+    seconds_left = window.policy.settle - (window.observed.now - known_since)
+    return Wait(seconds_left, "the lock reaches every API server") if seconds_left > 0 else None
 
 
 def _save(window: Window) -> Step | None:
     """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
-    (budget,), records, members = window.observed.budgets, window.to_record(), window.members
-    added = [parse_resource_list(record.added) for record in records.values()]
-    additional = format_resource_list(reduce(maximum, added, {}))
-    said = budget.status
-    known = {each.name for each in said.original_blocking_resource_quotas or ()}
-    is_complete = known >= records.keys() and members_of(budget).keys() >= members.keys()
-    if is_complete and (said.additional_migration_resources or {}) == additional:
+    (budget,), records, released_migrations = window.observed.budgets, window.to_record(), window.released_migrations
+    additions = [parse_resource_list(record.additional) for record in records.values()]
+    additional = format_resource_list(reduce(maximum, additions, {}))
+    status = budget.status
+    names = {original.name for original in status.original_blocking_resource_quotas or ()}
+    is_complete = names >= records.keys() and recorded_migrations(budget).keys() >= released_migrations.keys()
+    if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
     specs = {quota.name: quota.spec for quota in window.observed.quotas}
     was = {name: msgspec.structs.replace(specs[name], hard=record.hard) for name, record in sorted(records.items())}
     saved = [{"name": name, "spec": msgspec.to_builtins(spec)} for name, spec in was.items()]
-    blocking = {name: list(quotas) for name, quotas in members.items()}
+    blocking = {name: list(quotas) for name, quotas in released_migrations.items()}
     return Write("Save", budget, _status(budget, saved, blocking, additional), f"{budget.name} says what is raised")
 
 
 def _raise(window: Window) -> Step | None:
-    change, members = window.next_to_raise(), window.members
+    change, released_migrations = window.next_to_raise(), window.released_migrations
     if change is None:
         return None
     name = change.quota.name
-    about = [each for each in window.observed.facts.migrations if name in members.get(each.name, ())]
-    return _written("Raise", change, f"resource quota {name} raised until the target pods exist", about)
+    migrations = [
+        migration
+        for migration in window.observed.facts.migrations
+        if name in released_migrations.get(migration.name, ())
+    ]
+    return _change_write("Raise", change, f"resource quota {name} raised until the target pods exist", migrations)
 
 
 # While there are none.
@@ -136,10 +151,10 @@ def _overdue(window: Window) -> Step | None:
 def _restore(window: Window) -> Step | None:
     """The next one that was not refused just now: those are tried again soon."""
     changes = window.to_restore()
-    change = next((each for each in changes if each.quota.key not in window.observed.refused), None)
+    change = next((undone for undone in changes if undone.quota.key not in window.observed.refused), None)
     if change is None:
         return Wait(math.inf, "some are still raised") if changes else None
-    return _written("Restore", change, f"resource quota {change.quota.name} restored")
+    return _change_write("Restore", change, f"resource quota {change.quota.name} restored")
 
 
 def _await_enforcement(window: Window) -> Step | None:
@@ -151,7 +166,7 @@ def _await_enforcement(window: Window) -> Step | None:
 
 def _clear(window: Window) -> Step | None:
     """Nothing is raised any more."""
-    return next((_cleared(budget) for budget in window.observed.budgets if is_in_use(budget)), None)
+    return next((_clear_write(budget) for budget in window.observed.budgets if is_in_use(budget)), None)
 
 
 def _unlock(window: Window) -> Step | None:
@@ -167,8 +182,8 @@ def _mirror(window: Window) -> Step | None:
     if len(window.observed.budgets) != 1 or not window.observed.exists:
         return None
     (budget,) = window.observed.budgets
-    said = budget.status.additional_migration_resources or {}
-    return _cleared(budget) if said != budget.additional and not budget.deleting else None
+    current = budget.status.additional_migration_resources or {}
+    return _clear_write(budget) if current != budget.additional and not budget.deleting else None
 
 
 _SHOWN = 10
@@ -184,18 +199,20 @@ CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _await_enforcement, _clear,
 # What is written.
 
 
-def _written(name: Literal["Raise", "Restore"], change: Change, what: str, about: Sequence[Object] = ()) -> Write:
+def _change_write(
+    name: Literal["Raise", "Restore"], change: Change, text: str, migrations: Sequence[Object] = ()
+) -> Write:
     quota, hard, record = change
     metadata = {
         "resourceVersion": quota.metadata.resource_version,
         "annotations": {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None},
     }
-    if changes := ", ".join(f"{name} {quota.hard.get(name)} -> {to}" for name, to in hard.items()):
-        what = f"{what}: {changes}"
-    return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, what, about)
+    if changes := ", ".join(f"{name} {quota.hard.get(name)} -> {limit}" for name, limit in hard.items()):
+        text = f"{text}: {changes}"
+    return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, text, migrations)
 
 
-def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Write:
+def _clear_write(budget: VirtualMachineMigrationResourceQuota) -> Write:
     patch = _status(budget, None, None, budget.additional)
     return Write("Clear", budget, patch, f"{budget.name} says that nothing is raised")
 
@@ -203,14 +220,14 @@ def _cleared(budget: VirtualMachineMigrationResourceQuota) -> Write:
 def _status(
     budget: VirtualMachineMigrationResourceQuota,
     saved: Sequence[Any] | None,
-    members: Mapping[str, Any] | None,
+    released_migrations: Mapping[str, Any] | None,
     additional: Mapping[str, RawQuantity],
 ) -> dict[str, Any]:
     """A merge patch has to take out by name what the status says to be added and is not."""
-    added = dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
+    additions = dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
     status = {
         "originalBlockingResourceQuotas": saved,
-        "migrationsToBlockingResourceQuotas": members,
-        "additionalMigrationResources": added or None,
+        "migrationsToBlockingResourceQuotas": released_migrations,
+        "additionalMigrationResources": additions or None,
     }
     return {"metadata": {"resourceVersion": budget.metadata.resource_version}, "status": status}

@@ -50,7 +50,7 @@ _RUNNING = "Running"
 
 
 @dataclass(slots=True)
-class Missing:
+class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
@@ -60,7 +60,7 @@ class Missing:
     """False: only the attachment pods are missing."""
     blocking: Sequence[str] = ()
     """The names of the quotas that are raised to release it; none: it is not released."""
-    waits: str = ""
+    wait_reason: str = ""
     """Why not, although it could be: for people."""
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
@@ -83,82 +83,84 @@ class Missing:
         ).pending
 
 
-class Room:
+class WindowQuota:
     """One quota, what is added to it for the migrations that are let in so far, and what their targets will use. Every
     method raises QuantityError."""
 
-    def __init__(self, quota: ResourceQuota, record: Record | None, facts: Facts, most: Mapping[str, Quantity]) -> None:
-        """`record`: how it was, where it is raised; `most`: what may be added."""
+    def __init__(
+        self, quota: ResourceQuota, record: Record | None, facts: Facts, max_headroom: Mapping[str, Quantity]
+    ) -> None:
+        """`record`: how it was, where it is raised; `max_headroom`: what may be added."""
         hard = quota.hard if record is None else record.hard
         spec = msgspec.structs.replace(quota.spec, hard=hard)
-        self.quota, self._most = quota, most
+        self.quota, self._max_headroom = quota, max_headroom
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
-        self._granted = {vm.name: vm.granted for vm in vms}
-        self._wanted = {vm.name: vm.wanted_entry for vm in vms}
-        self._let_in: dict[str, ResourceList] = {}
-        self._sum_of_let_in: ResourceList = {}
-        self._sum_of_all = total(self._granted.values())
-        # Invariant: the sum over `_granted`, in which those that are let in have what is granted to them.
+        self._used_headroom = {vm.name: vm.granted for vm in vms}
+        self._entries = {vm.name: vm.wanted_entry for vm in vms}
+        self._admitted: dict[str, ResourceList] = {}
+        self._sum_of_admitted: ResourceList = {}
+        self._sum_of_all = total(self._used_headroom.values())
+        # Invariant: the sum over `_used_headroom`, in which those that are let in have what is granted to them.
         self._needed: ResourceList = {}
 
-    def refuses(self, missing: Missing) -> bool:
+    def refuses(self, target: RefusedTarget) -> bool:
         """Whether it refuses the pod that is created next, as it was before."""
-        return bool(Balance(self._hard, self._used).short(missing.need(self._facts)[0]))
+        return bool(Balance(self._hard, self._used).short(target.need(self._facts)[0]))
 
-    def shortages(self, missing: Missing) -> dict[str, str]:
+    def shortages(self, target: RefusedTarget) -> dict[str, str]:
         """In which resources it refuses the target even when raised, beside the others, and a text for each."""
-        need = missing.need(self._facts)[1]
-        raised, found = self._raised(missing, need), {}
+        need = target.need(self._facts)[1]
+        raised, texts = self._raised(target, need), {}
         for name in sorted(Balance(raised, add(self._used, self._needed)).short(need)):
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
-            said = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            found[f"{self.quota.name}/{name}"] = said.format(name, self.quota.name, *amounts)
-        return found
+            text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
+            texts[f"{self.quota.name}/{name}"] = text.format(name, self.quota.name, *amounts)
+        return texts
 
-    def let_in(self, missing: Missing) -> None:
+    def admit(self, target: RefusedTarget) -> None:
         """Add what is granted to it."""
-        self._sum_of_let_in, self._sum_of_all = self._sums_with(missing)
-        self._let_in[missing.vmi.name] = self._own(missing)
-        self._needed = add(self._needed, missing.need(self._facts)[1])
+        self._sum_of_admitted, self._sum_of_all = self._sums_with(target)
+        self._admitted[target.vmi.name] = self._own_entry(target)
+        self._needed = add(self._needed, target.need(self._facts)[1])
 
     @property
-    def added(self) -> ResourceList:
+    def headroom(self) -> ResourceList:
         """What is added for all that are let in, and for all VMs whose migration is under way."""
-        return self._limited(self._sum_of_all)
+        return self._capped(self._sum_of_all)
 
-    def _raised(self, missing: Missing, need: ResourceList) -> ResourceList:
+    def _raised(self, target: RefusedTarget, need: ResourceList) -> ResourceList:
         """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
         are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
         it."""
-        alone, added = map(self._limited, self._sums_with(missing))
-        wanted = self._own(missing)
-        has_grown = {name for name, amount in need.items() if amount > wanted.get(name, ZERO)}
-        return {n: limit + (alone if n in has_grown else added).get(n, ZERO) for n, limit in self._hard.items()}
+        alone, shared = map(self._capped, self._sums_with(target))
+        own_entry = self._own_entry(target)
+        has_grown = {name for name, amount in need.items() if amount > own_entry.get(name, ZERO)}
+        return {n: limit + (alone if n in has_grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
 
-    def _sums_with(self, missing: Missing) -> tuple[ResourceList, ResourceList]:
+    def _sums_with(self, target: RefusedTarget) -> tuple[ResourceList, ResourceList]:
         """The sums of what is granted to those that are let in, and to all, with this migration's VM among them."""
-        name, wanted = missing.vmi.name, self._own(missing)
-        before = self._let_in.get(name, {})
-        let_in = _replaced(self._sum_of_let_in, before, wanted)
-        return let_in, _replaced(self._sum_of_all, before or self._granted.get(name, {}), wanted)
+        name, own_entry = target.vmi.name, self._own_entry(target)
+        previous = self._admitted.get(name, {})
+        admitted = _replaced(self._sum_of_admitted, previous, own_entry)
+        return admitted, _replaced(self._sum_of_all, previous or self._used_headroom.get(name, {}), own_entry)
 
-    def _own(self, missing: Missing) -> ResourceList:
-        return self._wanted.get(missing.vmi.name, {})
+    def _own_entry(self, target: RefusedTarget) -> ResourceList:
+        return self._entries.get(target.vmi.name, {})
 
-    def _limited(self, amounts: ResourceList) -> ResourceList:
-        granted = minimum(self._most, amounts)
+    def _capped(self, amounts: ResourceList) -> ResourceList:
+        granted = minimum(self._max_headroom, amounts)
         return {name: amount for name, amount in granted.items() if name in self._hard}
 
 
-def missing_targets(facts: Facts) -> list[Missing]:
+def refused_targets(facts: Facts) -> list[RefusedTarget]:
     """The refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
     launchers: dict[str, list[Pod]] = defaultdict(list)
     for pod in facts.pods:
         launchers[controller_of(pod, VMI).uid].append(pod)
-    found = []
+    result = []
     for migration in sorted(facts.migrations, key=by_creation):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
@@ -172,8 +174,8 @@ def missing_targets(facts: Facts) -> list[Missing]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and len(pods.live_sides[vmi.uid]) <= 1
         if is_missing:
-            found.append(Missing(migration, vmi, source, launcher=not targets))
-    return found
+            result.append(RefusedTarget(migration, vmi, source, launcher=not targets))
+    return result
 
 
 def with_largest_defaults(rendering: Rendering) -> Rendering:

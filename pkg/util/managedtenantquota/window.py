@@ -28,16 +28,16 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
-from pkg.util.managedtenantquota.model import Observed, Policy
-from pkg.util.managedtenantquota.record import Record, is_in_use, members_of, record_of, said_by
-from pkg.util.managedtenantquota.targets import Missing, Room, missing_targets, with_largest_defaults
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy
+from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
+from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, refused_targets, with_largest_defaults
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vms import vms_one_by_one
 
-Steps = Generator[None, None, Sequence[Missing]]
+Steps = Generator[None, None, Sequence[RefusedTarget]]
 
 
 class Change(NamedTuple):
@@ -51,61 +51,61 @@ class Change(NamedTuple):
 class Window:
     """The namespace as the table of `sequence` looks at it."""
 
-    def __init__(self, observed: Observed, policy: Policy, *, in_steps: bool = False) -> None:
+    def __init__(self, observed: Observed, policy: WindowPolicy, *, in_steps: bool = False) -> None:
         """`in_steps`: it is complete once `steps` has ended, each of which is short however many VMs migrate."""
         self.observed, self.policy, self.lock, self.timers = observed, policy, observed.lock, observed.timers
         self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
-        self.left = policy.longest - self.age
+        self.seconds_left = policy.longest - self.age
         """Seconds until the lock has to end."""
-        self.overdue = self.lock is not None and self.left <= 0
+        self.overdue = self.lock is not None and self.seconds_left <= 0
         self.problems: list[Problem] = []
         self.recheck_after = math.inf
         self.records = {q.name: record for q in observed.quotas if (record := record_of(q))}
         """How the raised quotas were."""
-        self.said: dict[str, Record] = {}
+        self.status_records: dict[str, Record] = {}
         """The same by a status. It counts for quotas without a record: KubeVirt's own controller may have left them
         raised."""
         for budget in observed.budgets:
-            said, unreadable = said_by(budget)
-            self.said |= said
-            if unreadable and said.keys() - self.records.keys():
+            records, unreadable = status_records(budget)
+            self.status_records |= records
+            if unreadable and records.keys() - self.records.keys():
                 names = ", ".join(unreadable)
                 message = f"the status of {budget.name} has no quantities for {names}: compare spec.hard with what it"
-                self._say(EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
-        self.missing: Sequence[Missing] = ()
+                self._report(EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
+        self.refused_targets: Sequence[RefusedTarget] = ()
         """The refused migrations; none are looked for where no window may be open."""
-        self.added: Mapping[str, ResourceList] = {}
+        self.headroom: Mapping[str, ResourceList] = {}
         """What is added to each of the quotas that block those that are released, by name."""
-        self.wanted: Sequence[Missing] = ()
+        self.targets: Sequence[RefusedTarget] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
         self.steps = self._decide()
         if not in_steps:
             deque(self.steps, maxlen=0)
 
     @property
-    def members(self) -> Mapping[str, Sequence[str]]:
+    def released_migrations(self) -> Mapping[str, Sequence[str]]:
         """The migrations that share the window, by name, and the quotas that refused each."""
-        found: dict[str, Sequence[str]] = {}
+        migrations: dict[str, Sequence[str]] = {}
         for budget in self.observed.budgets:
-            found |= members_of(budget)
-        return found | {each.migration.name: each.blocking for each in self.wanted}
+            migrations |= recorded_migrations(budget)
+        return migrations | {target.migration.name: target.blocking for target in self.targets}
 
     def to_record(self) -> dict[str, Record]:
         """What is raised, and what is to be: how each quota was, and what is added to it in all."""
-        found = dict(self.records)
+        records = dict(self.records)
         for quota in self.observed.quotas:
-            if quota.name in self.added:
-                known = self.records.get(quota.name, Record(quota.hard, {}))
-                added = maximum(parse_resource_list(known.added), self.added[quota.name])
-                found[quota.name] = Record(known.hard, format_resource_list(added))
-        return found
+            if quota.name in self.headroom:
+                record = self.records.get(quota.name, Record(quota.hard, {}))
+                headroom = maximum(parse_resource_list(record.additional), self.headroom[quota.name])
+                records[quota.name] = Record(record.hard, format_resource_list(headroom))
+        return records
 
     def next_to_raise(self) -> Change | None:
         """A quota that says less than it shall."""
         records = self.to_record()
         for quota in self.observed.quotas:
-            if quota.name in self.added and (hard := records[quota.name].to_raise(quota.hard)):
+            if quota.name in self.headroom and (hard := records[quota.name].to_raise(quota.hard)):
                 return Change(quota, hard, records[quota.name])
         return None
 
@@ -115,64 +115,67 @@ class Window:
 
         Only a limit that says what it was raised to goes back. Under another program's lock all that is
         above the original goes back: no other client can have written it, and the budget may have changed since."""
-        exactly = self.lock is None or self.lock.ours or self.overdue
-        found = []
+        exactly = self.lock is None or self.lock.is_own or self.overdue
+        changes = []
         for quota in self.observed.quotas:
-            recorded, said = self.records.get(quota.name), self.said.get(quota.name)
-            if (was := recorded or said) is None:
+            recorded, status_record = self.records.get(quota.name), self.status_records.get(quota.name)
+            if (record := recorded or status_record) is None:
                 continue
-            hard = was.to_restore(quota.hard, exactly=exactly or recorded is not None)
-            kept = recorded if recorded and said and said.hard != recorded.hard else None
+            hard = record.to_restore(quota.hard, exactly=exactly or recorded is not None)
+            new_record = recorded if recorded and status_record and status_record.hard != recorded.hard else None
             if recorded is None and hard:
-                kept = said  # recorded while it is lowered: no quota that nobody manages is changed without a record
-            if hard or recorded != kept:
-                found.append(Change(quota, hard, kept))
-        return found
+                # Recorded while it is lowered: no quota that nobody manages is changed without a record.
+                new_record = status_record
+            if hard or recorded != new_record:
+                changes.append(Change(quota, hard, new_record))
+        return changes
 
-    def refused(self, why: str, now: float) -> None:
+    def refused(self, reason: str, now: float) -> None:
         """A write that was to open it was refused. What cannot be raised is no reason to keep the namespace locked: it
         is closed, for its migrations are left alone for a while."""
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
-        first = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
-        seconds = min(first * min(2**refusals, policy.sweep / policy.first_pause), policy.longest_pause)
-        self._pause(self.wanted, now + seconds)
+        first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
+        seconds = min(first_pause * min(2**refusals, policy.sweep / policy.first_pause), policy.longest_pause)
+        self._pause(self.targets, now + seconds)
         self.timers = replace(self.timers, refusals=refusals + 1)
         message = (
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
-            f"{seconds:.1f} s: {why}"
+            f"{seconds:.1f} s: {reason}"
         )
-        self.wanted = self._close(seconds, EVENT_LOCK_UNAVAILABLE, message, why.partition(":")[0])
+        self.targets = self._close(seconds, EVENT_LOCK_UNAVAILABLE, message, reason.partition(":")[0])
 
     # ---- what it is for --------------------------------------------------------------------------------------
 
     def _decide(self) -> Iterator[None]:
-        self.wanted = yield from self._purpose()
+        self.targets = yield from self._purpose()
 
     def _purpose(self) -> Steps:
         observed, policy = self.observed, self.policy
-        where = f"namespace {observed.namespace}"
+        place = f"namespace {observed.namespace}"
         if not observed.exists or not observed.budgets or self.problems:
             return ()
         if len(observed.budgets) > 1:
             names = ", ".join(sorted(budget.name for budget in observed.budgets))
-            said = f"{where} has more than one ({names}): none of them is used until one is left"
-            return self._close(math.inf, EVENT_SEVERAL_BUDGETS, said, names)
+            message = f"{place} has more than one ({names}): none of them is used until one is left"
+            return self._close(math.inf, EVENT_SEVERAL_BUDGETS, message, names)
         if self._has_to_go_back():
             return ()
-        wanted = yield from self._releasable()
-        if wanted and self.age >= policy.lock_limit:
-            return self._at_the_limit(wanted)
-        if wanted and observed.why_not and self.lock is None:
-            said = f"{where} cannot be locked, its quotas are not raised: {observed.why_not}"
+        targets = yield from self._releasable()
+        if targets and self.age >= policy.lock_limit:
+            return self._at_the_limit(targets)
+        if targets and observed.lock_unavailable_reason and self.lock is None:
+            message = f"{place} cannot be locked, its quotas are not raised: {observed.lock_unavailable_reason}"
             # What the API server says behind the colon differs each time, by the name of the probe's object.
-            key = observed.why_not.partition(":")[0]
-            return self._close(policy.recheck, EVENT_LOCK_UNAVAILABLE, said, key)
-        if observed.why_not:  # what is raised stays: the API server enforces the lock without an answer of ours
+            key = observed.lock_unavailable_reason.partition(":")[0]
+            return self._close(policy.recheck, EVENT_LOCK_UNAVAILABLE, message, key)
+        if (
+            observed.lock_unavailable_reason
+        ):  # what is raised stays: the API server enforces the lock without an answer of ours
             self.recheck_after = policy.recheck
-        if wanted and self.lock is not None and self.next_to_raise() is None:
+        if targets and self.lock is not None and self.next_to_raise() is None:
             self.timers = replace(self.timers, refusals=0)
-        return wanted
+        return targets
 
     def _has_to_go_back(self) -> bool:
         """Whether everything goes back to what it was before a window is opened, or opened anew."""
@@ -182,24 +185,24 @@ class Window:
             return True
         return any(change.quota.name not in self.records for change in self.to_restore())
 
-    def _at_the_limit(self, wanted: Sequence[Missing]) -> Sequence[Missing]:
+    def _at_the_limit(self, targets: Sequence[RefusedTarget]) -> Sequence[RefusedTarget]:
         """The target pods did not come in time. When everything was raised for them, they are left alone for a while:
         otherwise the namespace would be locked again at once, and so for ever. A window during which we did not run,
         says nothing about them."""
         observed, pause = self.observed, self.policy.longest_pause
-        names = ", ".join(each.migration.name for each in wanted)
+        names = ", ".join(target.migration.name for target in targets)
         message = (
             f"namespace {observed.namespace} has been locked for {int(self.age)} s and no target pod has appeared for "
             f"{names}: the quotas are being restored, the lock ends "
-            + (f"in {self.left:.0f} s at the latest" if self.left > 0 else "now")
+            + (f"in {self.seconds_left:.0f} s at the latest" if self.seconds_left > 0 else "now")
         )
         seconds = self.recheck_after
         if self.next_to_raise() is None:
             message += f"; the migrations are retried in {pause:g} s"
-            self._pause(wanted, observed.now + pause)
+            self._pause(targets, observed.now + pause)
             seconds = pause
         key = self.lock.configuration.uid if self.lock else ""
-        return self._close(seconds, EVENT_LOCK_LIMIT, message, key, *(each.migration for each in wanted))
+        return self._close(seconds, EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
 
     # ---- which migrations are released -----------------------------------------------------------------------
 
@@ -209,104 +212,119 @@ class Window:
         paused = {uid: until for uid, until in self.timers.paused.items() if until > observed.now}
         self.timers = replace(self.timers, short_since={}, paused=paused)
         try:
-            most = parse_resource_list(budget.additional)
-            if negative := ", ".join(name for name, added in most.items() if added < ZERO):
+            max_headroom = parse_resource_list(budget.additional)
+            if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
                 raise QuantityError(f"{negative}: less than nothing")
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, EVENT_INVALID_BUDGET, message, message)
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
-        self.missing = missing_targets(facts)
-        quotas = [quota for quota in observed.quotas if self.missing and quota.hard and not quota.deleting]
+        self.refused_targets = refused_targets(facts)
+        quotas = [quota for quota in observed.quotas if self.refused_targets and quota.hard and not quota.deleting]
         for quota in quotas:  # what the rooms find in the facts' cache then
             for _ in vms_one_by_one(replace(facts, quota=quota), EXACT, Base(None)):
                 yield
-        rooms = [Room(quota, self.records.get(quota.name), facts, most) for quota in quotas]
-        members = self.members
-        late = self.age >= self.policy.open_to_others or (self.lock is not None and bool(observed.why_not))
-        for missing in self.missing:
+        window_quotas = [WindowQuota(quota, self.records.get(quota.name), facts, max_headroom) for quota in quotas]
+        released_migrations = self.released_migrations
+        after_join_deadline = self.age >= self.policy.open_to_others or (
+            self.lock is not None and bool(observed.lock_unavailable_reason)
+        )
+        for target in self.refused_targets:
             yield
-            seconds, missing.waits = self._has_to_wait(missing, late and missing.migration.name not in members)
-            if missing.waits:
+            seconds, target.wait_reason = self._has_to_wait(
+                target, after_join_deadline and target.migration.name not in released_migrations
+            )
+            if target.wait_reason:
                 self._recheck(seconds)
             else:
-                self._judge(missing, rooms, members)
-        released = [missing for missing in self.missing if missing.blocking]
-        blocking = {name for missing in released for name in missing.blocking}
-        self.added = {room.quota.name: room.added for room in rooms if room.quota.name in blocking}
-        return released
+                self._judge(target, window_quotas, released_migrations)
+        released_targets = [target for target in self.refused_targets if target.blocking]
+        blocking = {name for target in released_targets for name in target.blocking}
+        self.headroom = {
+            window_quota.quota.name: window_quota.headroom
+            for window_quota in window_quotas
+            if window_quota.quota.name in blocking
+        }
+        return released_targets
 
-    def _has_to_wait(self, missing: Missing, too_late: bool) -> tuple[float, str]:
+    def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """For how many seconds, and why; "" where it has not. `too_late`: the window is open for others."""
-        left = self.timers.paused.get(missing.migration.uid, 0.0) - self.observed.now
-        if left > 0:
-            return left, f"a window for it was closed without a target pod, it is retried in {left:.0f} s"
+        seconds_left = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
+        if seconds_left > 0:
+            return (
+                seconds_left,
+                f"a window for it was closed without a target pod, it is retried in {seconds_left:.0f} s",
+            )
         if too_late:
             return self.policy.sweep, "a window is open for other migrations: it is for the next one"
         limits = parallel_limits_of(self.observed.facts.rendering.kubevirt)
-        node = trusted_status(missing.vmi).node_name or ""
-        hindered = parallel_limit_reason(self.observed.facts.running, node, limits) if missing.launcher else ""
-        return self.policy.recheck, hindered and f"KubeVirt's limits: {hindered}"
+        node = trusted_status(target.vmi).node_name or ""
+        limit_reason = parallel_limit_reason(self.observed.facts.running, node, limits) if target.launcher else ""
+        return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
-    def _judge(self, missing: Missing, rooms: Sequence[Room], members: Collection[str]) -> None:
+    def _judge(
+        self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], released_migrations: Collection[str]
+    ) -> None:
         try:
-            blocking = [room for room in rooms if room.refuses(missing)]
-            if taken := ", ".join(room.quota.name for room in blocking if is_taken(room.quota)):
+            blocking = [window_quota for window_quota in window_quotas if window_quota.refuses(target)]
+            if names := ", ".join(window_quota.quota.name for window_quota in blocking if is_taken(window_quota.quota)):
                 # The other strategy is about to give it back: its limits are not the original ones.
-                missing.waits = f"resource quota {taken} still holds what was added for migrations by annotations"
+                target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
                 self._recheck(self.policy.sweep)
                 return
-            short: dict[str, str] = {}
-            for room in rooms:
-                short |= room.shortages(missing)
-            may_pass = not short or self._is_being_let_in(missing, short, members)
+            shortages: dict[str, str] = {}
+            for window_quota in window_quotas:
+                shortages |= window_quota.shortages(target)
+            may_pass = not shortages or self._keeps_place_while_short(target, shortages, released_migrations)
             if may_pass and blocking:
-                for room in rooms:
-                    room.let_in(missing)
-                missing.blocking = sorted(room.quota.name for room in blocking)
+                for window_quota in window_quotas:
+                    window_quota.admit(target)
+                target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
         except QuantityError as exc:
-            self._is_short(missing, {"/": f"what it needs cannot be determined: {exc}"})
+            self._report_shortage(target, {"/": f"what it needs cannot be determined: {exc}"})
 
-    def _is_being_let_in(self, missing: Missing, short: Mapping[str, str], members: Collection[str]) -> bool:
+    def _keeps_place_while_short(
+        self, target: RefusedTarget, shortages: Mapping[str, str], released_migrations: Collection[str]
+    ) -> bool:
         """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
         a target pod before the cache shows it."""
-        now, uid = self.observed.now, missing.migration.uid
+        now, uid = self.observed.now, target.migration.uid
         since = self.observed.timers.short_since.get(uid, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, uid: since})
-        left = since + self.policy.shortage - now
-        if left <= 0:
-            self._is_short(missing, short)
+        seconds_left = since + self.policy.shortage - now
+        if seconds_left <= 0:
+            self._report_shortage(target, shortages)
             return False
-        self._recheck(left)
-        return missing.migration.name in members
+        self._recheck(seconds_left)
+        return target.migration.name in released_migrations
 
-    def _is_short(self, missing: Missing, short: Mapping[str, str]) -> None:
-        """`short`: by quota and resource that refuse the pod although all was added that may be, a text each."""
-        migration = missing.migration
+    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, str]) -> None:
+        """`shortages`: by quota and resource that refuse the pod although all was added that may be, a text each."""
+        migration = target.migration
         message = (
             f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
-            f"VM {migration.spec.vmi_name}: {'; '.join(short.values())}"
+            f"VM {migration.spec.vmi_name}: {'; '.join(shortages.values())}"
         )
-        self._say(EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(short))}", migration)
+        self._report(EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(shortages))}", migration)
 
     # ---- what is kept and said of it -------------------------------------------------------------------------
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)
 
-    def _pause(self, missing: Sequence[Missing], until: float) -> None:
-        paused = {each.migration.uid: until for each in missing}
+    def _pause(self, targets: Sequence[RefusedTarget], until: float) -> None:
+        paused = {target.migration.uid: until for target in targets}
         self.timers = replace(self.timers, paused={**self.timers.paused, **paused})
 
-    def _close(self, seconds: float, reason: str, message: str, key: str = "", *about: Object) -> tuple[()]:
+    def _close(self, seconds: float, reason: str, message: str, key: str = "", *objects: Object) -> tuple[()]:
         """Nothing is wanted, for a reason that people have to know."""
-        self._say(reason, message, key, *about)
+        self._report(reason, message, key, *objects)
         self.recheck_after = seconds
         return ()
 
-    def _say(self, reason: str, message: str, key: str, *about: Object) -> None:
-        self.problems.append(self.observed.problem(reason, message, key, *about))
+    def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
+        self.problems.append(self.observed.problem(reason, message, key, *objects))
 
 
 def is_taken(quota: ResourceQuota) -> bool:

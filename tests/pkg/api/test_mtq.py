@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.record import is_in_use, members_of, said_by
+from pkg.util.managedtenantquota.record import is_in_use, recorded_migrations, status_records
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -64,10 +64,10 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
 
 def test_one_in_the_middle_of_its_work_and_the_saved_specs_are_whole() -> None:
     found = read(IN_USE)
-    assert members_of(found) == {"one": ["a", "b"], "two": []}
-    records, unreadable = said_by(found)
+    assert recorded_migrations(found) == {"one": ["a", "b"], "two": []}
+    records, unreadable = status_records(found)
     assert set(records) == {"a", "b"}
-    assert records["b"].added == {"requests.memory": "512Mi", "pods": 2}
+    assert records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
     assert (unreadable, is_in_use(found)) == ([], True)
     saved = found.status.original_blocking_resource_quotas
     assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]

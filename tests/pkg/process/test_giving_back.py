@@ -91,8 +91,8 @@ async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(
 
 
 async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Cluster) -> None:
-    hook = lock_webhook("ns0", {}, holders=[], virt_controllers=[])
-    cluster.locks.given(lock_body("ns0", hook, now=0.0, holder="", reason=""))
+    hook = lock_webhook("ns0", {}, owners=[], virt_controllers=[])
+    cluster.locks.given(lock_body("ns0", hook, now=0.0, owner="", reason=""))
     cluster.locks.errors["delete"] = [REFUSED]
     with pytest.raises(Forbidden, match="another policy says no"):
         await close(cluster)

@@ -16,7 +16,7 @@ from pkg.report.explain import Verdict, explain
 from pkg.report.plan import plan_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.util.managedtenantquota.lock import lock_body
-from pkg.util.managedtenantquota.model import Observed, Timers
+from pkg.util.managedtenantquota.model import Observed, WindowTimers
 from tests.decisions import sentences
 from tests.objects import running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
@@ -64,7 +64,9 @@ class Case:
         "the parallel limits": Case(
             observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
         ),
-        "it rests": Case(observed(timers=Timers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"),
+        "it rests": Case(
+            observed(timers=WindowTimers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
+        ),
         "the other strategy's": Case(
             observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"
         ),
@@ -112,7 +114,7 @@ def test_a_quota_that_is_gone_is_shown_by_what_it_was() -> None:
 
 
 def locked() -> ValidatingWebhookConfiguration:
-    body = lock_body("ns1", HOOK, now=NOW - 1, holder="headroom (me) on host", reason="vm1")
+    body = lock_body("ns1", HOOK, now=NOW - 1, owner="headroom (me) on host", reason="vm1")
     return msgspec.convert(body, ValidatingWebhookConfiguration)
 
 

@@ -1,4 +1,4 @@
-"""Admission in a locked namespace: target pods by virt-controller, quota changes by the lock's holder. A target of a
+"""Admission in a locked namespace: target pods by virt-controller, quota changes by the lock's owner. A target of a
 migration that the lock does not name may be as large as its source: more would take what is added for others.
 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
@@ -40,16 +40,16 @@ CLUSTER_ADMINS: Final = "system:masters"
 
 @dataclass(frozen=True)
 class Accounts:
-    """The accounts that are let through. User names are exact; `holders` may be shell patterns where an operator gave
-    one."""
+    """The accounts that are let through. User names are exact; `lock_owners` may be shell patterns where an operator
+    gave one."""
 
-    holders: Collection[str]
+    lock_owners: Collection[str]
     virt_controllers: Callable[[], Collection[str]]
     """Called each time: the KubeVirt CR may appear later."""
 
     def can_change_quotas(self, user: UserInfo) -> bool:
         """Reports whether a user may change quotas under the lock."""
-        return any(holder and fnmatchcase(user.username, holder) for holder in self.holders)
+        return any(owner and fnmatchcase(user.username, owner) for owner in self.lock_owners)
 
     def makes_targets(self, user: UserInfo) -> bool:
         """Reports whether a user makes target pods: virt-controller, or who may do everything anyway."""
@@ -90,7 +90,7 @@ def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = 
     verb = _VERBS.get(request.operation, "changed")
     since = ""
     if lock is not None:
-        since = f" by {lock.holder or 'the managed quota controller'} since {rfc3339(lock.since)}"
+        since = f" by {lock.owner or 'the managed quota controller'} since {rfc3339(lock.since)}"
         since += f" for the migration of {lock.reason}" if lock.reason else ""
     at_most = f" (at most {math.ceil(seconds_left)} s)" if math.isfinite(seconds_left) else ""
     return deny(

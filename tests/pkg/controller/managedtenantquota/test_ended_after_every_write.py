@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pkg.util.managedtenantquota.model import Policy
+from pkg.util.managedtenantquota.model import WindowPolicy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process, close_window, open_window
 from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
@@ -58,7 +58,7 @@ async def test_ended_after_any_write_and_started_again(number: int, fate: str, d
     process = Process(cluster)
     await process.rest()
     # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
-    rests = number == WRITES // 2 and downtime > Policy().lock_limit
+    rests = number == WRITES // 2 and downtime > WindowPolicy().lock_limit
     if fate == "it waits still" and not admitted and not rests:
         assert by_value(cluster.hard) == by_value(GRANTED)
         cluster.admit()

@@ -9,14 +9,14 @@ import pytest
 
 from kubeloop.client.errors import ApiError, Forbidden, NotServed, ServerError
 from kubeloop.testing.virtual_time import now
-from pkg.util.managedtenantquota.model import Policy
+from pkg.util.managedtenantquota.model import WindowPolicy
 from tests.decisions import by_value
 from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 
 pytestmark = pytest.mark.virtual_time
 
-END = Policy().lock_limit + Policy().grace
+END = WindowPolicy().lock_limit + WindowPolicy().grace
 REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 BROKEN = ServerError("etcd is full", status=500)
 PAGE = NotServed("the server answered 404: <html>no such backend</html>", status=404)
@@ -124,7 +124,7 @@ async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(c
     """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
     begun = now()
     await open_window(cluster, Process(cluster, skew=skew))
-    while now() < begun + Policy().lock_limit - 12.0:
+    while now() < begun + WindowPolicy().lock_limit - 12.0:
         skew = -skew
         await _pass(cluster, Process(cluster, skew=skew), 10.0)
         assert cluster.locked

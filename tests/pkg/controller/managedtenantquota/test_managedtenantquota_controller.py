@@ -15,7 +15,7 @@ from kubeloop.testing.virtual_time import now
 from pkg.config import time_slices
 from pkg.config.management import Management
 from pkg.util.managedtenantquota.lock import lock_body, recognise
-from pkg.util.managedtenantquota.model import Policy
+from pkg.util.managedtenantquota.model import WindowPolicy
 from tests.decisions import by_value, sentences
 from tests.kinds import Events
 from tests.pkg.controller.managedtenantquota.server import (
@@ -48,7 +48,7 @@ async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     await process.look()
     lock = recognise(cluster.locks.now("lock.ns1.com"))
     assert lock is not None
-    assert lock.holder == f"headroom (system:serviceaccount:headroom:headroom) on {socket.gethostname()}"
+    assert lock.owner == f"headroom (system:serviceaccount:headroom:headroom) on {socket.gethostname()}"
     assert (lock.namespace, lock.since, lock.lasts, lock.reason) == ("ns1", START + now(), 130.0, "vm1")
     (hook,) = lock.configuration.webhooks or [{}]
     assert hook["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
@@ -174,7 +174,7 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     cluster = Cluster()
     hook = {**HOOK, "clientConfig": {"service": {"name": "mtq-lock", "namespace": "mtq"}}}
     hook.pop("matchConditions")
-    body = lock_body("ns1", hook, now=0.0, holder="", reason="")
+    body = lock_body("ns1", hook, now=0.0, owner="", reason="")
     body["metadata"] |= {"annotations": {}, "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "theirs"}
     cluster.locks.given(body)
     cluster.budgets.given(budget(saved={"quota": FULL}))
@@ -196,9 +196,9 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> Non
 
 async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: Cluster) -> None:
     process = Process(cluster)
-    assert await process.look() == pytest.approx(Policy().settle)
+    assert await process.look() == pytest.approx(WindowPolicy().settle)
     assert cluster.hard == FULL
-    await asyncio.sleep(Policy().settle + 0.01)
+    await asyncio.sleep(WindowPolicy().settle + 0.01)
     await process.look()
     assert by_value(cluster.hard) == by_value(GRANTED)
 

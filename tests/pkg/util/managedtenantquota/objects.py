@@ -22,7 +22,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
-from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write
 from pkg.util.managedtenantquota.sequence import next_step as of_window
@@ -32,7 +32,7 @@ from pkg.util.resourcequota.facts import Facts
 from tests.objects import AT_1_5, Resources, build, launcher, running_vmi, vmim
 
 NOW = 1_800_000_000.0
-AT_ONCE = Policy(shortage=0.0)
+AT_ONCE = WindowPolicy(shortage=0.0)
 SIDE = format_resource_list(pod_usage(launcher()))
 """What the seed's launcher pod counts, by every name."""
 FULL = {"limits.cpu": SIDE["limits.cpu"], "limits.memory": SIDE["limits.memory"]}
@@ -44,7 +44,7 @@ RAISED = {"limits.cpu": "5015m", "limits.memory": str(4797464313 + 5 * 2**30)}
 GRANTED = TWICE
 """By what a window adds for one VM."""
 WHERE = {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
-HOOKS = partial(lock_webhook, "ns1", WHERE, holders=["me"], virt_controllers=["virt"])
+HOOKS = partial(lock_webhook, "ns1", WHERE, owners=["me"], virt_controllers=["virt"])
 HOOK = HOOKS()
 FOR_VM1 = HOOKS(admitted=["uid-migration-of-vm1/vm1"])
 
@@ -105,13 +105,13 @@ RECORD = {ANNOTATION_ORIGINALS: Record(FULL, ENOUGH).text("quota")}
 
 def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = True, uid: str = "uid-lock") -> Lock:
     """`age` seconds old."""
-    body = lock_body("ns1", hook, now=NOW - age, holder="headroom (me) on host", reason="vm1")
+    body = lock_body("ns1", hook, now=NOW - age, owner="headroom (me) on host", reason="vm1")
     body["metadata"] |= {"uid": uid, "resourceVersion": "11"}
     if not ours:
         body["metadata"] |= {"annotations": {}, "creationTimestamp": rfc3339(NOW - age, "microseconds")}
     found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
     assert found is not None
-    return replace(found, seen=NOW - age)
+    return replace(found, known_since=NOW - age)
 
 
 def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
@@ -164,7 +164,7 @@ def observed(
     *,
     lock: Lock | None = None,
     exists: bool = True,
-    timers: Timers | None = None,
+    timers: WindowTimers | None = None,
     now: float = NOW,
     why_not: str = "",
     **more: Any,
@@ -178,18 +178,18 @@ def observed(
         quotas=[quota()] if quotas is None else quotas,
         facts=around or surroundings(),
         now=now,
-        why_not=why_not,
-        wanted_lock=None if why_not else lambda admitted: HOOKS(admitted=admitted),
-        timers=timers or Timers(),
+        lock_unavailable_reason=why_not,
+        render_webhook=None if why_not else lambda admitted: HOOKS(admitted=admitted),
+        timers=timers or WindowTimers(),
         **more,
     )
 
 
-def window(observed: Observed, policy: Policy | None = None) -> Window:
-    return Window(observed, policy or Policy())
+def window(observed: Observed, policy: WindowPolicy | None = None) -> Window:
+    return Window(observed, policy or WindowPolicy())
 
 
-def next_step(observed: Observed, policy: Policy | None = None) -> Step:
+def next_step(observed: Observed, policy: WindowPolicy | None = None) -> Step:
     return of_window(window(observed, policy))
 
 
@@ -213,18 +213,18 @@ def after(observed: Observed, step: Step) -> Observed:
         case Write(name="MakeLock" | "UpdateLock", body=body):
             age = NOW - (observed.lock.since if observed.lock else observed.now)
             return replace(observed, lock=lock(age, body["webhooks"][0]))
-        case Write(what=ResourceQuota() as quota, body=patch):
+        case Write(subject=ResourceQuota() as quota, body=patch):
             changed = merged(msgspec.to_builtins(quota), patch)
             changed["status"]["hard"] = changed["spec"]["hard"]
             done = msgspec.convert(changed, ResourceQuota)
             return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
-        case Write(what=VirtualMachineMigrationResourceQuota() as budget, body=patch):
+        case Write(subject=VirtualMachineMigrationResourceQuota() as budget, body=patch):
             written = msgspec.convert(merged(msgspec.to_builtins(budget), patch), type(budget))
             return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
     raise AssertionError(f"no such write: {step.name}")
 
 
-def walked(observed: Observed, policy: Policy | None = None, most: int = 50) -> tuple[list[str], Observed]:
+def walked(observed: Observed, policy: WindowPolicy | None = None, most: int = 50) -> tuple[list[str], Observed]:
     """The names of the steps until there is nothing to write; short waits pass."""
     names: list[str] = []
     for _ in range(most):

@@ -14,7 +14,7 @@ from pkg.util.managedtenantquota.lock import (
     Lock,
     admitted_by,
     client_config,
-    fits,
+    is_current,
     lock_body,
     lock_name,
     lock_webhook,
@@ -24,7 +24,7 @@ from tests.decisions import sentences
 from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, HOOKS, NOW, WHERE, lock
 
 ON_THE_WIRE = json.loads((Path(__file__).parent / "lock.json").read_text("utf-8"))
-OURS = lock_body("ns1", FOR_VM1, now=NOW, holder="me", reason="vm1", longest=130.0)
+OURS = lock_body("ns1", FOR_VM1, now=NOW, owner="me", reason="vm1", longest=130.0)
 METADATA = OURS["metadata"]
 UPSTREAM = {"name": "lock.ns1.com", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": METADATA["labels"]}
 """As KubeVirt's controller makes it."""
@@ -43,7 +43,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
     found = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
     assert found is not None
     assert (found.namespace, found.configuration.name) == (namespace, f"lock.{namespace}.com")
-    assert (found.since, found.lasts, found.holder, found.reason, found.ours) == (NOW, 130.0, "me", "vm1", True)
+    assert (found.since, found.lasts, found.owner, found.reason, found.is_own) == (NOW, 130.0, "me", "vm1", True)
     assert all(len(part) <= 63 for part in found.configuration.name.split("."))
     assert len(found.configuration.name) <= 253
 
@@ -51,8 +51,8 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
 def test_another_installations_lock_is_recognised_by_its_label() -> None:
     found = recognised(metadata=UPSTREAM)
     assert found is not None
-    assert (found.namespace, found.holder, found.since, found.lasts) == ("ns1", "", 1767225600.0, 0.0)
-    assert not found.ours
+    assert (found.namespace, found.owner, found.since, found.lasts) == ("ns1", "", 1767225600.0, 0.0)
+    assert not found.is_own
 
 
 @sentences(
@@ -96,7 +96,7 @@ def test_the_api_servers_second_counts_and_our_clock_within_it(case: tuple[str, 
 
 
 def test_user_names_cannot_break_out_of_an_expression() -> None:
-    hook = lock_webhook("ns1", WHERE, holders=['a" || true || "', "", "patterns*", "a?", "[a]"], virt_controllers=["v"])
+    hook = lock_webhook("ns1", WHERE, owners=['a" || true || "', "", "patterns*", "a?", "[a]"], virt_controllers=["v"])
     holder = next(c["expression"] for c in hook["matchConditions"] if c["name"] == "not-the-holder")
     assert r'["a\" || true || \""]' in holder
 
@@ -117,7 +117,7 @@ WITHOUT = {key: value for key, value in HOOK.items() if key != "matchConditions"
         "as wanted": ([HOOK], True),
         "with something that the API server added": ([{**HOOK, "more": 1}], True),
         "another CA": ([{**HOOK, "clientConfig": {**WHERE, "caBundle": "T0xE"}}], False),
-        "other accounts": ([lock_webhook("ns1", WHERE, holders=["a-holder"], virt_controllers=["virt"])], False),
+        "other accounts": ([lock_webhook("ns1", WHERE, owners=["a-holder"], virt_controllers=["virt"])], False),
         "an old server keeps no conditions: no patch for ever": ([WITHOUT], True),
         "no webhook": ([], False),
         "one more": ([HOOK, HOOK], False),
@@ -126,7 +126,7 @@ WITHOUT = {key: value for key, value in HOOK.items() if key != "matchConditions"
 def test_fits(case: tuple[list[dict[str, Any]], bool]) -> None:
     found = recognised(webhooks=case[0])
     assert found is not None
-    assert fits(found, HOOK) is case[1]
+    assert is_current(found, HOOK) is case[1]
 
 
 def at(where: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:

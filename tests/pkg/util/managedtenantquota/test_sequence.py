@@ -12,7 +12,7 @@ import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by, lock_body
-from pkg.util.managedtenantquota.model import Observed, Policy, Timers
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.managedtenantquota.sequence import Wait, Write
 from tests.decisions import by_value, sentences
@@ -174,7 +174,7 @@ def test_the_next_write(case: tuple[Observed, str | float]) -> None:
 
 
 def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
-    step = next_step(observed(lock=lock(age=0.125)), Policy(settle=0.125))
+    step = next_step(observed(lock=lock(age=0.125)), WindowPolicy(settle=0.125))
     assert isinstance(step, Write)
     assert step.name == "Save"
 
@@ -211,13 +211,13 @@ JOINED = observed(
 @sentences(
     {
         "the lock is for whom and until when": Bodies(
-            observed(holder="me"),
+            observed(lock_owner="me"),
             "MakeLock",
-            lock_body("ns1", FOR_VM1, now=NOW, holder="me", reason="vm1", longest=130.0),
+            lock_body("ns1", FOR_VM1, now=NOW, owner="me", reason="vm1", longest=130.0),
             "locked for the migration of vm1",
         ),
         "another's lock becomes ours": Bodies(
-            observed(lock=OTHERS_LOCK, holder="me"),
+            observed(lock=OTHERS_LOCK, lock_owner="me"),
             "UpdateLock",
             {
                 "metadata": {
@@ -334,7 +334,7 @@ def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
     assert names == [], "it is not for the second one"
     late = surroundings([vmim("Scheduling"), refused("vm2")])
     assert walked(replace(JOINED, lock=lock(age=11), facts=late), most=50)[0][0] == "Restore"
-    held_up = replace(joined, timers=Timers(paused={"uid-migration-of-vm2": NOW + 9}))
+    held_up = replace(joined, timers=WindowTimers(paused={"uid-migration-of-vm2": NOW + 9}))
     step = next_step(held_up)
     assert isinstance(step, Write)
     assert admitted_by(after(held_up, step).lock or lock()) == {"uid-migration-of-vm1/vm1"}
@@ -402,7 +402,7 @@ def test_what_people_are_told(case: Said) -> None:
     assert (problem.reason, problem.message) == (case.reason, case.message)
     assert [obj.name for obj in problem.objects] == case.about.split()
     assert made.recheck_after == case.again
-    assert not made.wanted
+    assert not made.targets
 
 
 def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_names() -> None:
@@ -439,18 +439,18 @@ def test_a_write_that_is_refused(case: tuple[int, float | None, float]) -> None:
     """Its window is closed, and the migration left alone for ever longer."""
     refusals, age, seconds = case
     held = None if age is None else lock(age=age - 8)
-    made = window(observed(lock=held, timers=Timers(refusals=refusals, paused={"another": NOW + 5})))
+    made = window(observed(lock=held, timers=WindowTimers(refusals=refusals, paused={"another": NOW + 5})))
     made.refused("no: because", NOW + 8)
     assert made.timers.paused == {"another": NOW + 5, "uid-migration-of-vm1": NOW + 8 + seconds}
     assert made.timers.refusals == refusals + 1
-    assert (made.wanted, made.recheck_after) == ((), seconds)
+    assert (made.targets, made.recheck_after) == ((), seconds)
     (problem,) = made.problems
     assert problem.message.endswith(f"the migrations are retried in {seconds:.1f} s: no: because")
     assert (problem.reason, problem.key) == ("LockUnavailable", "LockUnavailable/no")
 
 
 def test_once_everything_is_raised_refusals_are_forgotten() -> None:
-    refusals = Timers(refusals=3)
+    refusals = WindowTimers(refusals=3)
     assert window(raised(lock=lock(), timers=refusals)).timers.refusals == 0
     assert window(observed(lock=lock(), timers=refusals)).timers.refusals == 3
     assert window(observed(around=DONE, timers=refusals)).timers.refusals == 3

@@ -14,7 +14,7 @@ from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock
-from pkg.util.managedtenantquota.model import Policy, Timers, with_running
+from pkg.util.managedtenantquota.model import WindowPolicy, WindowTimers, with_running
 from pkg.util.managedtenantquota.targets import with_largest_defaults
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
@@ -52,7 +52,7 @@ from tests.pkg.util.managedtenantquota.objects import (
 Migration = VirtualMachineInstanceMigration
 CPU = {"limits.cpu": "2015m"}
 UID = "uid-migration-of-vm1"
-SHORT = Policy().shortage
+SHORT = WindowPolicy().shortage
 BEST_EFFORT: dict[str, Any] = {"scopes": ["BestEffort"]}
 OF_HIGH_PRIORITY: dict[str, Any] = {
     "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
@@ -76,8 +76,8 @@ class Case:
     lock: Lock | None = None
     member: bool = False
     """The window is open for it."""
-    policy: Policy = field(default_factory=lambda: Policy(shortage=0.0))
-    timers: Timers = field(default_factory=Timers)
+    policy: WindowPolicy = field(default_factory=lambda: WindowPolicy(shortage=0.0))
+    timers: WindowTimers = field(default_factory=WindowTimers)
 
 
 def full(hard: Resources, **more: Any) -> list[ResourceQuota]:
@@ -142,7 +142,7 @@ OF_BOTH = replace(
 )
 MOVED = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
 TAKEN = "resource quota quota still holds what was added for migrations by annotations"
-RESTS = Timers(paused={UID: NOW + 9})
+RESTS = WindowTimers(paused={UID: NOW + 9})
 BLOCKING = {
     "a full quota blocks": Case(blocking="quota"),
     "one with room does not": Case([quota(TWICE)]),
@@ -231,18 +231,23 @@ WAITING = {
     "one that rests is left alone until its time": Case(
         timers=RESTS, waiting="a window for it was closed without a target pod, it is retried in 9 s", again=9.0
     ),
-    "and no longer": Case(blocking="quota", timers=Timers(paused={UID: NOW})),
+    "and no longer": Case(blocking="quota", timers=WindowTimers(paused={UID: NOW})),
     "a window is open for others": Case(
         lock=lock(age=10), waiting="a window is open for other migrations: it is for the next one", again=30.0
     ),
     "or for it": Case(blocking="quota", lock=lock(age=10), member=True),
-    "a shortage is believed once it lasts": Case(policy=Policy(), additional={}, again=SHORT),
+    "a shortage is believed once it lasts": Case(policy=WindowPolicy(), additional={}, again=SHORT),
     "until then it keeps its part in the window": Case(
-        blocking="quota", policy=Policy(), additional={}, again=SHORT, lock=lock(), member=True, added={}
+        blocking="quota", policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True, added={}
     ),
-    "not quite": Case(policy=Policy(), additional={}, again=0.25, timers=Timers(short_since={UID: NOW - SHORT + 0.25})),
+    "not quite": Case(
+        policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
+    ),
     "it has lasted": Case(
-        policy=Policy(), additional={}, short=["limits.cpu of"], timers=Timers(short_since={UID: NOW - SHORT})
+        policy=WindowPolicy(),
+        additional={},
+        short=["limits.cpu of"],
+        timers=WindowTimers(short_since={UID: NOW - SHORT}),
     ),
 } | {
     f"the other strategy has {what} there": Case([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
@@ -285,7 +290,7 @@ ADDED = {
                 {"limits.cpu": "4030m", "requests.storage": "10Mi"}, {"limits.cpu": "4030m", "requests.storage": "10Mi"}
             )
         ],
-        policy=Policy(),
+        policy=WindowPolicy(),
         again=SHORT,
         lock=lock(),
         member=True,
@@ -304,15 +309,15 @@ def test_what_is_released(case: Case) -> None:
     budgets = [budget(case.additional, saved={} if case.member else None)]
     seen = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
     found = window(seen, case.policy)
-    assert found.added.keys() == set(case.blocking.split())
+    assert found.headroom.keys() == set(case.blocking.split())
     released = ("vm1" if case.blocking else "") if case.vms is None else case.vms
-    assert [each.migration.spec.vmi_name for each in found.wanted] == released.split()
-    assert all(each.blocking == case.blocking.split() for each in found.wanted)
+    assert [each.migration.spec.vmi_name for each in found.targets] == released.split()
+    assert all(each.blocking == case.blocking.split() for each in found.targets)
     said = [problem.message for problem in found.problems]
     assert len(said) == len(case.short), said
     assert all(map(str.__contains__, said, case.short)), said
-    assert (case.added is None) or format_resource_list(found.added["quota"]) == case.added
-    waiting = {each.migration.name: each.waits for each in found.missing if each.waits}
+    assert (case.added is None) or format_resource_list(found.headroom["quota"]) == case.added
+    waiting = {each.migration.name: each.wait_reason for each in found.refused_targets if each.wait_reason}
     assert waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
     assert found.recheck_after == case.again
 

@@ -137,9 +137,9 @@ class Locked(Kind[ValidatingWebhookConfiguration]):
 def server(*, locked: bool, namespace: str = "ns1") -> Locked:
     found = Locked()
     if locked:
-        hook = lock_webhook(namespace, {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+        hook = lock_webhook(namespace, {"url": "https://h/lock"}, owners=[ME], virt_controllers=[VIRT])
         found.given(
-            lock_body(namespace, hook, now=SINCE, holder=f"headroom ({ME}) on host", reason="vm1, vm2", longest=130)
+            lock_body(namespace, hook, now=SINCE, owner=f"headroom ({ME}) on host", reason="vm1, vm2", longest=130)
         )
     return found
 
@@ -180,10 +180,10 @@ async def test_a_lock_past_its_end_refuses_nothing_also_when_no_controller_delet
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
 async def test_the_clock_of_who_made_a_lock_does_not_matter(skew: float) -> None:
-    hook = lock_webhook("ns1", {"url": "https://h/lock"}, holders=[ME], virt_controllers=[VIRT])
+    hook = lock_webhook("ns1", {"url": "https://h/lock"}, owners=[ME], virt_controllers=[VIRT])
     for age, allowed in ((128.0, False), (132.0, True)):
         kind = Locked()
-        kind.given(lock_body("ns1", hook, now=SINCE + skew, holder="", reason="", longest=130))
+        kind.given(lock_body("ns1", hook, now=SINCE + skew, owner="", reason="", longest=130))
         decision = await over(kind, age).validate(request())
         assert decision.allowed is allowed
 
@@ -203,9 +203,9 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
 ) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
     where = {"url": "https://h/lock"}
-    named = lock_webhook("ns1", where, holders=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
+    named = lock_webhook("ns1", where, owners=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
     kind = Locked()
-    kind.given(lock_body("ns1", named, now=SINCE, holder="", reason="vm1", longest=130))
+    kind.given(lock_body("ns1", named, now=SINCE, owner="", reason="vm1", longest=130))
     decision = await over(kind, granted=granted).validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
     assert decision.allowed is (granted is True or vm == "vm1")
     assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
