@@ -70,7 +70,7 @@ class WindowHandler:
         self._reported = Once(_SAID_SECONDS, most=_REMEMBERED, clock=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
-        """Do the next step. Raises RetryAfter while there is something to re-check, also after an error."""
+        """Does the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
             self._last_observed.pop(key, None)
@@ -96,7 +96,7 @@ class WindowHandler:
             raise RetryAfter(seconds, step.reason) from self._refusals.get(key)
 
     async def on_lock_changed(self, _key: str, configuration: ValidatingWebhookConfiguration | None) -> None:
-        """End a lock that is overdue, and ask nothing before: on a queue of its own, for those who work off the
+        """Ends a lock that is overdue, and asks nothing before: on a queue of its own, for those who work off the
         namespaces may all be waiting for an answer. Raises RetryAfter until then."""
         lock = recognise(configuration)
         if lock is None:
@@ -110,8 +110,8 @@ class WindowHandler:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
-        """The caches suggest a step; it is decided anew from live reads, and from what was written since, and every
-        write is bound to them. Raises TimeoutError when the lock has to end."""
+        """Does what is to be done. The caches suggest a step; it is decided anew from live reads, and from what was
+        written since, and every write is bound to them. Raises TimeoutError when the lock has to end."""
         window = await self._window(self._observer.cached(key))
         step = next_step(window)
         if isinstance(step, Wait):
@@ -124,7 +124,7 @@ class WindowHandler:
             return await self._take_steps(await self._observer.live(key))
 
     async def _take_steps(self, observed: Observed) -> tuple[Window, Wait]:
-        """One step after the other."""
+        """Takes one step after the other."""
         key = observed.namespace
         for _ in range(_MOST_WRITES):
             window = await self._window(observed)
@@ -136,7 +136,9 @@ class WindowHandler:
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     async def _window(self, observed: Observed) -> Window:
-        """A lock is at least as old as we have seen it stand: a clock that is set back must not keep it longer."""
+        """Returns the window. A lock is at least as old as we have known it: a clock that is set back must not keep it
+        longer.
+        """
         lock, now = observed.lock, observed.now
         if lock is not None:
             age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
@@ -148,7 +150,9 @@ class WindowHandler:
         return window
 
     async def _try(self, window: Window, step: Write) -> Observed:
-        """The observation after it. Raises ApiError: a write that opens a window and is refused closes it."""
+        """Tries a write and returns the observation after it. Raises ApiError: a write that opens a window and is
+        refused closes it.
+        """
         observed = window.observed
         try:
             async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):
@@ -175,7 +179,7 @@ class WindowHandler:
             self._report(window.observed.namespace, problem)
 
     def _report(self, namespace: str, problem: Problem) -> None:
-        """An event for what an administrator has to know, at most once in a while."""
+        """Reports a problem by events, at most once in a while."""
         if not self._reported.is_due(namespace, problem.key):
             return
         log.warning("%s: %s", namespace, problem.message)

@@ -43,13 +43,13 @@ it lets through, and refuses the rest."""
 
 
 class CannotLock(Exception):
-    """Why a namespace cannot be locked; the text is for the administrator who can fix it."""
+    """The reason why a namespace cannot be locked; the text is for the administrator who can fix it."""
 
 
 @dataclass(eq=False)
 class WindowObserver:
-    """`cached` costs no request and suggests; `live` costs three, and three more to prove the webhook, and decides.
-    `clock`: the API server's, in seconds since the epoch."""
+    """Observes a namespace. `cached` costs no request and suggests; `live` costs three, and three more to prove the
+    webhook, and decides. `clock`: the API server's, in seconds since the epoch."""
 
     facts: FactsObserver
     client: Client
@@ -63,7 +63,7 @@ class WindowObserver:
     """Where the API server has reached the webhook, and until when that counts."""
 
     def concerns_us(self, namespace: str) -> bool:
-        """Whether there is a budget, a lock or a quota that records how it was: most namespaces have none."""
+        """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
         source = self.facts.source
         if recognise(self.locks.get(name=lock_name(namespace))) or source.budgets.list(namespace):
             return True
@@ -74,9 +74,8 @@ class WindowObserver:
         return observe(self.facts, lock, namespace, self.clock())
 
     def continued(self, previous: Observed) -> Observed | None:
-        """What was observed and written last, and of each object what the cache has if that is newer. Every write is
-        bound to the version of what it changes. None where the caches have other objects than that: the API server
-        has to be asked."""
+        """Returns the last observation, with each object that is newer in the cache. Every write is bound to the
+        version of what it changes. None if the caches have other objects: the API server has to be asked."""
         cached = self.cached(previous.namespace)
         if _uids(cached) != _uids(previous):
             return None
@@ -93,7 +92,7 @@ class WindowObserver:
         )
 
     async def live(self, namespace: str) -> Observed:
-        """Budgets, quotas and lock as the API server has them now. Raises ApiError.
+        """Returns the observation with live budgets, quotas and lock. Raises ApiError.
 
         The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
         were. The save is bound to the version of that status.
@@ -118,7 +117,7 @@ class WindowObserver:
         )
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
-        """How a namespace's lock shall look. Raises CannotLock, ApiError."""
+        """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""
         kubevirts, settings = self.facts.source.kubevirts.list(), self.settings
         never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
@@ -137,7 +136,7 @@ class WindowObserver:
         return is_default(quota) and self.rancher.is_locked() and self.rancher.way is not RancherQuotas.IMPERSONATE
 
     async def _proven_config(self) -> dict[str, Any]:
-        """Where the API server reaches the webhook. Raises CannotLock, ApiError."""
+        """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
         if self._proven is None or loop_time() > self._proven[0]:
             self._proven, config = None, await self._read_client_config()
             try:
@@ -148,7 +147,7 @@ class WindowObserver:
         return self._proven[1]
 
     async def _read_client_config(self) -> dict[str, Any]:
-        """From the configuration that is probed next: a broken registration is not copied."""
+        """Reads the clientConfig from the configuration that is probed next: a broken registration is not copied."""
         proven, registered = await asyncio.gather(
             _get_or_none(self.client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)),
             _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)),
@@ -173,7 +172,7 @@ def _newest(cached: Iterable[Known], written: Iterable[Known]) -> list[Known]:
 
 
 async def _get_or_none(read: Awaitable[T]) -> T | None:
-    """The object; None: there is none."""
+    """Returns the object, or None if it does not exist."""
     try:
         return await read
     except NotFound:
@@ -181,7 +180,7 @@ async def _get_or_none(read: Awaitable[T]) -> T | None:
 
 
 async def _value_or_reason(read: Awaitable[T]) -> tuple[T | None, str]:
-    """What was read. What only a lock needs is no reason not to restore: None, and why."""
+    """Returns the value, or None and the reason: what only a lock needs must not keep quotas from being restored."""
     try:
         return await read, ""
     except CannotLock as reason:

@@ -18,7 +18,7 @@ MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
 
 
 def register(management: Management, events: EventRecorder, settings: Settings) -> None:
-    """Namespaces are the key: two objects of one namespace are never worked on at a time."""
+    """Registers the controller. Namespaces are the key: two objects of one namespace are never worked on at a time."""
     namespaces, locks = management.namespaces, management.locks
     budgets = management.virtual_machine_migration_resource_quotas
     facts = FactsObserver(management.source(), settings.profile)

@@ -42,7 +42,7 @@ _LOCKED = "locked until the target pods of migrations exist"
 
 
 class Writer:
-    """Every method raises ApiError; Conflict when the observed objects have changed since."""
+    """Does the writes. Every method raises ApiError; Conflict when the observed objects have changed since."""
 
     def __init__(self, client: Client, events: EventRecorder, rancher: RancherWrites) -> None:
         self.budgets = client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
@@ -51,7 +51,7 @@ class Writer:
         self._events = events
 
     async def do(self, step: Write, observed: Observed) -> Observed:
-        """The observation as it is after the write."""
+        """Does a write and returns the observation after it."""
         _WRITES.labels(step.name).inc()
         match step.subject:
             case ResourceQuota() as quota:
@@ -74,7 +74,7 @@ class Writer:
         return result
 
     async def unlock(self, lock: Lock) -> None:
-        """With finalizers of any owner it would go on refusing pods."""
+        """Deletes a lock, with its finalizers: it would go on refusing pods."""
         meta = lock.configuration.metadata
         with suppress(NotFound):
             if meta.finalizers:

@@ -29,7 +29,7 @@ Webhook = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that stands. Times in seconds since the epoch by the API server's clock."""
+    """A lock that exists. Times are in seconds since the epoch by the API server's clock."""
 
     configuration: ValidatingWebhookConfiguration
     namespace: str
@@ -44,18 +44,19 @@ class Lock:
     """Since when this process knows it."""
 
     def age(self, now: float) -> float:
-        """Seconds since it was made. A clock that was set back must not keep a lock for ever."""
+        """Returns the seconds since it was made. A clock that was set back must not keep a lock for ever."""
         return abs(now - self.since)
 
 
 def lock_name(namespace: str) -> str:
-    """The configuration's name, and its webhook's: a webhook's has to have three parts at least."""
+    """Returns the name of the configuration and of its webhook: a webhook's has to have three parts at least."""
     return f"lock.{namespace}.com"
 
 
 def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | None:
-    """The lock that a configuration is, whichever process made it; None when it is none. By its name, and by the label
-    or our annotations: one of ours that was edited by hand is a lock all the same, it has to end."""
+    """Returns the lock that a configuration is, whichever process made it, or None if it is no lock. A lock is known by
+    its name, and by the label or our annotations: one of ours that was edited by hand is a lock all the same, it has to
+    end."""
     if configuration is None:
         return None
     annotations = configuration.annotations
@@ -83,8 +84,8 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
 def client_config(
     proven: Sequence[Mapping[str, Any]] | None, registered: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any] | None:
-    """Where the lock is served: address and CA of the probe's webhook, which the API server has just proven to reach,
-    with the lock's path and the key that the paths of the `registered` webhooks end in.
+    """Returns the clientConfig of a lock: address and CA of the probe's webhook, which the API server has just proven
+    to reach, with the lock's path and the key that the paths of the `registered` webhooks end in.
 
     None when either is missing, or the caBundle is: it cannot be called then.
     """
@@ -136,7 +137,7 @@ def lock_webhook(
     owners: Sequence[str],
     virt_controllers: Sequence[str],
 ) -> Webhook:
-    """The lock's webhook.
+    """Returns the lock's webhook.
 
     What the holder itself writes, and the target launchers of the migrations that are `admitted` (by `entry_of`), the
     API server lets through by itself: neither needs an answer from us. What other targets take is looked at, for they
@@ -164,12 +165,12 @@ def lock_webhook(
 
 
 def entry_of(migration: str, vm: str) -> str:
-    """How a lock names a migration (its uid)."""
+    """Returns the text by which a lock names a migration (its uid) and its VM."""
     return f"{migration}/{vm}"
 
 
 def admitted_by(lock: Lock) -> Collection[str]:
-    """The entries of a lock; none where a server before 1.27 has dropped its conditions."""
+    """Returns the entries of a lock; none if a server before 1.27 has dropped its conditions."""
     conditions = [
         condition for webhook in lock.configuration.webhooks or () for condition in webhook.get("matchConditions") or ()
     ]
@@ -182,7 +183,7 @@ def admitted_by(lock: Lock) -> Collection[str]:
 def lock_body(
     namespace: str, webhook: Mapping[str, Any], *, now: float, owner: str, reason: str, longest: float = 0.0
 ) -> Webhook:
-    """The whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when nothing says."""
+    """Returns the whole configuration, to be created. `longest`: seconds that it lasts at most, 0 when nothing says."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -201,20 +202,24 @@ def lock_body(
 
 
 def is_current(lock: Lock, webhook: Mapping[str, Any]) -> bool:
-    """Whether a lock is as it shall be. Servers before 1.27 drop matchConditions: what is decided does not change."""
+    """Reports whether a lock has the webhook that it shall have. Servers before 1.27 drop matchConditions: what is
+    decided does not change.
+    """
     dropped = {"matchConditions": webhook["matchConditions"]}
     webhooks = lock.configuration.webhooks or ()
     return len(webhooks) == 1 and webhook.items() <= {**dropped, **webhooks[0]}.items()
 
 
 def _is_one_of(users: Sequence[str]) -> str:
-    """In CEL. JSON's strings are CEL's too."""
+    """Returns the condition in CEL that the user is one of these. JSON's strings are CEL's too."""
     plain = [user for user in users if user and not any(character in user for character in "*?[")]
     return f"request.userInfo.username in {json.dumps(plain)}"
 
 
 def parse_time(*texts: str | None) -> float:
-    """Seconds since the epoch of the first text that is a time; none: long ago, so that such a lock does not stay."""
+    """Returns the seconds since the epoch of the first text that is a time, or 0: a lock without a time does not
+    stay.
+    """
     for text in texts:
         with suppress(ValueError):
             return from_rfc3339(text or "")

@@ -1,4 +1,4 @@
-"""What a decision about a namespace with a budget looks at, and what comes out of it; gathered without a request."""
+"""The observation of a namespace with a budget, policy and timers; gathered without a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """What an operator chose, and how long things take. Seconds."""
+    """The operator's choices, and how long things take, in seconds."""
 
     lock_limit: float = LOCK_LIMIT
     """A window that is open for longer is closed, whatever it waits for."""
@@ -57,7 +57,7 @@ class WindowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WindowTimers:
-    """What one decision passes to the next: waiting times only, which a restart may lose."""
+    """The waiting times that one decision passes to the next; a restart may lose them."""
 
     short_since: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time when the budget was first seen not to suffice for it."""
@@ -69,7 +69,7 @@ class WindowTimers:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a decision looks at; `now` in seconds since the epoch by the API server's clock."""
+    """The objects that a decision reads; `now` in seconds since the epoch by the API server's clock."""
 
     namespace: str
     exists: bool
@@ -92,12 +92,14 @@ class Observed:
     timers: WindowTimers = field(default_factory=WindowTimers)
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
-        """About its budgets, and about `also`. With the same `key` it is the same although the text differs."""
+        """Returns a problem about its budgets and `also`. With the same `key` it is the same although the text
+        differs.
+        """
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
 
 def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
-    """What is known of a namespace without a request; not how a lock shall look."""
+    """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
     source = facts.source
     namespace_object = source.namespaces.get(name=namespace)
     namespace_facts = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
@@ -113,8 +115,8 @@ def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> O
 
 
 def with_running(facts: Facts, source: Source) -> Facts:
-    """With the source node of every migration of the cluster that runs, or is about to: its target pod is there. Not
-    looked at where none waits."""
+    """Adds the source node of every migration of the cluster that runs, or is about to: its target pod exists. If none
+    waits, they are not looked for."""
     if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
         return facts
     migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
@@ -126,7 +128,7 @@ def with_running(facts: Facts, source: Source) -> Facts:
 
 
 def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
-    """Where the migration comes from: nodeName moves on before the migration has ended."""
+    """Returns the nodes that the migration may come from: nodeName moves on before the migration has ended."""
     if vmi is None:
         return frozenset()
     status = trusted_status(vmi)

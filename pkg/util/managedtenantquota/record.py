@@ -1,4 +1,5 @@
-"""What is recorded of a raised quota: spec.hard as it was, and what was added to it; what raises and restores it. Pure.
+"""The record of a raised quota: spec.hard as it was, and what was added to it; the changes that raise and restore it.
+Pure.
 
 The quota's own annotation is written by the same patch that raises it, and removed by the one that restores it. The
 status of a VirtualMachineMigrationResourceQuota is for people, and for KubeVirt's own controller: it is read only of
@@ -30,13 +31,13 @@ class _Annotation(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """spec.hard of a quota as it was, and what was added; all of it readable."""
+    """The original spec.hard of a quota and what was added to it; every quantity can be read."""
 
     hard: Mapping[str, RawQuantity]
     additional: Mapping[str, RawQuantity]
 
     def text(self, quota: str) -> str:
-        """The value of the quota's annotation."""
+        """Returns the value of the quota's annotation."""
         return msgspec.json.encode(
             _Annotation({quota: dict(self.hard)}, dict(self.additional)), order="sorted"
         ).decode()
@@ -47,21 +48,21 @@ class Record:
 
     @property
     def raised_limits(self) -> ResourceList:
-        """What spec.hard is raised to: only names that the quota limits, as the budget spells them (upstream)."""
+        """Returns the raised spec.hard: only names that the quota limits, as the budget spells them (upstream)."""
         additional = parse_resource_list(self.additional)
         return {name: limit + additional.get(name, ZERO) for name, limit in self.limits.items()}
 
     def to_raise(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
-        """The change of a quota that says `hard`; empty when nothing is added. A limit that says less than what was
-        recorded, or more than it would be raised to, stays."""
+        """Returns the change that raises a quota with the limits `hard`; empty if nothing is added. A limit below the
+        recorded one, or above the raised one, stays."""
         now, original = parse_resource_list(hard), self.limits
         return format_resource_list(
             {n: limit for n, limit in self.raised_limits.items() if n in now and original[n] <= now[n] < limit}
         )
 
     def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
-        """The change that takes back what was added; no limit rises by it. `exactly`: only a limit that says what it
-        was raised to. Any other value was written by a person, and stays."""
+        """Returns the change that takes back what was added; no limit rises by it. `exactly`: only a limit that equals
+        its raised value. Any other value was written by a person, and stays."""
         now, raised_limits = parse_resource_list(hard), self.raised_limits
         back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
         return format_resource_list(
@@ -70,7 +71,7 @@ class Record:
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
-    """What a raised quota says of itself; None where it says nothing, or garbage. A user who could write it could
+    """Returns the record that a raised quota has, or None if it has none or garbage. A user who could write it could
     write spec.hard as well."""
     with suppress(msgspec.DecodeError):
         annotation = msgspec.json.decode(quota.annotations.get(ANNOTATION_ORIGINALS, ""), type=_Annotation)
@@ -80,20 +81,20 @@ def record_of(quota: ResourceQuota) -> Record | None:
 
 
 def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
-    """Whether the status says that something is raised. What may be added alone says nothing: upstream always keeps
-    that there."""
+    """Reports whether the status says that something is raised. Upstream always keeps there what may be added: that
+    alone means nothing."""
     status = budget.status
     return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
 
 
 def recorded_migrations(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[str]]:
-    """The migrations that share the window, by name, and the quotas that refused each."""
+    """Returns the migrations that share the window, by name, and the quotas that refused each."""
     migrations = budget.status.migrations_to_blocking_resource_quotas or {}
     return {name: list(quotas or ()) for name, quotas in migrations.items()}
 
 
 def status_records(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
-    """The records in a status, by quota, and what in it cannot be read."""
+    """Returns the records in a status, by quota, and the names of quantities that cannot be read."""
     additional, bad = readable(budget.status.additional_migration_resources or budget.additional)
     records, unreadable = {}, [f"{name} of what was added" for name in bad]
     for quota in budget.status.original_blocking_resource_quotas or ():
@@ -104,7 +105,7 @@ def status_records(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[s
 
 
 def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
-    """The resources whose quantities are such and not negative, and the names of the others."""
+    """Returns the resources whose quantities can be read and are not negative, and the names of the others."""
     good: RawResourceList = {}
     for name, value in resources.items():
         with suppress(QuantityError):
@@ -114,7 +115,7 @@ def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
 
 
 def is_enforced(quota: ResourceQuota) -> bool:
-    """Whether quota admission goes by spec.hard already, or by less: it reads status.hard, which the controller manager
-    copies."""
+    """Reports whether quota admission goes by spec.hard already, or by less: it reads status.hard, which the controller
+    manager copies."""
     now, used = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
     return all(used[name] <= limit for name, limit in now.items() if name in used)

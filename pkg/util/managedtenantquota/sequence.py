@@ -41,13 +41,13 @@ class Write:
 
     @property
     def opens(self) -> bool:
-        """Whether it is to open a window, or to widen it."""
+        """Reports whether the write opens or widens a window."""
         return self.name in ("MakeLock", "UpdateLock", "Save", "Raise")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to write; re-check in `seconds` at the latest (infinite: when something happens)."""
+    """A pause: nothing to write; re-check in `seconds` at the latest (infinite: when something happens)."""
 
     seconds: float
     reason: str
@@ -57,7 +57,7 @@ Step = Write | Wait
 
 
 def next_step(window: Window) -> Step:
-    """The next step in a namespace; never raises for what stands in an object."""
+    """Returns the next step in a namespace; no contents of an object make it raise."""
     for row in OPENING if window.targets else CLOSING:
         if (step := row(window)) is not None:
             return step
@@ -111,7 +111,9 @@ def _settle(window: Window) -> Step | None:
 
 
 def _save(window: Window) -> Step | None:
-    """For people, and for KubeVirt's own controller, should it replace us: nothing here is read from it."""
+    """Saves to the status what is raised: for people, and for KubeVirt's own controller, should it replace us. Nothing
+    here is read from it.
+    """
     (budget,), records, released_migrations = window.observed.budgets, window.to_record(), window.released_migrations
     additions = [parse_resource_list(record.additional) for record in records.values()]
     additional = format_resource_list(reduce(maximum, additions, {}))
@@ -144,12 +146,12 @@ def _raise(window: Window) -> Step | None:
 
 
 def _overdue(window: Window) -> Step | None:
-    """A lock ends in time, whatever stands in the way of everything else."""
+    """Unlocks in time, whatever stands in the way of everything else."""
     return _unlock(window) if window.overdue else None
 
 
 def _restore(window: Window) -> Step | None:
-    """The next one that was not refused just now: those are tried again soon."""
+    """Restores the next quota whose restore was not refused just now: those are tried again soon."""
     changes = window.to_restore()
     change = next((undone for undone in changes if undone.quota.key not in window.observed.refused), None)
     if change is None:
@@ -158,14 +160,16 @@ def _restore(window: Window) -> Step | None:
 
 
 def _await_enforcement(window: Window) -> Step | None:
-    """Unlocked before admission goes by the old limits, every tenant could take the headroom for a moment."""
+    """Waits until admission goes by the old limits: unlocked before, every tenant could take the headroom for a
+    moment.
+    """
     if window.lock is None or all(map(is_enforced, window.observed.quotas)):
         return None
     return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
 
 def _clear(window: Window) -> Step | None:
-    """Nothing is raised any more."""
+    """Clears the status: nothing is raised any more."""
     return next((_clear_write(budget) for budget in window.observed.budgets if is_in_use(budget)), None)
 
 
@@ -178,7 +182,7 @@ def _unlock(window: Window) -> Step | None:
 
 
 def _mirror(window: Window) -> Step | None:
-    """Upstream keeps in the status what may be added, and people read it there. No lock waits for that."""
+    """Mirrors to the status what may be added: upstream keeps it there, and people read it. No lock waits for that."""
     if len(window.observed.budgets) != 1 or not window.observed.exists:
         return None
     (budget,) = window.observed.budgets
@@ -223,7 +227,7 @@ def _status(
     released_migrations: Mapping[str, Any] | None,
     additional: Mapping[str, RawQuantity],
 ) -> dict[str, Any]:
-    """A merge patch has to take out by name what the status says to be added and is not."""
+    """Returns a merge patch of the status. It removes by name what the status says to be added and is not."""
     additions = dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
     status = {
         "originalBlockingResourceQuotas": saved,

@@ -64,8 +64,8 @@ class RefusedTarget:
     """Why not, although it could be: for people."""
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
-        """What the facts' quota will count of the pod that is created next, with the claim before it, and of all that
-        the target still lacks. Raises QuantityError when a quantity of the VMI is none."""
+        """Returns the usage of the pod that is created next, with the PVC before it, and of all that the target still
+        lacks, as the quota of `facts` will count them. Raises QuantityError for a VMI whose quantity is none."""
         rendering, spec = facts.rendering, facts.quota.spec
         attachments = attachments_usage(self.vmi, self.source, rendering, spec)
         if not self.launcher:
@@ -84,7 +84,7 @@ class RefusedTarget:
 
 
 class WindowQuota:
-    """One quota, what is added to it for the migrations that are let in so far, and what their targets will use. Every
+    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets. Every
     method raises QuantityError."""
 
     def __init__(
@@ -106,11 +106,11 @@ class WindowQuota:
         self._needed: ResourceList = {}
 
     def refuses(self, target: RefusedTarget) -> bool:
-        """Whether it refuses the pod that is created next, as it was before."""
+        """Reports whether the quota, before it is raised, refuses the pod that is created next."""
         return bool(Balance(self._hard, self._used).short(target.need(self._facts)[0]))
 
     def shortages(self, target: RefusedTarget) -> dict[str, str]:
-        """In which resources it refuses the target even when raised, beside the others, and a text for each."""
+        """Returns a text for each resource in which the quota, even raised, refuses the target beside the others."""
         need = target.need(self._facts)[1]
         raised, texts = self._raised(target, need), {}
         for name in sorted(Balance(raised, add(self._used, self._needed)).short(need)):
@@ -120,27 +120,27 @@ class WindowQuota:
         return texts
 
     def admit(self, target: RefusedTarget) -> None:
-        """Add what is granted to it."""
+        """Adds a target's entry and usage."""
         self._sum_of_admitted, self._sum_of_all = self._sums_with(target)
         self._admitted[target.vmi.name] = self._own_entry(target)
         self._needed = add(self._needed, target.need(self._facts)[1])
 
     @property
     def headroom(self) -> ResourceList:
-        """What is added for all that are let in, and for all VMs whose migration is under way."""
+        """Returns the headroom for all that are admitted, and for all VMs whose migration is under way."""
         return self._capped(self._sum_of_all)
 
     def _raised(self, target: RefusedTarget, need: ResourceList) -> ResourceList:
-        """What it would be raised to with this migration. Where its VM has grown, without what is added for pods that
-        are there: one that has just ended may be in the cache and not in `used`, and the growth would be let in for
-        it."""
+        """Returns the limits that the quota is raised to with this migration. If its VM has grown, without what is
+        added for pods that are there: one that has just ended may be in the cache and not in `used`, and the growth
+        would be let in for it."""
         alone, shared = map(self._capped, self._sums_with(target))
         own_entry = self._own_entry(target)
         has_grown = {name for name, amount in need.items() if amount > own_entry.get(name, ZERO)}
         return {n: limit + (alone if n in has_grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
 
     def _sums_with(self, target: RefusedTarget) -> tuple[ResourceList, ResourceList]:
-        """The sums of what is granted to those that are let in, and to all, with this migration's VM among them."""
+        """Returns the sums of the entries of admitted VMs, and of all, with this migration's VM among them."""
         name, own_entry = target.vmi.name, self._own_entry(target)
         previous = self._admitted.get(name, {})
         admitted = _replaced(self._sum_of_admitted, previous, own_entry)
@@ -155,7 +155,7 @@ class WindowQuota:
 
 
 def refused_targets(facts: Facts) -> list[RefusedTarget]:
-    """The refused migrations that wait for a pod of their target, oldest first."""
+    """Returns the refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
     launchers: dict[str, list[Pod]] = defaultdict(list)
     for pod in facts.pods:
@@ -179,8 +179,8 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
 
 
 def with_largest_defaults(rendering: Rendering) -> Rendering:
-    """Which of several LimitRanges the API server asks first is not defined: the largest default is reckoned with
-    (upstream)."""
+    """Merges several LimitRanges into one with the largest defaults (upstream): the order in which the API server asks
+    them is not defined."""
     if len(rendering.limit_ranges) < 2:
         return rendering
     items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == _CONTAINER]
@@ -193,7 +193,9 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
-    """KubeVirt creates it once the target runs; no condition says that quota refused it."""
+    """Reports whether a running target has no attachment pod. KubeVirt creates it once the target runs; no condition
+    says that quota refused it.
+    """
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)

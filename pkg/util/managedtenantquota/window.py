@@ -1,4 +1,4 @@
-"""What is going on in a namespace: what is raised, the lock, and which refused migrations the window is for. Pure.
+"""The window of a namespace: what is raised, the lock, and the refused migrations that it is for. Pure.
 
     blocking = refused with today's spec.hard, admitted with what a window adds
 
@@ -41,7 +41,7 @@ Steps = Generator[None, None, Sequence[RefusedTarget]]
 
 
 class Change(NamedTuple):
-    """Of a quota: the limits that it shall say instead, and what it shall record; None: nothing."""
+    """A change of a quota: its new limits and its new record; None removes the record."""
 
     quota: ResourceQuota
     hard: Mapping[str, str]
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 class Window:
-    """The namespace as the table of `sequence` looks at it."""
+    """The namespace as the table of `sequence` reads it."""
 
     def __init__(self, observed: Observed, policy: WindowPolicy, *, in_steps: bool = False) -> None:
         """`in_steps`: it is complete once `steps` has ended, each of which is short however many VMs migrate."""
@@ -85,14 +85,14 @@ class Window:
 
     @property
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
-        """The migrations that share the window, by name, and the quotas that refused each."""
+        """Returns the migrations that share the window, by name, and the quotas that refused each."""
         migrations: dict[str, Sequence[str]] = {}
         for budget in self.observed.budgets:
             migrations |= recorded_migrations(budget)
         return migrations | {target.migration.name: target.blocking for target in self.targets}
 
     def to_record(self) -> dict[str, Record]:
-        """What is raised, and what is to be: how each quota was, and what is added to it in all."""
+        """Returns the records of the quotas that are raised or shall be: the original limits and all that is added."""
         records = dict(self.records)
         for quota in self.observed.quotas:
             if quota.name in self.headroom:
@@ -102,7 +102,7 @@ class Window:
         return records
 
     def next_to_raise(self) -> Change | None:
-        """A quota that says less than it shall."""
+        """Returns the change of a quota whose limits are below the raised ones."""
         records = self.to_record()
         for quota in self.observed.quotas:
             if quota.name in self.headroom and (hard := records[quota.name].to_raise(quota.hard)):
@@ -110,8 +110,8 @@ class Window:
         return None
 
     def to_restore(self) -> list[Change]:
-        """The quotas that say more than they said originally, or record that they do. One that a status contradicts
-        goes on to record it until that is cleared: it would be restored to that next.
+        """Returns the changes of quotas with limits above their original ones, or with a record. A quota that a status
+        contradicts keeps its record until the status is cleared: it would be restored to that next.
 
         Only a limit that says what it was raised to goes back. Under another program's lock all that is
         above the original goes back: no other client can have written it, and the budget may have changed since."""
@@ -131,8 +131,8 @@ class Window:
         return changes
 
     def refused(self, reason: str, now: float) -> None:
-        """A write that was to open it was refused. What cannot be raised is no reason to keep the namespace locked: it
-        is closed, for its migrations are left alone for a while."""
+        """Closes the window after a write that opens it was refused: its migrations are left alone for a while. A quota
+        that cannot be raised is no reason to keep the namespace locked."""
         policy, refusals = self.policy, self.timers.refusals
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
@@ -178,7 +178,7 @@ class Window:
         return targets
 
     def _has_to_go_back(self) -> bool:
-        """Whether everything goes back to what it was before a window is opened, or opened anew."""
+        """Reports whether all quotas are restored before a window is opened, or opened anew."""
         (budget,) = self.observed.budgets
         was_deleted = self.lock is None and (self.records or is_in_use(budget))
         if budget.deleting or self.observed.refused or was_deleted:
@@ -186,9 +186,9 @@ class Window:
         return any(change.quota.name not in self.records for change in self.to_restore())
 
     def _at_the_limit(self, targets: Sequence[RefusedTarget]) -> Sequence[RefusedTarget]:
-        """The target pods did not come in time. When everything was raised for them, they are left alone for a while:
-        otherwise the namespace would be locked again at once, and so for ever. A window during which we did not run,
-        says nothing about them."""
+        """Closes the window: the target pods did not come in time. When everything was raised for them, they are left
+        alone for a while: otherwise the namespace would be locked again at once, and so for ever. A window during which
+        we did not run, says nothing about them."""
         observed, pause = self.observed, self.policy.longest_pause
         names = ", ".join(target.migration.name for target in targets)
         message = (
@@ -207,7 +207,9 @@ class Window:
     # ---- which migrations are released -----------------------------------------------------------------------
 
     def _releasable(self) -> Steps:
-        """The refused migrations that the budget can release together; of each of the others it is known why not."""
+        """Returns the refused migrations that the budget can release together; the others get their `wait_reason` or a
+        problem.
+        """
         observed, (budget,) = self.observed, self.observed.budgets
         paused = {uid: until for uid, until in self.timers.paused.items() if until > observed.now}
         self.timers = replace(self.timers, short_since={}, paused=paused)
@@ -249,7 +251,9 @@ class Window:
         return released_targets
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
-        """For how many seconds, and why; "" where it has not. `too_late`: the window is open for others."""
+        """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
+        others.
+        """
         seconds_left = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
         if seconds_left > 0:
             return (
@@ -287,8 +291,8 @@ class Window:
     def _keeps_place_while_short(
         self, target: RefusedTarget, shortages: Mapping[str, str], released_migrations: Collection[str]
     ) -> bool:
-        """A shortage is reported once it lasts. Until then a migration keeps its part in the window: status.used counts
-        a target pod before the cache shows it."""
+        """Reports a shortage once it lasts. Until then a migration keeps its part in the window: status.used counts a
+        target pod before the cache shows it."""
         now, uid = self.observed.now, target.migration.uid
         since = self.observed.timers.short_since.get(uid, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, uid: since})
@@ -300,7 +304,9 @@ class Window:
         return target.migration.name in released_migrations
 
     def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, str]) -> None:
-        """`shortages`: by quota and resource that refuse the pod although all was added that may be, a text each."""
+        """Reports that the budget does not suffice. `shortages`: a text for each quota and resource that refuses the
+        raised target.
+        """
         migration = target.migration
         message = (
             f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
@@ -318,7 +324,7 @@ class Window:
         self.timers = replace(self.timers, paused={**self.timers.paused, **paused})
 
     def _close(self, seconds: float, reason: str, message: str, key: str = "", *objects: Object) -> tuple[()]:
-        """Nothing is wanted, for a reason that people have to know."""
+        """Closes the window, for a reason that people have to know."""
         self._report(reason, message, key, *objects)
         self.recheck_after = seconds
         return ()
@@ -328,7 +334,7 @@ class Window:
 
 
 def is_taken(quota: ResourceQuota) -> bool:
-    """Whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be raised
-    by both."""
+    """Reports whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be
+    raised by both."""
     marks = {ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_OWNER}
     return has_migrating_vm(quota.annotations) or not marks.isdisjoint(quota.annotations)
