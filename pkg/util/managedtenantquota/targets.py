@@ -201,10 +201,10 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
 
 
-def _replaced(amounts: ResourceList, before: ResourceList, after: ResourceList) -> ResourceList:
+def _replaced(amounts: ResourceList, old_part: ResourceList, new_part: ResourceList) -> ResourceList:
     """Returns a sum in which one summand is another one."""
-    rest = {name: amount for name, amount in subtract(amounts, before).items() if amount or name not in before}
-    return add(rest, after)
+    remainder = {name: amount for name, amount in subtract(amounts, old_part).items() if amount or name not in old_part}
+    return add(remainder, new_part)
 
 
 def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
