@@ -47,19 +47,19 @@ _GROUPS: Final = {
 
 
 class Context:
-    """What is known of the cluster."""
+    """The cluster, as far as it is known."""
 
     def __init__(self) -> None:
-        self._kept: dict[type[Object], Indexer[Any]] = {kind: Indexer() for kind in _KINDS.values()}
-        self._kept[Pod].add_indexers({_CONTROLLER: _controllers})
+        self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for kind in _KINDS.values()}
+        self._indexers[Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self._source = Source(
-            namespaces=self._of(Namespace),
-            limit_ranges=self._of(LimitRange),
-            kubevirts=self._of(KubeVirt),
-            settings=self._of(Setting),
-            quotas=self._of(ResourceQuota),
+            namespaces=self._reader(Namespace),
+            limit_ranges=self._reader(LimitRange),
+            kubevirts=self._reader(KubeVirt),
+            settings=self._reader(Setting),
+            quotas=self._reader(ResourceQuota),
         )
 
     def take(self, document: Mapping[str, Any]) -> bool:
@@ -77,21 +77,22 @@ class Context:
                 obj = apply_limit_ranges(obj, ())
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-        self._kept[kind].update(obj)
+        self._indexers[kind].update(obj)
         return True
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
-        """How KubeVirt renders launcher pods there; `profile` and `ratio` override what the KubeVirt object says. Where
+        """Returns how KubeVirt renders launcher pods there; `profile` and `ratio` override the KubeVirt object. Where
         the input says nothing of the ratio it is what Harvester comes with; nothing of the cluster: quotas limit both
         cpu and memory."""
-        found = self._source.rendering(namespace, profile)
-        configured = found.ratio if self._kept[KubeVirt] or self._kept[Setting] else found.harvester_ratio
-        runtime_class = self._kept[RuntimeClass].get_by_key(found.kubevirt.default_runtime_class or "")
+        rendering = self._source.rendering(namespace, profile)
+        is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
+        configured = rendering.ratio if is_configured else rendering.harvester_ratio
+        runtime_class = self._indexers[RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
         return replace(
-            found,
+            rendering,
             ratio=configured if ratio is None else ratio,
-            quota_limits=found.quota_limits
-            if any(self._kept.values())
+            quota_limits=rendering.quota_limits
+            if any(self._indexers.values())
             else limited_resources((LIMITS_CPU, LIMITS_MEMORY)),
             network_resources=self._network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
@@ -99,11 +100,11 @@ class Context:
 
     def version(self) -> str | None:
         """The version of KubeVirt."""
-        return observed_version(self._kept[KubeVirt].list())
+        return observed_version(self._indexers[KubeVirt].list())
 
     def claims(self, namespace: str) -> Mapping[str, PersistentVolumeClaim]:
-        """Those of a namespace, by name."""
-        return {claim.name: claim for claim in self._of(PersistentVolumeClaim).list(namespace)}
+        """Returns a namespace's claims by name."""
+        return {claim.name: claim for claim in self._reader(PersistentVolumeClaim).list(namespace)}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""
@@ -113,10 +114,10 @@ class Context:
 
     def _controlled_by(self, owner: Object) -> list[Pod]:
         """Returns its pods; none of an object without a uid."""
-        return self._of(Pod).by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
+        return self._reader(Pod).by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
 
-    def _of(self, kind: type[T]) -> CacheReader[T]:
-        return CacheReader(self._kept[kind])
+    def _reader(self, kind: type[T]) -> CacheReader[T]:
+        return CacheReader(self._indexers[kind])
 
 
 def _controllers(pod: Pod) -> list[str]:

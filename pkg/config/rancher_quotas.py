@@ -1,4 +1,5 @@
-"""How ResourceQuotas with Rancher's default label are raised: by headroom's own writes, as Rancher, or by Rancher.
+"""The way in which ResourceQuotas with Rancher's default label are raised: by headroom's own writes, as Rancher, or by
+Rancher.
 
 Rancher ≥ 2.14.6 and 2.15.2 lets nobody else write them: its webhook `rancher.cattle.io.resourcequotas` denies with 400,
 except to the user and group by which Rancher itself passes it (rancher/webhook, resourcequota validator).
@@ -82,7 +83,7 @@ class RancherWrites:
 
     @property
     def reason(self) -> str:
-        """Why the way is in use, in a few words."""
+        """Returns why the way is in use, in a few words."""
         if self._choice is not RancherQuotas.AUTO:
             return f"--rancher-quotas={self._choice}"
         if self._denied:
@@ -144,8 +145,8 @@ async def _is_allowed(client: Client, attributes: dict[str, Any]) -> bool:
 
 
 class ProjectTurns:
-    """One request at a time in a Rancher project: two that are validated at the same moment may both be refused, though
-    there is room for one of them."""
+    """Gives out one turn at a time in a Rancher project: two requests that are validated at the same moment may both be
+    refused, though there is room for one of them."""
 
     def __init__(self) -> None:
         self._holders: dict[str, tuple[str, float]] = {}

@@ -1,5 +1,5 @@
-"""What an operator chose for a process, controllers and webhooks alike. Imports nothing heavy: the command line starts
-with it."""
+"""The settings of a process, as an operator chose them, controllers and webhooks alike. Imports nothing heavy: the
+command line starts with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WEBHOOKS: Final = ("namespaces", "virtualmachines", "resourcequotas", "pods")
 
 
 class QuotaGuard(StrEnum):
-    """What happens to a write that lowers a quota under running migrations."""
+    """Answers to a write that lowers a quota under running migrations."""
 
     CORRECT = "correct"
     """Rancher's writes are corrected, all others denied."""
@@ -94,4 +94,4 @@ class Settings:
     def selects(self, key: str) -> bool:
         """Reports whether the object of a key is served: by its namespace, or the one that it is or locks."""
         namespace = key.partition("/")[0].removeprefix("lock.").removesuffix(".com")
-        return not self.only_namespaces or any(fnmatchcase(namespace, each) for each in self.only_namespaces)
+        return not self.only_namespaces or any(fnmatchcase(namespace, pattern) for pattern in self.only_namespaces)

@@ -59,7 +59,7 @@ class PodNeed(Document, frozen=True):
 
 
 class Fit(Document, frozen=True):
-    """One quota: what is asked of it by resource, and what headroom does about it.
+    """A quota: what is asked of it by resource, and what headroom does about it.
 
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
     `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the

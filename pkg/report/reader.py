@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Node
+from kubeloop.api.core import Node, ResourceQuota
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -91,10 +91,7 @@ async def read_snapshot(
     else:
         namespaces = await _list(client, registry.NAMESPACES)
     configurations = await _list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-    quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
-    if any(map(unenforced_limits, quotas)):  # for a moment that is so after every write
-        await asyncio.sleep(_ENFORCED_WITHIN)
-        quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    quotas = await _read_quotas(client, namespace)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, published = await _read_installed(client, home_namespaces(client, assumptions.namespace), configurations)
     basis = await _read_basis(client, assumptions, published)
@@ -126,6 +123,15 @@ async def read_snapshot(
         failures=failures,
         projects=projects,
     )
+
+
+async def _read_quotas(client: Client, namespace: str) -> list[ResourceQuota]:
+    """Reads them once more where one is not enforced: for a moment that is so after every write."""
+    quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    if any(map(unenforced_limits, quotas)):
+        await asyncio.sleep(_ENFORCED_WITHIN)
+        quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    return quotas
 
 
 async def read_capacity(client: Client) -> NodeCapacity:
