@@ -38,7 +38,7 @@ def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> 
 
 def unknown_names(kind: type[Struct], body: Any) -> Iterator[UnknownName]:
     """The names in a body that the struct does not declare, where it declares any."""
-    return _within(_described(kind), body, "")
+    return _unknown_names(_type_info(kind), body, "")
 
 
 def _refuse(names: Iterator[UnknownName]) -> None:
@@ -47,32 +47,32 @@ def _refuse(names: Iterator[UnknownName]) -> None:
             raise TypeError(f"{name.path} is Python's name: in a body the field is {name.meant}")
 
 
-def _within(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
+def _unknown_names(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
     match kind:
         case inspect.UnionType(types=options):
             for option in options:
-                yield from _within(option, value, path)
+                yield from _unknown_names(option, value, path)
         case inspect.StructType(cls=cls) if isinstance(value, Mapping):
             wire, python = _names(cls)
             for name, item_value in value.items():
                 name_path = f"{path}.{name}" if path else str(name)
                 if name in wire:
-                    yield from _within(wire[name], item_value, name_path)
+                    yield from _unknown_names(wire[name], item_value, name_path)
                 else:
                     yield UnknownName(name_path, python.get(name, ""))
         case inspect.CollectionType(item_type=item) if isinstance(value, list | tuple):
             for number, item_value in enumerate(value):
-                yield from _within(item, item_value, f"{path}[{number}]")
+                yield from _unknown_names(item, item_value, f"{path}[{number}]")
         case inspect.CollectionType(item_type=item) if isinstance(value, Mapping):
             for place, item_value in value.items():  # of a JSON pointer
-                yield from _within(item, item_value, f"{path}.{place}")
+                yield from _unknown_names(item, item_value, f"{path}.{place}")
         case inspect.DictType(value_type=item) if isinstance(value, Mapping):
             for name, item_value in value.items():
-                yield from _within(item, item_value, f"{path}[{name!r}]")
+                yield from _unknown_names(item, item_value, f"{path}[{name!r}]")
 
 
 @functools.cache
-def _described(kind: type) -> inspect.Type:
+def _type_info(kind: type) -> inspect.Type:
     return inspect.type_info(kind)
 
 

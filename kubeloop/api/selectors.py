@@ -21,9 +21,9 @@ def selector(requirements: str | Labels | LabelSelector) -> Selects:
     """Returns the selector of a text (`a=b,c!=d,e in (f,g),h notin (i),j,!k`), of labels or of a LabelSelector. An
     empty one selects everything. Raises ValueError for what is not a selector."""
     if isinstance(requirements, str):
-        tests = [_parsed(part) for part in _COMMA.split(requirements) if part.strip()]
+        tests = [_parse(part) for part in _COMMA.split(requirements) if part.strip()]
     elif isinstance(requirements, LabelSelector):
-        tests = [_required(requirement) for requirement in requirements.match_expressions or ()]
+        tests = [_requirement_selector(requirement) for requirement in requirements.match_expressions or ()]
         tests.append(selector(requirements.match_labels or {}))
     else:
         pairs = requirements.items()
@@ -31,7 +31,7 @@ def selector(requirements: str | Labels | LabelSelector) -> Selects:
     return lambda labels: all(test(labels) for test in tests)
 
 
-def _parsed(part: str) -> Selects:
+def _parse(part: str) -> Selects:
     if match := _SET.match(part):
         values = {value.strip() for value in match["values"].split(",")}
         return _value_is_among(match["key"], values, match["how"] == "in")
@@ -42,7 +42,7 @@ def _parsed(part: str) -> Selects:
     raise ValueError(f"{part!r} is not a requirement of a label selector")
 
 
-def _required(requirement: LabelSelectorRequirement) -> Selects:
+def _requirement_selector(requirement: LabelSelectorRequirement) -> Selects:
     key, values = requirement.key, set(requirement.values or ())
     match requirement.operator:
         case "In" | "NotIn" if values:

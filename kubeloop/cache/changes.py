@@ -29,12 +29,12 @@ class CheckedIndexer(Indexer[T]):
         super().__init__()
 
     def put(self, key: str, obj: T) -> T | None:
-        self._problems += self._changed(key)
+        self._problems += self._find_changes(key)
         self._encoded[key] = msgspec.json.encode(obj)
         return super().put(key, obj)
 
     def delete_key(self, key: str) -> T | None:
-        self._problems += self._changed(key)
+        self._problems += self._find_changes(key)
         self._encoded.pop(key, None)
         return super().delete_key(key)
 
@@ -44,14 +44,14 @@ class CheckedIndexer(Indexer[T]):
 
     def check(self, key: str) -> None:
         """Raises ChangedInPlace if the object of that key was changed."""
-        for problem in self._changed(key):
+        for problem in self._find_changes(key):
             raise ChangedInPlace(problem)
 
     def changed(self) -> builtins.list[str]:
         """Returns a line for every object that was changed."""
-        return [*self._problems, *(line for key in self._items for line in self._changed(key))]
+        return [*self._problems, *(line for key in self._items for line in self._find_changes(key))]
 
-    def _changed(self, key: str) -> Iterator[str]:
+    def _find_changes(self, key: str) -> Iterator[str]:
         encoded, obj = self._encoded.get(key), self._items.get(key)
         if encoded is not None and (now := msgspec.json.encode(obj)) != encoded:
             path = _first_difference(msgspec.json.decode(encoded), msgspec.json.decode(now))

@@ -32,7 +32,7 @@ class CustomResourceWatch:
         informers = self._informers.setdefault(informer.resource.group_resource, [])
         if informer not in informers:
             informers.append(informer)
-            informer.on_not_installed(partial(self._missed, informer))
+            informer.on_not_installed(partial(self._check_definition, informer))
 
     def remove(self, informer: SharedIndexInformer[Any]) -> None:
         informers = self._informers.get(informer.resource.group_resource, [])
@@ -53,7 +53,7 @@ class CustomResourceWatch:
         if self._watch is not None:
             await self._watch.stop()
 
-    def _missed(self, informer: SharedIndexInformer[Any]) -> None:
+    def _check_definition(self, informer: SharedIndexInformer[Any]) -> None:
         """Looks for the definition of a kind that is not served: without one its objects are gone."""
         self._start()
         self._forget(informer.resource.group_resource)

@@ -146,7 +146,7 @@ class Recovery:
         """The server closed the watch properly."""
         self._count(attempt)
         if not self._empty_watches:
-            return Next(0.0 if not self._short_watches else self._soon())
+            return Next(0.0 if not self._short_watches else self._short_delay())
         return Next(self._backoff.next(), resume=self._empty_watches < _EMPTY_IN_A_ROW)
 
     def after_failure(self, attempt: Attempt, err: Exception) -> Next:
@@ -169,7 +169,7 @@ class Recovery:
             delay = self._backoff.next() if self._lost_before else 0.0
             self._lost_before = True
         else:
-            delay = self._soon() if attempt.opened else self._backoff.next()
+            delay = self._short_delay() if attempt.opened else self._backoff.next()
         return Next(delay, resume=isinstance(err, KEEPS_POSITION))
 
     def _count(self, attempt: Attempt) -> None:
@@ -181,7 +181,7 @@ class Recovery:
             self._short_watches = self._short_watches + 1 if is_short else 0
             self._empty_watches = self._empty_watches + 1 if is_short and not attempt.events else 0
 
-    def _soon(self) -> float:
+    def _short_delay(self) -> float:
         """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
         second."""
         calm = self._backoff.calm and self._short_watches <= 1

@@ -75,11 +75,11 @@ class Reflector(Generic[T]):
         self.health.started(self._now())
         try:
             while True:
-                await self._pause(await self._attempted())
+                await self._pause(await self._make_attempt())
         finally:
             self.health.watch_works()
 
-    async def _attempted(self) -> float:
+    async def _make_attempt(self) -> float:
         """Makes one attempt; returns how long to wait before the next."""
         self._opened_at, self._events = None, 0
         try:
@@ -109,13 +109,13 @@ class Reflector(Generic[T]):
         self._resumable = self._resumable and brings is True
         resumed, lists_alone = self._resumable, brings is False or self.health.silent
         try:
-            if not resumed and self._watch_list and not lists_alone and await self._watch_listed():
+            if not resumed and self._watch_list and not lists_alone and await self._try_watch_list():
                 return
         except Forbidden as err:
-            refused = self._unwatched(err)
+            refused = self._refusal_of(err)
         if not resumed:
             try:
-                self._synced(await self._listed())
+                self._mark_synced(await self._list())
             except ApiError as err:
                 raise refused or err from None
             if self._silent and self._sink.newest_object() is not None:  # a WatchList that brought nothing
@@ -127,13 +127,13 @@ class Reflector(Generic[T]):
                 await self._watch()
                 return
         except ApiError as err:
-            refused = self._unwatched(err)
+            refused = self._refusal_of(err)
             if resumed:
                 self._resumable = False
                 raise
         await self._poll(refused or "its lists have no resourceVersion to watch from")
 
-    def _unwatched(self, err: ApiError) -> ApiError:
+    def _refusal_of(self, err: ApiError) -> ApiError:
         """The error, of a watch that was refused at once; raises others."""
         if self._opened_at is not None or err.status not in (403, 405):
             raise err
@@ -155,7 +155,7 @@ class Reflector(Generic[T]):
 
     # -- one list -----------------------------------------------------------------------------------------------------
 
-    async def _listed(self) -> Listing[T]:
+    async def _list(self) -> Listing[T]:
         """A consistent read of the kind.
 
         No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0"
@@ -168,7 +168,7 @@ class Reflector(Generic[T]):
             log.info("%s: the continue token expired, listing without pages: %s", self.kind, err)
             return await read_list(self._client, self._sink.transformed, 0)
 
-    def _synced(self, listing: Listing[T]) -> None:
+    def _mark_synced(self, listing: Listing[T]) -> None:
         self._sink.replaced(listing.items, listing.undecodable)
         self._incomplete = bool(listing.undecodable)
         if not self._incomplete:
@@ -203,7 +203,7 @@ class Reflector(Generic[T]):
 
     # -- one watch ----------------------------------------------------------------------------------------------------
 
-    async def _watch_listed(self) -> bool:
+    async def _try_watch_list(self) -> bool:
         """A WatchList and the watch that it turns into; False when the server has to be asked for a list."""
         try:
             await self._watch(send_initial_events=True)
@@ -239,14 +239,14 @@ class Reflector(Generic[T]):
                 ) as events,
             ):
                 self._opened_at, self._polls = self._now(), False
-                self._heard()
+                self._note_life()
                 if send_initial_events:
                     initial = Listing(self._sink.transformed)
-                    await initial.collect(events, self._heard)
+                    await initial.collect(events, self._note_life)
                     self._slow_watch_lists = 0
-                    self._synced(initial)
+                    self._mark_synced(initial)
                 self._silence_limit = options.silence_limit
-                self._heard()
+                self._note_life()
                 if self._incomplete:
                     self._end_early()
                 await self._follow(events)
@@ -259,7 +259,7 @@ class Reflector(Generic[T]):
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
-            self._heard()
+            self._note_life()
             self._pass_on(event)
             if event.undecodable is not None and not self._incomplete:
                 self._incomplete = True
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
         if not self._end.expired():
             self._end.reschedule(min(when, self._end.when() or when))
 
-    def _heard(self) -> None:
+    def _note_life(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
         now, limit = self._now(), self._silence_limit
         self.health.heard(now)

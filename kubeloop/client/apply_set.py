@@ -52,7 +52,7 @@ class ApplySet:
             raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set: name them when it is made")
         applied = [
             await self._client.resource(kind).apply(
-                self._marked(body), field_manager=self._field_manager, force=force, namespace=self._namespace
+                self._with_marks(body), field_manager=self._field_manager, force=force, namespace=self._namespace
             )
             for kind in self._kinds
             for body in objects.get(kind, ())
@@ -69,7 +69,7 @@ class ApplySet:
                     with contextlib.suppress(NotFound):
                         await metadata.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
 
-    def _marked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_marks(self, body: Mapping[str, Any]) -> dict[str, Any]:
         metadata = dict(body["metadata"])
         for name, values in (("labels", self._labels), ("annotations", self._annotations)):
             metadata[name] = {**(metadata.get(name) or {}), **values}

@@ -159,7 +159,7 @@ class Decoder(Generic[T]):
                 raise error_from_status(_STATUS.decode(raw.object))
         except UNDECODABLE as err:
             raise ServerError(f"a line of the watch is not an event: {err}") from err
-        decoded = self._decoded(raw.object)
+        decoded = self._decode_or_identify(raw.object)
         if isinstance(decoded, ObjectMeta):
             return WatchEvent(raw.type, None, decoded.resource_version, undecodable=decoded)
         return WatchEvent(raw.type, decoded, decoded.metadata.resource_version)
@@ -170,7 +170,7 @@ class Decoder(Generic[T]):
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a list of {self._type.__name__}: {err}") from err
         page: ListPage[T] = ListPage([], raw.metadata, kind=raw.kind)
-        for item in map(self._decoded, raw.items or []):
+        for item in map(self._decode_or_identify, raw.items or []):
             if isinstance(item, ObjectMeta):
                 page.undecodable.append(item)
             else:
@@ -178,7 +178,7 @@ class Decoder(Generic[T]):
         _complete(raw, page.items)
         return page
 
-    def _decoded(self, raw: msgspec.Raw) -> T | ObjectMeta:
+    def _decode_or_identify(self, raw: msgspec.Raw) -> T | ObjectMeta:
         """The object, or what is known of it when it does not decode."""
         try:
             obj = self._with_nulls(raw)

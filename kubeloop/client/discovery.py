@@ -66,7 +66,7 @@ async def has_status(transport: Transport, resource: Resource[Any]) -> bool | No
 async def resource_of(transport: Transport, api_version: str, kind: str) -> Resource[Object]:
     """The Resource of a kind that is known by its name alone, as in a manifest (Go's RESTMapper). Raises NotInstalled
     where the server does not know it, ApiError as `is_served`."""
-    listed = await _served(transport, api_version) or []
+    listed = await _list_resources(transport, api_version) or []
     match = next(
         (api_resource for api_resource in listed if api_resource.kind == kind and "/" not in api_resource.name), None
     )
@@ -80,11 +80,11 @@ async def resource_of(transport: Transport, api_version: str, kind: str) -> Reso
 async def served_names(transport: Transport, api_version: str) -> set[str] | None:
     """Returns the names in a version's list, as `pods` and `pods/status`: none where the version is not served, None
     where it is and its list is not. Raises ApiError as `is_served`."""
-    listed = await _served(transport, api_version)
+    listed = await _list_resources(transport, api_version)
     return None if listed is None else {api_resource.name for api_resource in listed}
 
 
-async def _served(transport: Transport, api_version: str) -> list[_ApiResource] | None:
+async def _list_resources(transport: Transport, api_version: str) -> list[_ApiResource] | None:
     prefix = "/apis" if "/" in api_version else "/api"
     try:
         body = await transport.request("GET", f"{prefix}/{api_version}", retry=False)

@@ -60,7 +60,7 @@ class Drain:
         evicted: list[Pod] = []
         refused: list[str] = []
         for pod in pods:
-            reason = self._stays(pod)
+            reason = self._reason_to_stay(pod)
             if reason is None:
                 evicted.append(pod)
             elif reason:
@@ -79,7 +79,7 @@ class Drain:
         except TimeoutError:
             raise DrainError(f"node {node_name}: not drained within {self.timeout:g} s") from None
 
-    def _stays(self, pod: _Pod) -> str | None:
+    def _reason_to_stay(self, pod: _Pod) -> str | None:
         """Returns the reason for which a pod stays: "" if it may stay, else what forbids the drain; None if it goes."""
         owners = [owner.kind for owner in pod.metadata.owner_references or () if owner.controller]
         if self.skips(pod) or _MIRROR in pod.annotations:

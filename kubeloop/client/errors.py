@@ -206,14 +206,14 @@ def parse_retry_after(value: str | None) -> float | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return _sensible(float(text))
+        return _cap_retry_after(float(text))
     try:
-        return _sensible(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()))
+        return _cap_retry_after(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()))
     except (ValueError, OverflowError):
         return None
 
 
-def _sensible(seconds: float) -> float | None:
+def _cap_retry_after(seconds: float) -> float | None:
     """A day or more is nonsense: then the own back-off knows better."""
     return min(seconds, LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
 
@@ -234,4 +234,4 @@ def _class_of(code: int, reason: str, message: str) -> type[ApiError]:
 def _details_retry_after(status: Status) -> float | None:
     seconds = (status.details or {}).get("retryAfterSeconds")
     # Zero is what the field holds when the server says nothing.
-    return _sensible(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
+    return _cap_retry_after(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None

@@ -117,7 +117,7 @@ class ExecPlugin:
             if self._credential is not None and not refresh and time.time() < self._due:
                 return self._credential
             self._renewal = asyncio.create_task(self._renew(), name="credential plugin")
-            self._renewal.add_done_callback(self._renewed)
+            self._renewal.add_done_callback(self._end_renewal)
         return await asyncio.shield(self._renewal)
 
     async def _renew(self) -> Credential:
@@ -130,7 +130,7 @@ class ExecPlugin:
             self._due = max(expiry or 0.0, now + _AGAIN)
         return self._credential
 
-    def _renewed(self, task: asyncio.Task[Credential]) -> None:
+    def _end_renewal(self, task: asyncio.Task[Credential]) -> None:
         self._renewal = None
         if not task.cancelled():
             task.exception()  # every waiter may have left: then nothing else retrieves it

@@ -79,7 +79,7 @@ class _Chosen:
         return ClientConfig(
             host=host,
             tls=_tls(cluster, user) if secure else TLSSettings(),
-            credentials=self._credentials() if secure else self._withheld(redacted_url(host)),
+            credentials=self._credentials() if secure else self._withhold_credentials(redacted_url(host)),
             server_name=cluster.tls_server_name or None,
             proxy=cluster.proxy_url or environment_proxy(host),
             namespace=self._context.namespace or "default",
@@ -87,7 +87,7 @@ class _Chosen:
             compression=not cluster.disable_compression,
         )
 
-    def _withheld(self, host: str) -> CredentialSource:
+    def _withhold_credentials(self, host: str) -> CredentialSource:
         """Returns no credentials, as clientcmd for a server without TLS: any listener could use them."""
         user = self._user
         if any((user.token, user.token_file, user.password, user.exec, user.auth_provider)):

@@ -59,7 +59,7 @@ def _binary(loader: Any, node: yaml.ScalarNode) -> str:
     return base64.b64decode(node.value).decode(errors="replace")
 
 
-def _untagged(loader: Any, node: yaml.Node) -> Any:
+def _construct_untagged(loader: Any, node: yaml.Node) -> Any:
     """Returns a node's value as if it had no tag: the tag is unknown."""
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
@@ -68,7 +68,7 @@ def _untagged(loader: Any, node: yaml.Node) -> Any:
 
 for _tag, _constructor in {"bool": _truth, "int": _number, "float": _number, "binary": _binary}.items():
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor)
-_Loader.add_constructor(None, _untagged)
+_Loader.add_constructor(None, _construct_untagged)
 
 
 _TYPES: Final = {

@@ -76,7 +76,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 @functools.cache
 def _open_fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in _described(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
+    return tuple(field.name for field in _type_info(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
 
 
 def _holds_any(kind: inspect.Type, above: frozenset[type]) -> bool:
@@ -124,32 +124,32 @@ _SCALARS: dict[type[inspect.Type], Any] = {
 
 def without_nulls(kind: type, value: Any) -> Any:
     """The JSON value of an object, for a decoder of `kind`. What is wrong in another way stays as it is."""
-    return _filled(_described(kind), value)
+    return _fill(_type_info(kind), value)
 
 
 @functools.cache
-def _described(kind: type) -> inspect.Type:
+def _type_info(kind: type) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _filled(kind: inspect.Type, value: Any) -> Any:
+def _fill(kind: inspect.Type, value: Any) -> Any:
     if value is None:
         return _zero(kind)
     match kind:
         case inspect.UnionType(types=options):
             for option in options:
-                value = _filled(option, value)
+                value = _fill(option, value)
         case inspect.StructType(fields=fields) if isinstance(value, dict):
             types = {field.encode_name: field.type for field in fields}
             value = {
-                name: _filled(types[name], element) if name in types else element
+                name: _fill(types[name], element) if name in types else element
                 for name, element in value.items()
                 if element is not None or name not in types or _zero(types[name]) is None
             }
         case inspect.CollectionType(item_type=item) if isinstance(value, list):
-            value = [_filled(item, element) for element in value]
+            value = [_fill(item, element) for element in value]
         case inspect.DictType(value_type=item) if isinstance(value, dict):
-            value = {name: _filled(item, element) for name, element in value.items()}
+            value = {name: _fill(item, element) for name, element in value.items()}
     return value
 
 

@@ -38,7 +38,7 @@ class Namespaces(Generic[T]):
         pages = [await part.list_page(limit=0, retry=retry) for part in self._parts]
         return ListPage(
             [obj for page in pages for obj in page.items],
-            ListMeta(resource_version=_joined([page.metadata.resource_version for page in pages])),
+            ListMeta(resource_version=_join_versions([page.metadata.resource_version for page in pages])),
             [meta for page in pages for meta in page.undecodable],
         )
 
@@ -59,7 +59,7 @@ class Namespaces(Generic[T]):
             ]
             readers = [asyncio.create_task(_read(number, stream, came)) for number, stream in enumerate(streams)]
             try:
-                yield _merged(came, versions)
+                yield _merge(came, versions)
             finally:
                 for reader in readers:
                     reader.cancel()
@@ -76,7 +76,7 @@ async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio
         await came.put((number, error))
 
 
-async def _merged(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
+async def _merge(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
     """The events of all, until one ends; the initial events have ended where they have in each. Raises Gone where a
     version goes back: etcd was restored."""
     beginning, resumed = set(range(len(versions))), versions[0] != ""
@@ -87,13 +87,13 @@ async def _merged(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> 
         if (resumed or number not in beginning) and is_older(event.resource_version, versions[number]):
             raise Gone(f"the server's resourceVersion went back from {versions[number]} to {event.resource_version}")
         versions[number] = event.resource_version or versions[number]
-        event.resource_version = _joined(versions)
+        event.resource_version = _join_versions(versions)
         if event.initial_events_end:
             beginning.discard(number)
             event.initial_events_end = not beginning
         yield event
 
 
-def _joined(versions: Sequence[str]) -> str:
+def _join_versions(versions: Sequence[str]) -> str:
     """Returns the versions in one text, "" unless each is known."""
     return ",".join(versions) if all(versions) else ""

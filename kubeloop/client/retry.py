@@ -66,7 +66,7 @@ class RetryPolicy:
                 except ApiError as err:
                     if (
                         not attempts_left
-                        or not self._again(err, repeatable)
+                        or not self._can_retry(err, repeatable)
                         or asyncio.get_running_loop().time() >= ends
                     ):
                         raise
@@ -77,7 +77,7 @@ class RetryPolicy:
 
         return run
 
-    def _again(self, err: ApiError, repeatable: bool) -> bool:
+    def _can_retry(self, err: ApiError, repeatable: bool) -> bool:
         if isinstance(err, Untrusted | Closed):
             return False
         if isinstance(err, NotSent):

@@ -239,7 +239,13 @@ class Transport:
             auth.update(headers)
             try:
                 response = await self._send(
-                    self._opened(streaming), method, url, data=body, headers=auth, ssl=context or True, timeout=timeouts
+                    self._open_session(streaming),
+                    method,
+                    url,
+                    data=body,
+                    headers=auth,
+                    ssl=context or True,
+                    timeout=timeouts,
                 )
             except Untrusted:
                 if again or not self.config.tls.on_disk:
@@ -282,7 +288,7 @@ class Transport:
         self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
     ) -> aiohttp.ClientResponse:
         """Sends the request once, and times it until the headers come."""
-        guarded = self._guarded(method, options)
+        guarded = self._guard_body(method, options)
         started = time.perf_counter()
         code = "<error>"  # no answer, as client-go's label says it
         try:
@@ -309,14 +315,14 @@ class Transport:
             _DURATION.labels(method, self._metrics_host).observe(time.perf_counter() - started)
         return response
 
-    def _guarded(self, method: str, options: dict[str, Any]) -> GuardedBody | None:
+    def _guard_body(self, method: str, options: dict[str, Any]) -> GuardedBody | None:
         """Puts a write's body under guard."""
         if self._before_write is None or method in _READS:
             return None
         options["data"] = guarded = GuardedBody(options["data"] or b"", self._before_write)
         return guarded
 
-    def _opened(self, streaming: bool) -> aiohttp.ClientSession:
+    def _open_session(self, streaming: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise Closed(f"{self.config.host} gets no request: the client is closed")
         if streaming not in self._sessions:

@@ -120,7 +120,7 @@ class Controller(Generic[T]):
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
         metrics = ReconcileMetrics(label, self._worker_count)
         if isinstance(self.informer.indexer, CheckedIndexer):
-            handler = _checked(handler, self.informer.indexer)
+            handler = _check_cache_after(handler, self.informer.indexer)
         self._handlers[name, removal] = NamedHandler(name, handler, metrics)
         if is_first:
             self._own_handler = EnqueueHandler(_own_key, self.queue.add, None if reads is None else [reads])
@@ -293,7 +293,7 @@ class Controller(Generic[T]):
         return combine(verdicts)
 
 
-def _checked(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handler[T]:
+def _check_cache_after(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handler[T]:
     async def call(key: str, obj: T | None) -> T | None:
         try:
             return await handler(key, obj)

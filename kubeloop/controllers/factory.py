@@ -109,7 +109,7 @@ class ControllerFactory:
             controller = Controller(
                 self._free_name(resource, selected),
                 SharedIndexInformer(
-                    _selected(client, namespaces, label_selector, fields),
+                    _select(client, namespaces, label_selector, fields),
                     transform=transform,
                     resync_period=resync_period,
                     checked=self.client.transport.checked_caches,
@@ -187,7 +187,7 @@ class ControllerFactory:
 
     def unsynced(self) -> list[str]:
         """The kinds whose cache has not synced, with the reason where it is known."""
-        return [c.name + reason for c in self._controllers.values() if (reason := self._why_unsynced(c)) is not None]
+        return [c.name + reason for c in self._controllers.values() if (reason := self._reason_unsynced(c)) is not None]
 
     def healthy(self) -> list[str]:
         """Returns the problems that only a restart repairs, a line each: dead workers, ended informers."""
@@ -258,7 +258,7 @@ class ControllerFactory:
         self._starter = asyncio.create_task(self._start_workers(), name="start of workers")
 
     async def _start_workers(self) -> None:
-        forbidden = [c for c in self._controllers.values() if not await self._settled(c)]
+        forbidden = [c for c in self._controllers.values() if not await self._await_settled(c)]
         log.info("caches synced: %s", ", ".join(c.name for c in self._controllers.values() if c not in forbidden))
         if self._leading is not None:
             await self._leading.wait()
@@ -270,10 +270,10 @@ class ControllerFactory:
             for dependent in self._controllers.values():
                 dependent.enqueue_all()  # what read this cache, handlers and resolvers, could not do its work
 
-    async def _settled(self, controller: Controller[Any]) -> bool:
+    async def _await_settled(self, controller: Controller[Any]) -> bool:
         """Waits until a kind no longer delays the start; False if it is forbidden."""
         informer, required = controller.informer, controller in self._required
-        while not await informer.wait_for_sync(_POLL) or self._why_missing(controller):
+        while not await informer.wait_for_sync(_POLL) or self._reason_missing(controller):
             if informer.forbidden and not required:
                 log.error("%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden)
                 return False
@@ -281,16 +281,16 @@ class ControllerFactory:
                 await asyncio.sleep(_POLL)
         return True
 
-    def _why_unsynced(self, controller: Controller[Any]) -> str | None:
+    def _reason_unsynced(self, controller: Controller[Any]) -> str | None:
         """Returns the reason for which a controller has not synced, or None if it has."""
         informer = controller.informer
-        if missing := self._why_missing(controller):
+        if missing := self._reason_missing(controller):
             return missing
         if informer.has_synced():
             return None
         return f" ({informer.forbidden})" if informer.forbidden else ""
 
-    def _why_missing(self, controller: Controller[Any]) -> str:
+    def _reason_missing(self, controller: Controller[Any]) -> str:
         """Returns the reason for which a kind is missing; "" if it is installed or need not be."""
         if controller in self._required and not controller.informer.installed:
             return " (not installed)"
@@ -303,7 +303,7 @@ class ControllerFactory:
         return next(name for name in _names(resource, selected) if name not in used_names)
 
 
-def _selected(
+def _select(
     client: ResourceClient[T], namespaces: tuple[str, ...], label_selector: str, field_selector: str
 ) -> ListerWatcher[T]:
     parts = [

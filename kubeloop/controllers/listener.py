@@ -105,8 +105,8 @@ class Listener:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on every address of the host, and returns the first one. Raises OSError."""
-        most = _within_the_systems(self._limits.connections)
-        listening = await _listening(host, port)
+        most = _limit_to_system(self._limits.connections)
+        listening = await _open_listeners(host, port)
         bound = listening[0].getsockname()
         for listener in listening:
             self._start(self._accept(listener, most))
@@ -126,19 +126,19 @@ class Listener:
         loop = asyncio.get_running_loop()
         with listening:
             while True:
-                if self._count() >= most and not self._made_room():
+                if self._count() >= most and not self._make_room():
                     await asyncio.sleep(_FULL)
                     continue
                 try:
                     accepted, _ = await loop.sock_accept(listening)
                 except OSError as exc:  # out of file descriptors: those that stand have to end first
-                    self._not_accepted(exc)
+                    self._report_not_accepted(exc)
                     await asyncio.sleep(_FULL)
                     continue
                 self._start(self._serve(accepted))
                 await asyncio.sleep(0)  # sock_accept does not wait while there are more
 
-    def _not_accepted(self, exc: OSError) -> None:
+    def _report_not_accepted(self, exc: OSError) -> None:
         """Logs the error, once a minute: a flood of connections must not become one of lines."""
         if self._warnings.is_due():
             log.warning("connections could not be accepted: %s", exc)
@@ -148,7 +148,7 @@ class Listener:
         self._metrics.connections(count)
         return count
 
-    def _made_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Closes a silent connection for one that waits, and reports whether there was one."""
         latest = asyncio.get_running_loop().time() - self._limits.crowded
         oldest = next((protocol for protocol in self._opened if protocol in self._silent), None)
@@ -216,7 +216,7 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
 
-def _within_the_systems(connections: int) -> int:
+def _limit_to_system(connections: int) -> int:
     """Returns the number of connections that leave half of the process's files for everything else: the usual soft
     limit is as many as the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -227,7 +227,7 @@ def _within_the_systems(connections: int) -> int:
     return files // 2
 
 
-async def _listening(host: str, port: int) -> list[socket.socket]:
+async def _open_listeners(host: str, port: int) -> list[socket.socket]:
     """Returns listening sockets on every address of a host; all of them on one port. Raises OSError."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host or None, port, backlog=_BACKLOG, start_serving=False)

@@ -187,19 +187,21 @@ class NamedHandler(Generic[T]):
 
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
-            returned = await _stepped(self._called(key, obj), lambda seconds: self._blocked(key, seconds))
+            returned = await _measure_steps(
+                self._call_handler(key, obj), lambda seconds: self._report_blocked(key, seconds)
+            )
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
                 raise
             # Something that the handler awaited was cancelled, not the worker: that is the handler's failure.
-            return self._failed(key, error)
+            return self._note_failure(key, error)
         except Exception as error:
             return replace(self._verdict(key, error), refusal=self._note_refusal(key, error))
         if returned is None or (changed_object := same_object(obj, returned)) is None:
             return _DONE
         return Verdict(Outcome.DONE, returned=changed_object)
 
-    async def _called(self, key: str, obj: T | None) -> object:
+    async def _call_handler(self, key: str, obj: T | None) -> object:
         return await self._handler(key, obj)
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
@@ -227,7 +229,7 @@ class NamedHandler(Generic[T]):
                         self._metrics.panics.inc()
                     failures.append(leaf)
         if failures:
-            verdicts.append(self._failed(key, failures[0] if len(failures) == 1 else error))
+            verdicts.append(self._note_failure(key, failures[0] if len(failures) == 1 else error))
         return combine(verdicts)
 
     def _note_refusal(self, key: str, error: Exception) -> ApiError | None:
@@ -237,7 +239,7 @@ class NamedHandler(Generic[T]):
             self._refused[key] = refusal
         return refusal
 
-    def _blocked(self, key: str, seconds: float) -> None:
+    def _report_blocked(self, key: str, seconds: float) -> None:
         self._metrics.blocked.inc(seconds)
         log.warning(
             "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread",
@@ -246,7 +248,7 @@ class NamedHandler(Generic[T]):
             seconds,
         )
 
-    def _failed(self, key: str, error: BaseException) -> Verdict[T]:
+    def _note_failure(self, key: str, error: BaseException) -> Verdict[T]:
         not_before = max((_retry_after(leaf) or 0.0 for leaf in _leaves(error)), default=0.0) or None
         signature, now = _signature(error), loop_time()
         last_signature, logged_at = self._failing.get(key, (None, now))
@@ -263,7 +265,7 @@ class NamedHandler(Generic[T]):
 
 
 @types.coroutine
-def _stepped(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
+def _measure_steps(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
     """Awaits `steps`, and reports the seconds of every step that took longer than BLOCKED."""
     resume: Callable[[Any], Any] = steps.send
     value: Any = None

@@ -57,13 +57,13 @@ async def _supervise(
     try:
         await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            return await _drained(task, drain_seconds)
+            return await _drain(task, drain_seconds)
         return task.result()
     finally:
         stopped.cancel()
 
 
-async def _drained(task: asyncio.Future[int | None], seconds: float) -> int | None:
+async def _drain(task: asyncio.Future[int | None], seconds: float) -> int | None:
     finished, _ = await asyncio.wait([task], timeout=seconds)
     if finished:
         return task.result()

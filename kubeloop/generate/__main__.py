@@ -25,18 +25,18 @@ def main() -> None:
     )
     command.add_argument("-f", dest="files", action="append", default=[], metavar="crds.yaml")
     command.add_argument(
-        "--served", type=_listed, default=[], metavar="apps/v1/Deployment,v1/Service", help="kinds of a server"
+        "--served", type=_split_list, default=[], metavar="apps/v1/Deployment,v1/Service", help="kinds of a server"
     )
-    command.add_argument("--kinds", type=_listed, default=[], help="of the files: only these")
+    command.add_argument("--kinds", type=_split_list, default=[], help="of the files: only these")
     command.add_argument(
-        "--fields", type=_listed, default=[], metavar="spec.a,Kind.status", help="only these and what is below them"
+        "--fields", type=_split_list, default=[], metavar="spec.a,Kind.status", help="only these and what is below them"
     )
     command.add_argument("--kubeconfig", help="of the server")
     options = parser.parse_args()
     try:
-        kinds = [kind for kind in _of_files(options.files) if not options.kinds or kind.kind in options.kinds]
+        kinds = [kind for kind in _kinds_of_files(options.files) if not options.kinds or kind.kind in options.kinds]
         if options.served:
-            kinds += asyncio.run(_of_server(options.served, options.kubeconfig))
+            kinds += asyncio.run(_kinds_of_server(options.served, options.kubeconfig))
         if not kinds:
             parser.error("no kind was found: give -f a file with CustomResourceDefinitions, or --served")
         sys.stdout.write(formatted(structs(kinds, options.fields)))
@@ -54,11 +54,11 @@ def formatted(text: str) -> str:
     return text
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _of_files(files: Iterable[str]) -> Iterator[Kind]:
+def _kinds_of_files(files: Iterable[str]) -> Iterator[Kind]:
     with needs_extra("structs"):
         import yaml
     for file in files:
@@ -71,12 +71,12 @@ def _of_files(files: Iterable[str]) -> Iterator[Kind]:
                 yield kind_of_crd(document)
 
 
-async def _of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind]:
+async def _kinds_of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind]:
     async with Client(load_config(kubeconfig)) as client:
-        return [await _of_kind(client, *served_kind.rpartition("/")[::2]) for served_kind in served]
+        return [await _kind_of_server(client, *served_kind.rpartition("/")[::2]) for served_kind in served]
 
 
-async def _of_kind(client: Client, api_version: str, kind: str) -> Kind:
+async def _kind_of_server(client: Client, api_version: str, kind: str) -> Kind:
     schema, definitions = await served_schema(client.transport, api_version, kind)
     resource = await resource_of(client.transport, api_version, kind)
     return Kind(

@@ -259,13 +259,13 @@ class LeaderElector:
                 await self.try_acquire_or_renew()
         except (ApiError, TimeoutError) as err:
             # The last attempt may have hardly any time: what failed before says more.
-            self._failed(str(err) or self._trouble or "no answer in time")
+            self._note_failure(str(err) or self._trouble or "no answer in time")
         else:
             self._answered_at = self._clock()
             if self._renewed_at is not None:
                 self._trouble = ""
 
-    def _failed(self, reason: str) -> None:
+    def _note_failure(self, reason: str) -> None:
         if reason != self._trouble or self._clock() - self._told_at >= _REPEAT:
             self._told_at = self._clock()
             message = f"lease {self._lock}: not acquired or renewed: {reason}"

@@ -111,11 +111,11 @@ class AdmissionRequest(Struct):
 
     def new(self, kind: type[T]) -> T:
         """The object as it shall be. Raises BadReview when there is none, or it is not a `kind`."""
-        return _decoded(self.object, kind, "object")
+        return _decode(self.object, kind, "object")
 
     def old(self, kind: type[T]) -> T:
         """The object as it is. Raises BadReview."""
-        return _decoded(self.old_object, kind, "oldObject")
+        return _decode(self.old_object, kind, "oldObject")
 
     def patch(self, changed: Object) -> list[Operation]:
         """The JSON patch that makes the request's object `changed`: `Decision(patch=request.patch(edit(pod, ...)))`.
@@ -235,7 +235,7 @@ def _status(decision: Decision) -> dict[str, Any]:
     return status
 
 
-def _decoded(raw: msgspec.Raw, kind: type[T], field: str) -> T:
+def _decode(raw: msgspec.Raw, kind: type[T], field: str) -> T:
     content = bytes(raw)
     if content in (b"", b"null"):
         raise BadReview(f"the request has no {field}")

@@ -54,8 +54,8 @@ class Material:
 def issue(hosts: Collection[str], now: float, name: str = "webhook") -> Material:
     """A new CA and a certificate of its for `hosts` (names and IP addresses); `name` is the common name."""
     # The serial in the name keeps two CAs apart where a verifier looks an issuer up by its name.
-    authority = _signed(f"{name}-ca-{x509.random_serial_number():x}"[:64], now)
-    return Material(authority, authority.certificate, _signed(name, now, hosts, authority))
+    authority = _sign(f"{name}-ca-{x509.random_serial_number():x}"[:64], now)
+    return Material(authority, authority.certificate, _sign(name, now, hosts, authority))
 
 
 def step(material: Material, hosts: Collection[str], now: float, name: str = "webhook") -> Material | None:
@@ -67,7 +67,7 @@ def step(material: Material, hosts: Collection[str], now: float, name: str = "we
         return issue(names, now, name)
     is_due = end < authority_end and now >= end - SERVING_LIFE / 3
     if is_due or not served.issuperset(hosts) or not _is_signed_by(material.authority, material.serving):
-        return replace(material, serving=_signed(name, now, names, material.authority))
+        return replace(material, serving=_sign(name, now, names, material.authority))
     return None
 
 
@@ -98,7 +98,7 @@ def expiry(pair: KeyPair) -> float:
     return parse(pair.certificate).not_valid_after_utc.timestamp()
 
 
-def _signed(name: str, now: float, hosts: Collection[str] = (), by: KeyPair | None = None) -> KeyPair:
+def _sign(name: str, now: float, hosts: Collection[str] = (), by: KeyPair | None = None) -> KeyPair:
     """A new key and its certificate, which never lasts longer than the CA that signs it. Without one it is a CA, which
     signs itself."""
     signs = by is None

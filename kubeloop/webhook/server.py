@@ -123,7 +123,7 @@ class WebhookServer:
 
     async def _answer(self, request: web.BaseRequest, path: str) -> tuple[str, Decision]:
         """The uid of the review and its answer. Raises _Refused."""
-        length = self._checked(request, path)
+        length = self._check_head(request, path)
         if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
@@ -135,7 +135,7 @@ class WebhookServer:
             raise _Refused(400, f"the request was cut off: {exc}") from exc
         return await self._decide(path, body) if length <= MAX_BODY else _too_large(body)
 
-    def _checked(self, request: web.BaseRequest, path: str) -> int:
+    def _check_head(self, request: web.BaseRequest, path: str) -> int:
         """The body's length, of a head with which nothing is wrong. Raises _Refused."""
         if path not in self._hooks:
             raise _Refused(404, f"no webhook is served on {path[:200]}")

@@ -108,11 +108,11 @@ class SharedCertificates(ServingCertificate):
 
     async def refresh(self) -> None:
         # Another replica may create, change or delete it meanwhile.
-        self._material = await retry_on_conflict(lambda _: self._shared(), tries=10, errors=(AlreadyExists, Conflict))
+        self._material = await retry_on_conflict(lambda _: self._share(), tries=10, errors=(AlreadyExists, Conflict))
         self.bundle = self._material.bundle
         self.serve(self._material.serving)
 
-    async def _shared(self) -> Material:
+    async def _share(self) -> Material:
         """The Secret's content, with what was due done. Raises AlreadyExists, Conflict: read it again."""
         now, name, secret = self.clock(), f"{self.managed_by}-webhook", None
         with contextlib.suppress(NotFound):

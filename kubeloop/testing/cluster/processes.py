@@ -95,7 +95,7 @@ def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(path)]
     # Not subprocess: a Popen that is dropped while its process runs complains, and these are meant to be dropped.
     pid = os.posix_spawn(sys.executable, launcher, os.environ)
-    return _recorded(name, directory, pid)
+    return _await_record(name, directory, pid)
 
 
 def find(directory: Path, name: str) -> Process:
@@ -176,7 +176,7 @@ def last_log_line(directory: Path, name: str) -> str:
     return lines[-1].strip()[:300] if lines else ""
 
 
-def _recorded(name: str, directory: Path, pid: int) -> Process:
+def _await_record(name: str, directory: Path, pid: int) -> Process:
     """Waits until launcher `pid` has recorded itself."""
     deadline = time.monotonic() + _LAUNCH_TIMEOUT
     while time.monotonic() < deadline:

@@ -221,7 +221,7 @@ class Objects:
         version = params.get("resourceVersion", "")
         since = int(version) if version not in ("", "0") else 0 if not initial else self._version
         if version not in ("", "0") and since < self._compacted:
-            yield _expired(since)
+            yield _expired_event(since)
             return
         if not since or initial:
             since = self._version
@@ -238,7 +238,7 @@ class Objects:
                     await self.open.wait()
                     watch.news.clear()  # before looking: what is written while a reader is slow is no less news
                     if watch.since < self._compacted:
-                        yield _expired(watch.since)
+                        yield _expired_event(watch.since)
                         return
                     for change in self._changes_after(watch.since, resource):
                         watch.since = change.version
@@ -280,7 +280,7 @@ def _bookmark(resource: Resource[Any], version: int, annotations: Mapping[str, s
     return {"type": "BOOKMARK", "object": {**type_meta, "metadata": metadata}}
 
 
-def _expired(since: int) -> Raw:
+def _expired_event(since: int) -> Raw:
     status = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}
     return {"type": "ERROR", "object": {**status, "message": f"too old resource version: {since}"}}
 

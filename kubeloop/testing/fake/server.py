@@ -79,7 +79,7 @@ class FakeTransport(Transport):
         if (reaction := await self._react(request)) is not None:
             return msgspec.json.encode(reaction)
         if verb == "list":
-            matches = _selected(resource, namespace, options)
+            matches = _selector_of(resource, namespace, options)
             return msgspec.json.encode(
                 self._cluster.page(resource, matches, int(options.get("limit") or 0), options.get("continue", ""))
             )
@@ -107,7 +107,7 @@ class FakeTransport(Transport):
         await asyncio.sleep(0)
         resource, namespace, _, _ = self._parsed(path)
         await self._react(Request("watch", resource.plural, namespace, "", dict(params or {})))
-        events = self._cluster.events(resource, _selected(resource, namespace, params or {}), params or {})
+        events = self._cluster.events(resource, _selector_of(resource, namespace, params or {}), params or {})
 
         async def lines() -> AsyncGenerator[bytes, None]:
             async for event in events:
@@ -320,7 +320,7 @@ def _check_types(resource: Resource[Any], raw: Raw, refusal: type[errors.ApiErro
         raise refusal(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
 
 
-def _selected(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:
+def _selector_of(resource: Resource[Any], namespace: str, params: Mapping[str, str]) -> Matches:
     labels = label_selector(params.get("labelSelector", ""))
     fields = field_selector(params.get("fieldSelector", ""), resource.plural)
 

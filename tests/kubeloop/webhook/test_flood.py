@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 from aiohttp import web
 
-from kubeloop.controllers.listener import Limits, _within_the_systems
+from kubeloop.controllers.listener import Limits, _limit_to_system
 from kubeloop.testing.polling import until
 from kubeloop.testing.virtual_time import now
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision
@@ -174,7 +174,7 @@ async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files(
     sizes: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: sizes.append(limits))
-    assert _within_the_systems(1024) == connections
+    assert _limit_to_system(1024) == connections
     assert sizes == ([(raised, hard)] if raised else [])
 
 
