@@ -198,7 +198,7 @@ def pods_of_migrations(
         if may_name or migration.uid == uid or not is_finished(migration):
             migration_pods.append(pods_of(migration, handed_over))
     if handed_over and uid and all(migration.uid != uid for migration in migration_pods):
-        migration_pods.append(MigrationPods(uid, *said(handed_over)))
+        migration_pods.append(pods_of_state(uid, handed_over))
     return migration_pods
 
 
@@ -207,9 +207,10 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     vmi_state = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()
     end_times = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return MigrationPods(
+    return pods_of_state(
         migration.uid,
-        *said(migration.status.migration_state, vmi_state),
+        migration.status.migration_state,
+        vmi_state,
         created_at=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
         ended_at=max(end_times, default="")[:WHOLE_SECONDS],
         is_active=not is_finished(migration),
@@ -217,22 +218,35 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     )
 
 
-def said(state: MigrationState | None, fallback: MigrationState | None = None) -> tuple[str, str, str, str, str]:
-    """Returns the names of pods and claims from `state`, missing ones from `fallback`, in the order of MigrationPods's
-    fields."""
-    state_or_empty, fallback_or_empty = state or _NOTHING, fallback or _NOTHING
-    return (
-        state_or_empty.source_pod or fallback_or_empty.source_pod or "",
-        state_or_empty.source_node or fallback_or_empty.source_node or "",
-        state_or_empty.target_pod or fallback_or_empty.target_pod or "",
-        state_or_empty.source_persistent_state_claim or fallback_or_empty.source_persistent_state_claim or "",
-        state_or_empty.target_persistent_state_claim or fallback_or_empty.target_persistent_state_claim or "",
+def pods_of_state(
+    uid: str,
+    state: MigrationState | None,
+    fallback: MigrationState | None = None,
+    *,
+    created_at: str = "",
+    ended_at: str = "",
+    is_active: bool = False,
+    is_known: bool = False,
+) -> MigrationPods:
+    """Returns the pods and claims that `state` names, missing ones from `fallback`, with the other fields as given."""
+    own_state, other_state = state or _NOTHING, fallback or _NOTHING
+    return MigrationPods(
+        uid,
+        own_state.source_pod or other_state.source_pod or "",
+        own_state.source_node or other_state.source_node or "",
+        own_state.target_pod or other_state.target_pod or "",
+        own_state.source_persistent_state_claim or other_state.source_persistent_state_claim or "",
+        own_state.target_persistent_state_claim or other_state.target_persistent_state_claim or "",
+        created_at,
+        ended_at,
+        is_active,
+        is_known,
     )
 
 
 def migration_state_fields(state: MigrationState | None) -> object:
     """Returns the fields of a migration's state whose change makes a difference."""
-    return state and (state.migration_uid, state.end_timestamp, said(state))
+    return state and (state.end_timestamp, pods_of_state(state.migration_uid or "", state))
 
 
 # ---- how many may run ----------------------------------------------------------------------------------------
