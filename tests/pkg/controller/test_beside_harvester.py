@@ -1,4 +1,6 @@
-"""Beside Harvester's own vmim, VMI and VM controllers: what both write to VMIs and VMs is written once, by one."""
+"""Headroom and Harvester's own vmim, VMI and VM controllers: what both write to VMIs and VMs is written once, by
+one.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def simulate(seed: int, goal: int) -> SimulatedCluster:
 
 
 def got_on(track: Track) -> float | None:
-    """When the migration had its target."""
+    """Returns the time at which the migration had its target."""
     return next((each.at for each in track.phases if each.phase not in ("", "Pending")), None)
 
 

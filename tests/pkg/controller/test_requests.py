@@ -1,5 +1,5 @@
-"""How many requests headroom makes, and how often its handlers are called: its whole process on the API server in
-process, in virtual time."""
+"""Counts the requests that headroom makes, and how often its handlers are called: its whole process on the API server
+in process, in virtual time."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Connection(FakeTransport):
 
 
 async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What a process asks for in so many seconds once it has run for ten minutes. Watches are left out: the API server
-    in process sends no bookmarks, so that they end early."""
+    """Counts the requests of a process in so many seconds once it has run for ten minutes. Watches are left out: the
+    API server in process sends no bookmarks, so that they end early."""
     connection = Connection(FakeCluster(), endpoint)
     monkeypatch.setattr(replica, "Client", lambda *_, **__: Client(connection))
     webhooks = Webhooks(WEBHOOKS, endpoint, server_context())
@@ -92,8 +92,8 @@ def test_at_rest_it_asks_eight_times_a_minute(endpoint: Endpoint, monkeypatch: p
 async def migrated(
     together: int, phase_seconds: float, *, webhooks: Sequence[Webhook] = ()
 ) -> tuple[Connection, float, Counter[str]]:
-    """What the controllers send while VMs of one namespace migrate, and until nothing is left of it; when the
-    migrations were created; and how often each handler was called for them."""
+    """Counts the requests of the controllers while VMs of one namespace migrate, and until nothing is left of it; when
+    the migrations were created; and how often each handler was called for them."""
     cluster = SimulatedCluster(seed=1, namespaces=1, machines=together)
     cluster.build()
     connection = Connection(cluster.server, BY_SERVICE)
@@ -116,7 +116,7 @@ async def migrated(
 
 
 def calls() -> Counter[str]:
-    """By handler; those of KubeVirt's stand-in have other names than ours, which end in Controller."""
+    """Counts calls by handler; handlers of KubeVirt's stand-in have other names than ours, which end in Controller."""
     samples = [sample for family in RECONCILE_TOTAL.collect() for sample in family.samples]
     counted = [
         each for each in samples if each.name.endswith("_total") and each.labels["controller"].endswith("Controller")

@@ -58,7 +58,7 @@ class Cluster:
         self.put_pod(phase="Pending")
 
     def put_migration(self, phase: str = "Pending", condition: str = "", *, deleted_at: str = "") -> None:
-        """That of vm1."""
+        """Creates the migration of vm1."""
         conditions = [{"type": condition, "status": "True"}] if condition else []
         self.put(
             VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,

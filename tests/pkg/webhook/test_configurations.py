@@ -1,4 +1,4 @@
-"""What the API server is asked to ask."""
+"""The webhook configurations: the requests that the API server asks about."""
 
 from __future__ import annotations
 

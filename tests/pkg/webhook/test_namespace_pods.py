@@ -25,7 +25,7 @@ def names(found: Pods | None) -> list[str]:
 
 
 async def watched(pods: NamespacePods) -> Pods:
-    """What the watch has brought once its first list has come."""
+    """Returns the pods of the watch once its first list has come."""
     await until(lambda: pods.list_watched("ns1") is not None)
     found = pods.list_watched("ns1")
     assert found is not None
@@ -75,7 +75,7 @@ async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_it
 
 
 async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_was() -> None:
-    """Also one that came and went between two questions."""
+    """A pod that came and went between two questions is remembered, too."""
     kind, over = Kind(PODS), pod("2", name="over")
     kind.given(over)
     pods = NamespacePods(kind.client, Clock())
@@ -96,7 +96,7 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
 
 
 async def test_what_ends_after_a_live_list_has_not_ended_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the list shows of it counts, and nothing takes it off again."""
+    """The list decides about the pod, and nothing takes it off again."""
     kind = Kind(PODS)
     kind.put("over", "ns1")
     pods = NamespacePods(kind.client, Clock())

@@ -1,4 +1,4 @@
-"""What one process serves: for which Service, and what it counts."""
+"""The webhooks of one process: its Service and its metrics."""
 
 from __future__ import annotations
 

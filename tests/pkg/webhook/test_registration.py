@@ -71,7 +71,7 @@ class Server(kinds.Server):
         return [verb for verb, _, _ in calls if verb != "get"]
 
     def standing(self) -> list[dict[str, Any]]:
-        """Those of the ValidatingWebhookConfiguration."""
+        """Returns the webhooks of the ValidatingWebhookConfiguration."""
         found: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
         return found
 
@@ -106,7 +106,7 @@ async def test_both_are_created_and_then_left_alone(server: Server, registrar: R
 
 
 def written(operation: str) -> float:
-    """How often this process says that it wrote a webhook configuration."""
+    """Returns how often this process says that it wrote a webhook configuration."""
     kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
     name = "headroom_webhook_configuration_writes_total"
     labels = [{"kind": kind, "operation": operation} for kind in kinds]

@@ -98,7 +98,7 @@ class _Counted(FakeTransport):
 
 
 def _marked(request: Request) -> None:
-    """What our webhook makes of a probe."""
+    """Returns our webhook's answer to a probe."""
     if (request.verb, request.plural) == ("create", "events"):
         request.body["metadata"]["annotations"] = {PROBE_MARK: "hash"}
 
@@ -157,7 +157,7 @@ class Cluster:
             kind.catch_up()
 
     def lag(self) -> None:
-        """What is written from now on does not show in our caches."""
+        """Keeps all later writes from our caches."""
         for kind in (self.budgets, self.quotas, self.locks):
             kind.lagging = True
 
@@ -184,7 +184,7 @@ class Cluster:
 
 
 class Process:
-    """One run of the controller: its memory ends with it."""
+    """A run of the controller: its memory ends with it."""
 
     def __init__(self, cluster: Cluster, skew: float = 0.0, **options: Any) -> None:
         """`skew`: seconds by which this machine's clock is ahead."""
@@ -207,7 +207,7 @@ class Process:
 
     @property
     def cause(self) -> BaseException | None:
-        """What made the namespace's last call ask to be made again."""
+        """Returns the error for which the namespace's last call asked to be made again."""
         return self._management.cause
 
     async def settle(self) -> float | None:

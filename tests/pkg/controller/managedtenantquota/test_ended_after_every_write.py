@@ -19,7 +19,7 @@ PODS = {"pods": "1"}
 
 
 def full_namespace() -> Cluster:
-    """With two quotas that its VM fills."""
+    """Makes a namespace with two quotas that its VM fills."""
     cluster = Cluster()
     cluster.quotas.given(quota(PODS, PODS, name="pods"))
     cluster.budgets.given(budget({**ENOUGH, **PODS}))

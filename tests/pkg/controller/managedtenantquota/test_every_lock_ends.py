@@ -121,7 +121,7 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
 async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(cluster: Cluster, skew: float) -> None:
-    """Not even one that is restarted every ten seconds; the next one's clock is wrong the other way."""
+    """A process that is restarted every ten seconds does not, either; the next one's clock is wrong the other way."""
     begun = now()
     await open_window(cluster, Process(cluster, skew=skew))
     while now() < begun + WindowPolicy().lock_limit - 12.0:

@@ -79,7 +79,7 @@ def test_which_changes_of_a_quota_make_its_namespace_be_looked_at(case: tuple[An
 
 
 class OneNamespace:
-    """One namespace and the handler."""
+    """A namespace and the handler."""
 
     def __init__(self, *, reserve: bool = True, labelled: bool = False) -> None:
         server = Server()

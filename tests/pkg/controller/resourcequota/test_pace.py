@@ -1,4 +1,4 @@
-"""How soon an event is decided about, and that none is lost."""
+"""The pace: an event is decided about soon, and none is lost."""
 
 from __future__ import annotations
 

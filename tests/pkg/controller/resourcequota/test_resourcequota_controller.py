@@ -39,7 +39,7 @@ ANNOTATION = "field.cattle.io/resourceQuota"
 
 
 class Cluster:
-    """One namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
+    """A namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
 
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: Any) -> None:
         self.clock, self.events, server = Clock(), Events(), Server()
@@ -57,7 +57,7 @@ class Cluster:
         self.quotas.given(quota())
 
     async def ready(self, namespace: str) -> None:
-        """What is to be done before room is added."""
+        """Notes the call that comes before headroom is added."""
         self.readied.append(namespace)
         if self.not_yet:
             raise self.not_yet.pop()
@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def causes(self) -> Sequence[Cause]:
-        """What the reports name, of other writers."""
+        """Returns the other writers that the reports name."""
         return self._management.reverts.causes()
 
     @property
@@ -374,7 +374,7 @@ COMPANY: dict[str, tuple[Looks, set[str]]] = {
 class TestCompany:
     @sentences(COMPANY)
     async def test_a_patch_waits_for_others(self, case: tuple[Looks, set[str]], cluster: Cluster) -> None:
-        """In the moment in which quota admission counts a target pod, a patch can get it refused with a conflict."""
+        """A patch in the moment in which quota admission counts a target pod can get it refused with a conflict."""
         looks, entries = case
         for seconds, phases, again, patches in looks:
             cluster.clock.now += seconds
@@ -475,7 +475,7 @@ Happens = Callable[[Cluster], object] | None
 
 
 def uses(cpu: str, **more: Any) -> Callable[[Cluster], object]:
-    """So much of limits.cpu is counted."""
+    """Sets how much of limits.cpu is counted."""
     return lambda cluster: cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": cpu}}, **more})
 
 
@@ -642,7 +642,7 @@ class TestWhatPeopleAreTold:
         assert len(cluster.events.recorded) == told
 
     async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
-        """What a migration that waits would add changes with the overhead ratio."""
+        """The amount that a waiting migration would add changes with the overhead ratio."""
         cluster = Cluster(Mode.TAKEOVER)
         cluster.quotas.given(quota(None, {ANNOTATION_MAX_EXTRA: '{"limits.memory":"1"}'}))
         cluster.migrate("vm1")

@@ -139,8 +139,8 @@ def surroundings(
     rendering: Rendering = AT_1_5,
     parallel: Mapping[str, int] | None = None,
 ) -> Facts:
-    """One refused migration unless told otherwise; every VM has its VMI and its source pod. `running`: the nodes of
-    each migration that runs."""
+    """The observation of one refused migration by default; every VM has its VMI and its source pod. `running`: the
+    nodes of each migration that runs."""
     migrations = [refused()] if migrations is None else migrations
     vms = sorted({migration.spec.vmi_name for migration in migrations})
     found = [running_vmi(vm) for vm in vms] if instances is None else instances
@@ -169,7 +169,7 @@ def observed(
     why_not: str = "",
     **more: Any,
 ) -> Observed:
-    """As the API server shows it; with `why_not` it cannot be locked."""
+    """Returns a namespace's observation; with `why_not` it cannot be locked."""
     return Observed(
         namespace="ns1",
         exists=exists,
@@ -204,7 +204,7 @@ def name_of(step: Step) -> str:
 
 
 def after(observed: Observed, step: Step) -> Observed:
-    """What stands once the step is written, and the controller manager has looked."""
+    """Returns the observation after the step is written and the controller manager has looked."""
     match step:
         case Wait():
             return observed

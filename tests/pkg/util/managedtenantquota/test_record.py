@@ -1,4 +1,4 @@
-"""What is added to a quota, what it goes back to, and what it records of that."""
+"""The record of a quota: the limits that it is raised to, restored to, and keeps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.pkg.util.managedtenantquota.objects import quota
 
 
 class Case(NamedTuple):
-    """Of a quota that said 3 before 2 were added: what it says now, and is changed to; "": it stays. `lowered`: where
-    all that is above the original goes back."""
+    """A quota with the limit 3 before 2 were added: its limit now, and the one that it is changed to; "" if it stays.
+    `lowered`: where all that is above the original goes back."""
 
     now: str
     raised: str

@@ -45,7 +45,7 @@ SAVED = {"quota": FULL}
 
 
 def raised(**more: Any) -> Observed:
-    """One quota that is raised for what the budget's status has saved of it."""
+    """Returns the observation of a quota that is raised, with what the budget's status has saved of it."""
     given = {"quotas": [quota(RAISED, annotations=RECORD)], "budgets": [budget(saved=SAVED)], **more}
     return observed(**given)
 
@@ -307,7 +307,7 @@ LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
     }
 )
 def test_a_status_that_is_wrong_is_not_restored_by(case: dict[str, Any], locked: bool) -> None:
-    """What the raised quota records of itself counts, until the status that says otherwise is cleared."""
+    """The record of the raised quota counts, until the status that contradicts it is cleared."""
     held = lock() if locked else None
     names, end = walked(raised(budgets=[budget(**case)], around=surroundings([]), lock=held))
     contradicts = case["saved"] != SAVED

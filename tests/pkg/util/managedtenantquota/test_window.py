@@ -1,4 +1,4 @@
-"""Which refused migrations a budget releases, which quotas are in their way, and what is added to those."""
+"""The window: the refused migrations that a budget releases, the quotas that block them, and their headroom."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OF_HIGH_PRIORITY: dict[str, Any] = {
 
 @dataclass
 class Case:
-    """One refused migration and a quota that one side fills, unless a case says otherwise. `vms`: whose migrations are
+    """A refused migration and a quota that one side fills, unless a case says otherwise. `vms`: whose migrations are
     released, in order; `short`: parts of what is reported; `again`: seconds."""
 
     quotas: Sequence[ResourceQuota] = field(default_factory=lambda: [quota()])
@@ -92,7 +92,7 @@ def of_a_pod(vms: str, *migrations: Migration, **more: Any) -> Case:
 
 
 def hindered(why: str, **more: Any) -> Case:
-    """By KubeVirt's parallel limits, where there is a reason."""
+    """A migration that KubeVirt's parallel limits hold up, if there is a reason."""
     around = surroundings(**more)
     if not why:
         return Case(blocking="quota", around=around)

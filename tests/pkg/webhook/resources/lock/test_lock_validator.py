@@ -1,4 +1,4 @@
-"""What a locked namespace lets through, and what the refused are told."""
+"""Admission in a locked namespace: the requests that pass, and the text for the others."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
     }
 )
 async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
-    """Also while the cache does not show the migration yet; without an answer, nothing that is not named passes."""
+    """A target also passes while the cache does not show its migration yet; without an answer only a named one does."""
     target, granted = case
     there = State(
         quota({"limits.cpu": "5"}, labels={}),

@@ -23,7 +23,7 @@ def candidate(namespace: str, uid: str, replaced: str | None = None) -> Candidat
 
 
 def held(ledger: Ledger, *of: str, **seen: str) -> list[int]:
-    """How many pods take something, by `namespace/quota`; `seen` are versions of pods."""
+    """Returns how many pods take something, by `namespace/quota`; `seen` are versions of pods."""
     asked = (each.partition("/") for each in of)
     return [sum(quota in usages for usages in ledger.unseen(namespace, seen)) for namespace, _, quota in asked]
 

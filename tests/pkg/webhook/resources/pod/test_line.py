@@ -1,4 +1,4 @@
-"""How often a reader who follows one review comes back to a module."""
+"""Counts how often a reader who follows one review comes back to a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.program import ROOT
 
 
 class Namespace(State):
-    """Whose objects have been worked out before, as an observer has them."""
+    """A namespace whose objects have been worked out before, as an observer has them."""
 
     cache = Cache()
 

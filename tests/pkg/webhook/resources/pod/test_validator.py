@@ -71,7 +71,7 @@ async def allowed(checked: PodValidator, *pods: Pod) -> list[bool]:
 
 
 async def created(checked: PodValidator, view: FakeView, pod: Pod) -> bool:
-    """Whether it is allowed; then it is there."""
+    """Reports whether the pod is allowed; then it exists."""
     decision = await checked.validate(request(pod))
     if decision.allowed:
         for state in (view.cached, view.live):
@@ -107,7 +107,7 @@ async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them(v
 
 
 async def test_two_replicas_exceed_the_base_by_one_pod_at_most() -> None:
-    """What one lets through the other one sees only later."""
+    """A replica sees only later what the other one admits."""
     let_through = 0
     for checked in (validator(FakeView(state(), state())) for _ in range(2)):
         fifty = [asyncio.create_task(checked.validate(request(pod("100m")))) for _ in range(50)]
@@ -315,7 +315,7 @@ LATE: dict[str, Seen] = {
 
 @sentences(LATE)
 async def test_a_watch_that_is_behind_refuses_nothing(case: Seen) -> None:
-    """What it shows, or does not."""
+    """The watch shows a pod or does not: neither refuses one."""
     view = FakeView(*case)
     assert await allowed(validator(view), pod("1001m"), pod("1")) == [False, True]
     assert now() == 0.0
@@ -329,7 +329,7 @@ async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> N
 
 
 class Slow(FakeView):
-    """Of an API server whose every answer takes so many seconds."""
+    """The view of an API server whose every answer takes so many seconds."""
 
     takes = 0.6
 
@@ -347,7 +347,7 @@ class Slow(FakeView):
 
 
 async def test_beside_a_slow_api_server_there_is_time_for_a_second_live_look() -> None:
-    """One of two was late by 0.2 s: a look took 1.2 to 2 s, and of 45 pods that had room 2 were refused."""
+    """A look was late by 0.2 s: a look took 1.2 to 2 s, and of 45 pods that had room 2 were refused."""
     view = Slow(state(), state(used="3"))
     with deadline(REVIEW_SECONDS):
         task = asyncio.create_task(validator(view).validate(request(pod("1"))))

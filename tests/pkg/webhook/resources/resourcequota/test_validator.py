@@ -1,4 +1,4 @@
-"""Who is corrected, who is denied, who passes, and when the API server is asked."""
+"""The guard's answers: correction, denial, admission, and the live reads before them."""
 
 from __future__ import annotations
 
