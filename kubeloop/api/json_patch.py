@@ -26,59 +26,63 @@ def json_patch(old: Struct, new: Struct, sent: Mapping[str, Any]) -> list[Operat
 
 def _struct(label: str, old: Struct, new: Struct, sent: Mapping[str, Any], path: str) -> Iterator[Operation]:
     for field in msgspec.structs.fields(old):
-        was, now = getattr(old, field.name), getattr(new, field.name)
-        if was != now:
+        old_value, new_value = getattr(old, field.name), getattr(new, field.name)
+        if old_value != new_value:
             name = field.encode_name
-            yield from _value(f"{label}.{field.name}", was, now, sent.get(name, _ABSENT), _below(path, name))
+            yield from _value(
+                f"{label}.{field.name}", old_value, new_value, sent.get(name, _ABSENT), _join_path(path, name)
+            )
 
 
-def _value(label: str, was: Any, now: Any, sent: Any, path: str) -> Iterator[Operation]:
+def _value(label: str, old: Any, new: Any, sent: Any, path: str) -> Iterator[Operation]:
     """Returns the operations at `path`; `sent` is the value that the server has there, or _ABSENT."""
-    if now is None:
+    if new is None:
         if sent is not _ABSENT:
             yield {"op": "remove", "path": path}
-    elif isinstance(was, Struct) and isinstance(now, Struct) and isinstance(sent, Mapping):
-        yield from _struct(label, was, now, sent, path)
-    elif isinstance(was, Mapping) and isinstance(now, Mapping) and isinstance(sent, Mapping):
-        for key in [key for key in was if key not in now]:
-            yield {"op": "remove", "path": _below(path, key)}
-        for key, value in now.items():
-            if key not in was or was[key] != value:
-                yield from _value(f"{label}[{key!r}]", was.get(key), value, sent.get(key, _ABSENT), _below(path, key))
-    elif _is_list(was) and _is_list(now) and _is_list(sent) and len(was) == len(sent):
-        yield from _list(label, was, now, sent, path)
+    elif isinstance(old, Struct) and isinstance(new, Struct) and isinstance(sent, Mapping):
+        yield from _struct(label, old, new, sent, path)
+    elif isinstance(old, Mapping) and isinstance(new, Mapping) and isinstance(sent, Mapping):
+        for key in [key for key in old if key not in new]:
+            yield {"op": "remove", "path": _join_path(path, key)}
+        for key, value in new.items():
+            if key not in old or old[key] != value:
+                yield from _value(
+                    f"{label}[{key!r}]", old.get(key), value, sent.get(key, _ABSENT), _join_path(path, key)
+                )
+    elif _is_list(old) and _is_list(new) and _is_list(sent) and len(old) == len(sent):
+        yield from _list(label, old, new, sent, path)
     else:
-        yield {"op": "add" if sent is _ABSENT else "replace", "path": path, "value": msgspec.to_builtins(now)}
+        yield {"op": "add" if sent is _ABSENT else "replace", "path": path, "value": msgspec.to_builtins(new)}
 
 
-def _list(label: str, was: Sequence[Any], now: Sequence[Any], sent: Sequence[Any], path: str) -> Iterator[Operation]:
-    """Items that are equal stay; others are removed, added, or changed where they stand."""
-    if (unchanged := _places(now, was)) is not None:
-        for index in sorted(set(range(len(was))) - unchanged, reverse=True):
-            yield {"op": "remove", "path": _below(path, str(index))}
+def _list(label: str, old: Sequence[Any], new: Sequence[Any], sent: Sequence[Any], path: str) -> Iterator[Operation]:
+    """Returns the operations on a list: equal items stay, others are removed, added, or changed at their index."""
+    if (unchanged := _places(new, old)) is not None:
+        for index in sorted(set(range(len(old))) - unchanged, reverse=True):
+            yield {"op": "remove", "path": _join_path(path, str(index))}
         return
-    stayed = _places(was, now)
-    if stayed is None:
+    stable = _places(old, new)
+    if stable is None:
         # An item that moved takes what its struct does not declare along: that is not known here.
-        if len(now) < len(was) or any(item in was and was[index] != item for index, item in enumerate(now[: len(was)])):
-            refuse_partly_declared(label, was)
-        for index, (old_item, new_item) in enumerate(zip(was, now, strict=False)):
+        if len(new) < len(old) or any(item in old and old[index] != item for index, item in enumerate(new[: len(old)])):
+            refuse_partly_declared(label, old)
+        for index, (old_item, new_item) in enumerate(zip(old, new, strict=False)):
             if old_item != new_item:
-                yield from _value(f"{label}[{index}]", old_item, new_item, sent[index], _below(path, str(index)))
-        for index in range(len(was) - 1, len(now) - 1, -1):
-            yield {"op": "remove", "path": _below(path, str(index))}
-        stayed = set(range(len(was)))
-    for index, item in enumerate(now):
-        if index not in stayed:
-            yield {"op": "add", "path": _below(path, str(index)), "value": msgspec.to_builtins(item)}
+                yield from _value(f"{label}[{index}]", old_item, new_item, sent[index], _join_path(path, str(index)))
+        for index in range(len(old) - 1, len(new) - 1, -1):
+            yield {"op": "remove", "path": _join_path(path, str(index))}
+        stable = set(range(len(old)))
+    for index, item in enumerate(new):
+        if index not in stable:
+            yield {"op": "add", "path": _join_path(path, str(index)), "value": msgspec.to_builtins(item)}
 
 
-def _places(items: Sequence[Any], among: Sequence[Any]) -> set[int] | None:
+def _places(items: Sequence[Any], sequence: Sequence[Any]) -> set[int] | None:
     """Returns the items' indexes in the other list, or None if it lacks one or has another order."""
     places: set[int] = set()
-    ahead = iter(enumerate(among))
+    candidates = iter(enumerate(sequence))
     for item in items:
-        place = next((index for index, candidate in ahead if candidate == item), None)
+        place = next((index for index, candidate in candidates if candidate == item), None)
         if place is None:
             return None
         places.add(place)
@@ -89,5 +93,5 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _below(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}/{name.replace('~', '~0').replace('/', '~1')}"

@@ -113,7 +113,7 @@ def edit(obj: S, **changes: Any) -> S:
             current = getattr(obj, name)
             edited[name] = edit(kind() if current is None else current, **value)
         else:
-            edited[name] = _of_type(type(obj), name, value)
+            edited[name] = _convert(type(obj), name, value)
     return msgspec.structs.replace(obj, **edited)
 
 
@@ -124,9 +124,9 @@ def difference(old: Struct, new: Struct) -> Patch:
         raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
     patch: Patch = {}
     for field in msgspec.structs.fields(old):
-        was, now = getattr(old, field.name), getattr(new, field.name)
-        if was != now:
-            patch[field.encode_name] = _change(f"{type(old).__name__}.{field.name}", was, now)
+        old_value, new_value = getattr(old, field.name), getattr(new, field.name)
+        if old_value != new_value:
+            patch[field.encode_name] = _change(f"{type(old).__name__}.{field.name}", old_value, new_value)
     return patch
 
 
@@ -154,7 +154,7 @@ def applied(obj: Object) -> Patch:
     return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in names}}
 
 
-def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
+def _convert(kind: type[Struct], name: str, value: Any) -> Any:
     """A copy of the value, as the field holds it. Raises TypeError."""
     expected = _field_types(kind).get(name)
     if expected is None:
@@ -170,20 +170,20 @@ def _of_type(kind: type[Struct], name: str, value: Any) -> Any:
     return converted
 
 
-def _change(label: str, was: Any, now: Any) -> Any:
-    if isinstance(was, Struct) and isinstance(now, Struct):
-        return difference(was, now)
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        gone: Patch = dict.fromkeys(was.keys() - now.keys())
-        changed = {
-            key: _change(f"{label}[{key!r}]", was.get(key), value)
-            for key, value in now.items()
-            if key not in was or was[key] != value
+def _change(label: str, old: Any, new: Any) -> Any:
+    if isinstance(old, Struct) and isinstance(new, Struct):
+        return difference(old, new)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        removals: Patch = dict.fromkeys(old.keys() - new.keys())
+        changes = {
+            key: _change(f"{label}[{key!r}]", old.get(key), value)
+            for key, value in new.items()
+            if key not in old or old[key] != value
         }
-        return gone | changed
-    for value in (was, now):
+        return removals | changes
+    for value in (old, new):
         refuse_partly_declared(label, value)
-    return msgspec.to_builtins(now)
+    return msgspec.to_builtins(new)
 
 
 def refuse_partly_declared(label: str, value: Any) -> None:
@@ -191,7 +191,7 @@ def refuse_partly_declared(label: str, value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return
     for item in value:
-        if isinstance(item, Struct) and not _whole(type(item)):
+        if isinstance(item, Struct) and not _is_whole(type(item)):
             raise PartlyDeclared(
                 f"{label} cannot be written as a list: {type(item).__name__} declares only a part of its fields, "
                 "the others would be deleted: say `whole` of a struct that has all, or write a JSON patch"
@@ -199,14 +199,14 @@ def refuse_partly_declared(label: str, value: Any) -> None:
 
 
 @functools.cache
-def _whole(kind: type[Struct]) -> bool:
+def _is_whole(kind: type[Struct]) -> bool:
     """Reports whether a type and all that its fields contain, in lists and dicts too, are declared as whole."""
-    reached, ahead = {kind}, [kind]
-    while ahead:
-        inner_structs = {inner for hint in _field_types(ahead.pop()).values() for inner in _structs_in(hint)}
-        ahead += inner_structs - reached
-        reached |= inner_structs
-    return all(struct.whole for struct in reached)
+    found_structs, pending = {kind}, [kind]
+    while pending:
+        inner_structs = {inner for hint in _field_types(pending.pop()).values() for inner in _structs_in(hint)}
+        pending += inner_structs - found_structs
+        found_structs |= inner_structs
+    return all(struct.whole for struct in found_structs)
 
 
 def _structs_in(hint: Any) -> Iterator[type[Struct]]:

@@ -162,11 +162,11 @@ class SharedProcessor(Generic[T]):
         self.untransformed &= undecodable.keys()
         stored = (self._store(key, obj) for key, obj in items.items())
         changes = [change for change in stored if change is not None]
-        gone = self._drop_all_but(items, undecodable)
+        deletions = self._delete_others(items, undecodable)
         handlers = self._handlers
         for old, new in changes:
             self._tell(handlers, old, new, initial)
-        for old in gone:
+        for old in deletions:
             for registration in handlers:
                 registration.delete(old, True)
         self._listed = True
@@ -185,7 +185,7 @@ class SharedProcessor(Generic[T]):
         """The kind's definition is gone, and the objects with it."""
         self.undecodable.clear()
         self.untransformed.clear()
-        for old in self._drop_all_but({}, {}):
+        for old in self._delete_others({}, {}):
             for registration in self._handlers:
                 registration.delete(old, True)
 
@@ -202,16 +202,16 @@ class SharedProcessor(Generic[T]):
         self._indexer.put(key, new)
         return old, new
 
-    def _drop_all_but(self, listed: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> list[T]:
+    def _delete_others(self, listed: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> list[T]:
         if "" in undecodable:
             return []  # it may be any of those that are missing
-        gone = []
+        deletions = []
         for key in [key for key in self._indexer.list_keys() if key not in listed]:
             old = self._indexer.get_by_key(key)
             if old is not None and not (key in undecodable and not _is_other(old.metadata, undecodable[key])):
                 self._indexer.delete_key(key)
-                gone.append(old)
-        return gone
+                deletions.append(old)
+        return deletions
 
     @staticmethod
     def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T, initial: bool) -> None:

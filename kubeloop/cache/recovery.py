@@ -184,9 +184,9 @@ class Recovery:
     def _short_delay(self) -> float:
         """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
         second."""
-        calm = self._backoff.calm and self._short_watches <= 1
+        is_calm = self._backoff.calm and self._short_watches <= 1
         delay = self._backoff.next()
-        return 0.0 if calm else delay
+        return 0.0 if is_calm else delay
 
     def _not_installed(self) -> Next:
         delay = self._poll * (0.8 + 0.4 * self._rand.random())

@@ -51,46 +51,46 @@ class Namespaces(Generic[T]):
                 yield events
             return
         versions = resource_version.split(",") if resource_version else [""] * len(self._parts)
-        came: asyncio.Queue[tuple[int, WatchEvent[T] | Exception | None]] = asyncio.Queue(_AHEAD)
+        queue: asyncio.Queue[tuple[int, WatchEvent[T] | Exception | None]] = asyncio.Queue(_AHEAD)
         async with contextlib.AsyncExitStack() as stack:
             streams = [
                 await stack.enter_async_context(part.watch(resource_version=version, **options))
                 for part, version in zip(self._parts, versions, strict=True)
             ]
-            readers = [asyncio.create_task(_read(number, stream, came)) for number, stream in enumerate(streams)]
+            readers = [asyncio.create_task(_read(number, stream, queue)) for number, stream in enumerate(streams)]
             try:
-                yield _merge(came, versions)
+                yield _merge(queue, versions)
             finally:
                 for reader in readers:
                     reader.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
 
 
-async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], came: asyncio.Queue[tuple[int, Any]]) -> None:
+async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], queue: asyncio.Queue[tuple[int, Any]]) -> None:
     """The events of one watch; None where it ended."""
     try:
         async for event in stream:
-            await came.put((number, event))
-        await came.put((number, None))
+            await queue.put((number, event))
+        await queue.put((number, None))
     except Exception as error:
-        await came.put((number, error))
+        await queue.put((number, error))
 
 
-async def _merge(came: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
+async def _merge(queue: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
     """The events of all, until one ends; the initial events have ended where they have in each. Raises Gone where a
     version goes back: etcd was restored."""
-    beginning, resumed = set(range(len(versions))), versions[0] != ""
-    while (item := await came.get())[1] is not None:
+    unfinished, is_resumed = set(range(len(versions))), versions[0] != ""
+    while (item := await queue.get())[1] is not None:
         number, event = item
         if isinstance(event, Exception):
             raise event
-        if (resumed or number not in beginning) and is_older(event.resource_version, versions[number]):
+        if (is_resumed or number not in unfinished) and is_older(event.resource_version, versions[number]):
             raise Gone(f"the server's resourceVersion went back from {versions[number]} to {event.resource_version}")
         versions[number] = event.resource_version or versions[number]
         event.resource_version = _join_versions(versions)
         if event.initial_events_end:
-            beginning.discard(number)
-            event.initial_events_end = not beginning
+            unfinished.discard(number)
+            event.initial_events_end = not unfinished
         yield event
 
 

@@ -59,7 +59,7 @@ class RetryPolicy:
         `seconds` nothing is sent again."""
 
         async def run(attempt: Callable[[], Awaitable[T]]) -> T:
-            ends, wait = asyncio.get_running_loop().time() + seconds, self.base
+            deadline, wait = asyncio.get_running_loop().time() + seconds, self.base
             for attempts_left in reversed(range(self.attempts)):
                 try:
                     return await attempt()
@@ -67,7 +67,7 @@ class RetryPolicy:
                     if (
                         not attempts_left
                         or not self._can_retry(err, repeatable)
-                        or asyncio.get_running_loop().time() >= ends
+                        or asyncio.get_running_loop().time() >= deadline
                     ):
                         raise
                     pause = wait + random.uniform(0, self.base) + (err.retry_after or 0.0)
@@ -130,8 +130,8 @@ class Deadline:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stops the time of the request meanwhile."""
-        loop, ends = asyncio.get_running_loop(), self._timeout.when()
-        time_left = None if ends is None else ends - loop.time()
+        loop, deadline = asyncio.get_running_loop(), self._timeout.when()
+        time_left = None if deadline is None else deadline - loop.time()
         self._timeout.reschedule(None)
         try:
             yield

@@ -105,11 +105,11 @@ class Listener:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on every address of the host, and returns the first one. Raises OSError."""
-        most = _limit_to_system(self._limits.connections)
+        limit = _limit_to_system(self._limits.connections)
         listening = await _open_listeners(host, port)
         bound = listening[0].getsockname()
         for listener in listening:
-            self._start(self._accept(listener, most))
+            self._start(self._accept(listener, limit))
         self._start(self._sweep())
         return bound[0], bound[1]
 
@@ -122,11 +122,11 @@ class Listener:
         self._server.pre_shutdown()
         await self._server.shutdown(2.0)
 
-    async def _accept(self, listening: socket.socket, most: int) -> None:
+    async def _accept(self, listening: socket.socket, limit: int) -> None:
         loop = asyncio.get_running_loop()
         with listening:
             while True:
-                if self._count() >= most and not self._make_room():
+                if self._count() >= limit and not self._make_room():
                     await asyncio.sleep(_FULL)
                     continue
                 try:

@@ -173,9 +173,9 @@ class NamedHandler(Generic[T]):
     def hanging(self, now: float) -> list[str]:
         """Calls that do not end, a line each. `now` is the loop's time()."""
         return [
-            f"{self.name} has been running for {now - began:.0f} s on {key}"
-            for key, began in self._running.items()
-            if now - began > HANGING
+            f"{self.name} has been running for {now - start:.0f} s on {key}"
+            for key, start in self._running.items()
+            if now - start > HANGING
         ]
 
     def troubles(self, now: float) -> list[Trouble]:
@@ -270,15 +270,15 @@ def _measure_steps(steps: Coroutine[Any, Any, object], report: Callable[[float],
     resume: Callable[[Any], Any] = steps.send
     value: Any = None
     while True:
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             waiting_for = resume(value)
         except StopIteration as end:
             return end.value
         finally:
-            took = time.perf_counter() - began
-            if took > BLOCKED:
-                report(took)
+            seconds = time.perf_counter() - start
+            if seconds > BLOCKED:
+                report(seconds)
         try:
             value = yield waiting_for
             resume = steps.send

@@ -65,8 +65,8 @@ def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
     is_written = dict.fromkeys(fields, False)
     file = _File()
     for kind in kinds:
-        mine = [p for p in is_written if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
-        paths = {tuple(p.removeprefix(f"{kind.kind}.").split(".")): p for p in mine}
+        own_paths = [p for p in is_written if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
+        paths = {tuple(p.removeprefix(f"{kind.kind}.").split(".")): p for p in own_paths}
         structure = _Kind(file, kind)
         structure.write(frozenset(paths))
         is_written.update({p: True for path, p in paths.items() if path in structure.written_paths})
@@ -116,13 +116,13 @@ class _Kind:
 
     def _struct(self, path: tuple[str, ...], schema: Schema, paths: Paths, base: str = "Struct") -> str:
         """The name of a schema's struct, written when it is first met."""
-        called = reference(schema).rpartition(".")[2]
+        schema_name = reference(schema).rpartition(".")[2]
         schema = resolved(schema, self._kind.definitions)
-        key = (called or _without_texts(schema), paths, base)
+        key = (schema_name or _without_texts(schema), paths, base)
         if (name := self._file.names_by_schema.get(key)) is not None:
-            self.written_paths |= {path + below for below in paths}
+            self.written_paths |= {path + inner_path for inner_path in paths}
             return name
-        name = self._file.names_by_schema[key] = self._name(path, called)
+        name = self._file.names_by_schema[key] = self._name(path, schema_name)
         self._file.classes[name] = []  # taken
         lines = [f"class {name}({base}):"]
         if text := _sentence(schema):
@@ -138,11 +138,11 @@ class _Kind:
             lines += ["    whole: ClassVar[bool] = True", ""]
         names = set(_TAKEN if base == "Object" else ("whole",))
         for wire in property_names:
-            below = frozenset(p[1:] for p in paths if p[0] == wire)
+            inner_paths = frozenset(p[1:] for p in paths if p[0] == wire)
             self.written_paths |= {(*path, wire)}
             top = base == "Object" and wire in ("spec", "status")
             names.add(python := _python_name(wire, names))
-            kind, zero = self._type((*path, wire), properties[wire], frozenset() if () in below else below)
+            kind, zero = self._type((*path, wire), properties[wire], frozenset() if () in inner_paths else inner_paths)
             if not top and wire not in schema.get("required", ()) and kind != "Any":
                 kind, zero = f"{kind} | None", "None"
             lines.append(f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == wire else wire)}")
@@ -181,11 +181,11 @@ class _Kind:
             return "LabelSelector" if "matchLabels" in names else "OwnerReference"
         return "Condition" if {"type", "status"} < names <= _READY["Condition"] else ""
 
-    def _name(self, path: tuple[str, ...], called: str) -> str:
+    def _name(self, path: tuple[str, ...], schema_name: str) -> str:
         """The shortest that is free: the schema's own, the kind's with the field's, with more and more of the path."""
         parts = [part[:1].upper() + part[1:] for part in path]
         kind = self._kind.kind
-        names = [called, *(kind + "".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))]
+        names = [schema_name, *(kind + "".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))]
         names = [name for name in names if name.isidentifier()] if path else [kind]
         free_names = (name for name in names if name not in (*self._file.classes, *_META))
         return next(free_names, names[-1])

@@ -17,9 +17,9 @@ def eventually(
 ) -> Any:
     """The first true result of `poll`; AssertionError with the last one, and `why`, when the time is over. Asked ever
     more slowly, for the API server shares its cores with what is waited for."""
-    began, pause = time.monotonic(), 0.01
+    start, pause = time.monotonic(), 0.01
     while not (result := poll()):
-        if time.monotonic() - began > timeout:
+        if time.monotonic() - start > timeout:
             raise AssertionError(f"not within {timeout:g} s: {result!r}, {why()}")
         time.sleep(pause)
         pause = min(0.1, pause * 1.25)

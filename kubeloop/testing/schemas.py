@@ -93,8 +93,8 @@ class _Comparison:
             if name in properties:
                 yield from self.compared(prefix + name, field.type, properties[name])
             elif not whole:
-                meant = alike.get(name.lower())
-                yield f"{prefix}{name} is not in the schema" + (f", which has {meant}" if meant else "")
+                suggestion = alike.get(name.lower())
+                yield f"{prefix}{name} is not in the schema" + (f", which has {suggestion}" if suggestion else "")
         if whole:
             for name in sorted(properties.keys() - {field.encode_name for field in kind.fields}):
                 yield f"{kind.cls.__name__} says that it declares all, and lacks {prefix}{name}"

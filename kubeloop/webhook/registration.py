@@ -184,17 +184,17 @@ class Registration:
         was registered."""
 
         async def attempt(again: bool) -> bool:
-            stood = False
+            was_registered = False
             if again:
                 await self.adopt()
             for resource, make in self._kinds:
                 configuration: Configuration | None = await registered(self.client, resource, self._name)
-                stood |= configuration is not None
+                was_registered |= configuration is not None
                 webhooks = make(self.endpoint, bundle)
                 if only is not None:
                     webhooks = [entry for entry in webhooks if configuration and only(entry)]
                 await self.put(resource, self._name, configuration, webhooks, self._annotations)
-            return stood
+            return was_registered
 
         return await retry_on_conflict(attempt, errors=RACES)
 

@@ -80,7 +80,7 @@ def build(
     go = find_go(environ, progress)
     target, log = scratch / name, log_folder / f"build-{name}.log"
     progress.step(f"{name}: building {component.packages[name]} {component.version} with {go}")
-    began = time.monotonic()
+    start = time.monotonic()
     command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false"]
     command += ["-ldflags", component.ldflags, "-o", str(target), component.packages[name]]
     with log.open("w+", encoding="utf-8", errors="replace") as output:
@@ -88,7 +88,7 @@ def build(
         if status != 0 or not target.is_file():
             raise BuildError(_advice(name, status, output, log))
     log.unlink(missing_ok=True)
-    progress.step(f"{name}: built in {time.monotonic() - began:.0f} s")
+    progress.step(f"{name}: built in {time.monotonic() - start:.0f} s")
     return target
 
 
@@ -109,7 +109,7 @@ def _run(
     command: list[str], directory: Path, env: Mapping[str, str], output: IO[str], name: str, progress: Progress
 ) -> int:
     """Runs `command`, copies its output to `output`, reports its progress, and returns its exit status."""
-    began, packages = time.monotonic(), 0
+    start, packages = time.monotonic(), 0
     try:
         process = subprocess.Popen(
             command, cwd=directory, env=env, stdin=subprocess.DEVNULL,
@@ -122,7 +122,7 @@ def _run(
             for line in process.stdout or ():
                 output.write(line)
                 packages += 0 if line.startswith(("go:", "#", " ")) else 1
-                elapsed, last_line = time.monotonic() - began, line.strip()[:60]
+                elapsed, last_line = time.monotonic() - start, line.strip()[:60]
                 progress.tick(f"{name}: {elapsed:.0f} s, {packages} packages compiled, {last_line}")
         except BaseException:
             process.kill()

@@ -181,13 +181,13 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
             raise ClusterError(f"a cluster runs in {directory}: run `down` first, or choose another directory")
         _down(paths)
         try:
-            began = time.monotonic()
+            start = time.monotonic()
             plane = prepare(paths, binaries, options.audit_policy)
             progress.step(f"cluster: starting in {paths.directory}")
             versions = {"kubernetes": _complete(_start(plane, options)), **_versions(binaries, options)}
             paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
-            took = f"after {time.monotonic() - began:.1f} s"
-            progress.step(f"cluster: Kubernetes {versions['kubernetes']} ready at {plane.url} {took}")
+            duration = f"after {time.monotonic() - start:.1f} s"
+            progress.step(f"cluster: Kubernetes {versions['kubernetes']} ready at {plane.url} {duration}")
         except BaseException:
             _down(paths)
             raise

@@ -45,8 +45,8 @@ def free_ports(count: int) -> list[int]:
     and none is given again soon."""
     ports: list[int] = []
     # Not the module's generator: test runners seed that one alike in processes that start servers at the same time.
-    mine = _PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS :: _WORKERS]
-    for port in random.SystemRandom().sample(mine, len(mine)):
+    own_ports = _PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS :: _WORKERS]
+    for port in random.SystemRandom().sample(own_ports, len(own_ports)):
         if len(ports) == count:
             break
         if port not in _GIVEN and _is_free(port):
@@ -76,9 +76,9 @@ def locked(
     `waiting` is called with the seconds waited so far while another process holds it. ClusterError after `timeout`
     seconds; without a timeout it waits for ever, because a build may take ten minutes."""
     with path.open("a") as file:
-        began = time.monotonic()
+        start = time.monotonic()
         while not _try_lock(file.fileno()):
-            elapsed = time.monotonic() - began
+            elapsed = time.monotonic() - start
             if timeout is not None and elapsed >= timeout:
                 raise ClusterError(f"{path} is held by another process: wait for it to end, then try again")
             if waiting is not None:

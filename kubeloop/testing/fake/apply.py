@@ -31,15 +31,15 @@ def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force:
     current_fields, desired = dict(_fields(current)), dict(_fields(body))
     if current and not managers:
         managers = {BEFORE: current_fields}
-    mine, other_managers = (
+    own_fields, other_managers = (
         managers.get(manager, {}),
         {name: fields for name, fields in managers.items() if name != manager},
     )
     if not force:
-        _check_conflicts(current_fields, desired, mine, other_managers)
+        _check_conflicts(current_fields, desired, own_fields, other_managers)
     dropped = [
         path
-        for path, value in mine.items()
+        for path, value in own_fields.items()
         if path not in desired and current_fields.get(path, _ABSENT) == value
         if not any(fields.get(path, _ABSENT) == value for fields in other_managers.values())
     ]
@@ -55,14 +55,14 @@ def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force:
     return new, {**remaining, manager: desired}
 
 
-def _check_conflicts(have: Fields, desired: Fields, mine: Fields, other_managers: Managers) -> None:
+def _check_conflicts(have: Fields, desired: Fields, own_fields: Fields, other_managers: Managers) -> None:
     conflicts: dict[str, list[str]] = {}
     for path, value in desired.items():
         now = have.get(path, _ABSENT)
         if now is _ABSENT or now == value or value == {}:
             continue
         holders = [name for name, fields in other_managers.items() if fields.get(path, _ABSENT) == now]
-        if not holders and mine.get(path, _ABSENT) != now:
+        if not holders and own_fields.get(path, _ABSENT) != now:
             holders = ["unknown"]  # written meanwhile by an update or patch
         for name in holders:
             conflicts.setdefault(name, []).append("." + ".".join(path))
