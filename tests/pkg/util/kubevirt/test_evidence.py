@@ -1,4 +1,4 @@
-"""What is trusted of a VMI's status, and that nothing in the product reads one past `evidence`."""
+"""The trusted fields of a VMI's status, and that nothing in the product reads one past `evidence`."""
 
 from __future__ import annotations
 
@@ -58,9 +58,14 @@ def reads(source: str) -> Iterator[int]:
             names.add(node.arg)
     for node in ast.walk(tree):
         if isinstance(node, (ast.For, ast.comprehension)) and _has(node.iter, names | {"instances"}):
-            names |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+            names |= {name_node.id for name_node in ast.walk(node.target) if isinstance(name_node, ast.Name)}
         elif isinstance(node, ast.Assign) and _has(node.value, {"instances"}):
-            names |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            names |= {
+                name_node.id
+                for target in node.targets
+                for name_node in ast.walk(target)
+                if isinstance(name_node, ast.Name)
+            }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
             continue
@@ -76,7 +81,7 @@ def _name(node: ast.Name | ast.Attribute) -> str:
 
 
 def _has(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(each, (ast.Name, ast.Attribute)) and _name(each) in names for each in ast.walk(node))
+    return any(isinstance(child, (ast.Name, ast.Attribute)) and _name(child) in names for child in ast.walk(node))
 
 
 READS = {
@@ -97,10 +102,10 @@ def test_the_rule_finds_a_read(source: str) -> None:
 
 
 def test_no_module_reads_a_vmis_status_past_evidence() -> None:
-    found = {
+    readers = {
         f"{path.relative_to(PKG.parent)}:{line}: ask pkg.util.kubevirt.evidence.trusted_status"
         for path in PKG.rglob("*.py")
         if path not in ALLOWED
         for line in reads(path.read_text("utf-8"))
     }
-    assert not found
+    assert not readers

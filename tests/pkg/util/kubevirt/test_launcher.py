@@ -86,8 +86,8 @@ def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(case: tuple
     annotation, count = case
     rendered = render({}, {"hooks.kubevirt.io/hookSidecars": annotation})
     sidecars = rendered.containers[1:]
-    assert [each.name for each in sidecars] == [f"hook-sidecar-{index}" for index in range(count)]
-    assert all(each.resources == ResourceRequirements() for each in sidecars)
+    assert [sidecar.name for sidecar in sidecars] == [f"hook-sidecar-{index}" for index in range(count)]
+    assert all(sidecar.resources == ResourceRequirements() for sidecar in sidecars)
 
 
 @sentences(
@@ -100,10 +100,14 @@ def test_a_path_of_the_compute_container_is_served_by_a_container(case: tuple[di
     path, count = case
     volumes = [{"name": "token", "containerPath": path}, {"name": "no-filesystem", "containerPath": path}]
     vmi = machine({"devices": {"filesystems": [{"name": "token", "virtiofs": {}}]}}, volumes=volumes)
-    added = [each for each in render_containers(vmi, Rendering(), overhead=0).containers[1:] if "-log" not in each.name]
-    assert [each.name for each in added] == ["virtiofs-token"] * count
+    virtiofs_containers = [
+        container
+        for container in render_containers(vmi, Rendering(), overhead=0).containers[1:]
+        if "-log" not in container.name
+    ]
+    assert [container.name for container in virtiofs_containers] == ["virtiofs-token"] * count
     resources = ResourceRequirements(limits={"cpu": "100m", "memory": "80M"}, requests={"cpu": "10m", "memory": "1M"})
-    assert all(each.resources == resources for each in added)
+    assert all(container.resources == resources for container in virtiofs_containers)
 
 
 def test_a_quantity_that_is_none_is_an_error() -> None:
@@ -121,7 +125,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 PROGRESS: dict[str, Change] = {
-    "a new version": lambda vmi, pod: [each["metadata"].update(resourceVersion="9") for each in (vmi, pod)],
+    "a new version": lambda vmi, pod: [body["metadata"].update(resourceVersion="9") for body in (vmi, pod)],
     "the VM's node": lambda vmi, pod: vmi["status"].update(nodeName="node-9"),
     "the node's label": lambda vmi, pod: vmi["metadata"]["labels"].update({"kubevirt.io/nodeName": "node-9"}),
     "the state that we let it show": lambda vmi, pod: vmi["metadata"]["annotations"].update({STATE: "x"}),

@@ -1,4 +1,4 @@
-"""What the migrations of a VM ask of its quota: phases × abort × refusal, and several migrations of one VM."""
+"""Requirements of a VM's migrations on its quota: phases × abort × refusal, and several migrations of one VM."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_a_pending_migration_that_goes_on_counts_as_refused(phase: str | No
 @pytest.mark.parametrize("status", ["False", "Unknown", "", "true"])
 def test_a_condition_that_is_not_true_is_none(status: str) -> None:
     body = msgspec.to_builtins(vmim(refused=True, abort=True))
-    body["status"]["conditions"] = [each | {"status": status} for each in body["status"]["conditions"]]
+    body["status"]["conditions"] = [condition | {"status": status} for condition in body["status"]["conditions"]]
     migration = msgspec.convert(body, VirtualMachineInstanceMigration)
     assert not is_refused(migration)
     assert not abort_requested(migration)

@@ -1,4 +1,4 @@
-"""Which migration state a VMI shows: phases × abort, several migrations, and who has the last word."""
+"""The migration state that a VMI shows: phases × abort, several migrations, and who has the last word."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ def test_a_phase_under_way(phase: str | None, abort: bool) -> None:
     migration = vmim(phase, abort=abort)
     expected = ABORTING if abort else PHASES[phase]
     assert state_of(migration) == expected
-    shown = {UID: migration.uid, STATE: expected}
-    assert annotations_for(vmi(), [migration]) == shown
-    assert annotations_for(vmi(annotations=shown), [migration]) == {}
+    annotations = {UID: migration.uid, STATE: expected}
+    assert annotations_for(vmi(), [migration]) == annotations
+    assert annotations_for(vmi(annotations=annotations), [migration]) == {}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 @pytest.mark.parametrize("abort", [False, True])
 def test_a_final_phase_clears_the_state(phase: str, abort: bool) -> None:
     migration = vmim(phase, abort=abort)
-    shown = {UID: migration.uid, STATE: MIGRATING, TARGET: "node-2", "example.com/other": "kept"}
-    assert annotations_for(vmi(annotations=shown), [migration]) == {UID: None, STATE: None, TARGET: None}
+    annotations = {UID: migration.uid, STATE: MIGRATING, TARGET: "node-2", "example.com/other": "kept"}
+    assert annotations_for(vmi(annotations=annotations), [migration]) == {UID: None, STATE: None, TARGET: None}
     assert annotations_for(vmi(), [migration]) == {}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a VMI shows, its migrations and its own report, and the change."""
+    """The annotations of a VMI, its migrations and its own report, and the change."""
 
     migrations: Sequence[VirtualMachineInstanceMigration]
     change: dict[str, str | None]
-    shown: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,8 +73,8 @@ OVER = vmim("Succeeded", name="old", created="2026-01-01T00:00:00Z")
 ALSO_RUNNING = vmim("Pending", name="older", created="2026-01-01T00:00:00Z")
 
 
-def reported(migration: str, *, completed: bool = True, **more: Any) -> dict[str, Any]:
-    return {"migrationState": {"migrationUid": f"uid-{migration}", "completed": completed, **more}}
+def reported(migration: str, *, completed: bool = True, **fields: Any) -> dict[str, Any]:
+    return {"migrationState": {"migrationUid": f"uid-{migration}", "completed": completed, **fields}}
 
 
 CASES = {
@@ -109,7 +109,7 @@ CASES = {
 
 @sentences(CASES)
 def test_what_a_vmi_shows(case: Shown) -> None:
-    assert annotations_for(vmi(annotations=case.shown, **case.status), case.migrations) == case.change
+    assert annotations_for(vmi(annotations=case.annotations, **case.status), case.migrations) == case.change
 
 
 UNKNOWN = {
@@ -123,8 +123,8 @@ UNKNOWN = {
 
 @sentences(UNKNOWN)
 def test_an_unknown_migration(case: tuple[Shown, str | None]) -> None:
-    found, uid = case
-    assert unknown_migration(vmi(annotations=found.shown, **found.status), found.migrations) == uid
+    instance, uid = case
+    assert unknown_migration(vmi(annotations=instance.annotations, **instance.status), instance.migrations) == uid
 
 
 def test_clearing_names_only_what_is_there() -> None:

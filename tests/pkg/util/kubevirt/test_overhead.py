@@ -41,8 +41,8 @@ def test_the_overhead_is_kubevirts_on_both_architectures() -> None:
     for vector in vectors.lines("vmi-overhead"):
         vmi = msgspec.convert(vector["vmi"], VirtualMachineInstance)
         specs = [msgspec.structs.replace(vmi.spec, architecture=arch) for arch in (None, "arm64")]
-        ours = [overhead(spec, ratio=vector["ratio"]) for spec in specs]
-        assert ours == [vector["overhead"], vector["overhead_arm64"]], vector
+        overheads = [overhead(spec, ratio=vector["ratio"]) for spec in specs]
+        assert overheads == [vector["overhead"], vector["overhead_arm64"]], vector
         checked += 1
     assert checked == 400
 
@@ -218,8 +218,8 @@ def test_each_release_has_its_own_formula(profile: str, domain: dict[str, Any], 
 
 
 def test_from_1_5_3_on_the_ratio_counts_for_qos_too() -> None:
-    before, now = (overhead(spec(**QOS), release, "2.0") for release in ("1.5.2", "1.5.3"))
-    assert now - before == pytest.approx(100 * MI, rel=1e-5)
+    old_overhead, new_overhead = (overhead(spec(**QOS), release, "2.0") for release in ("1.5.2", "1.5.3"))
+    assert new_overhead - old_overhead == pytest.approx(100 * MI, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -243,31 +243,34 @@ def rendered(vmi: VirtualMachineInstance, ratio: str, profile: Profile) -> Pod:
 @pytest.mark.parametrize("vmi", [PINNED, FREE], ids=["dedicated CPUs", "shared CPUs"])
 @pytest.mark.parametrize("profile", [*PROFILES])
 def test_any_ratio_is_recognised(vmi: VirtualMachineInstance, profile: str) -> None:
-    """Of the installed release, with the part for QoS inside the ratio or outside it."""
+    """A ratio of the installed release, with the part for QoS inside the ratio or outside it."""
     installed = PROFILES[profile]
-    for then in ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]:
-        pod = rendered(vmi, then, installed)
-        for now in ("1.5", "4.5", then):
-            before, after = (overhead_of(vmi, Rendering(ratio, installed)) for ratio in (then, now))
-            assert overhead_difference(vmi, pod, Rendering(now, installed)) == after - before, (then, now)
+    for old_ratio in ["", "1.0", "1.0625", "1.333", "3.14", "1.2345678", "9.99"]:
+        pod = rendered(vmi, old_ratio, installed)
+        for now in ("1.5", "4.5", old_ratio):
+            old_overhead, new_overhead = (overhead_of(vmi, Rendering(ratio, installed)) for ratio in (old_ratio, now))
+            assert overhead_difference(vmi, pod, Rendering(now, installed)) == new_overhead - old_overhead, (
+                old_ratio,
+                now,
+            )
 
 
-@pytest.mark.parametrize("moved", [-100, -7, 1, 20, 124, 300, 800])
-@pytest.mark.parametrize("then", ["", "1.5", "1.25", "4.5", "1.75"])
-def test_constants_that_moved_by_whole_mebibytes_are_found(moved: int, then: str) -> None:
-    unknown = replace(PROFILES["1.8"], processes=PROFILES["1.8"].processes + moved * MI)
-    pod = rendered(FREE, then, unknown)
-    assert overhead_difference(FREE, pod, Rendering(then)) == 0
-    if abs(moved) <= 64:
-        before, after = (overhead_of(FREE, Rendering(ratio, unknown)) for ratio in (then, "2"))
-        assert overhead_difference(FREE, pod, Rendering("2")) == after - before
+@pytest.mark.parametrize("shift_mib", [-100, -7, 1, 20, 124, 300, 800])
+@pytest.mark.parametrize("old_ratio", ["", "1.5", "1.25", "4.5", "1.75"])
+def test_constants_that_moved_by_whole_mebibytes_are_found(shift_mib: int, old_ratio: str) -> None:
+    unknown = replace(PROFILES["1.8"], processes=PROFILES["1.8"].processes + shift_mib * MI)
+    pod = rendered(FREE, old_ratio, unknown)
+    assert overhead_difference(FREE, pod, Rendering(old_ratio)) == 0
+    if abs(shift_mib) <= 64:
+        old_overhead, new_overhead = (overhead_of(FREE, Rendering(ratio, unknown)) for ratio in (old_ratio, "2"))
+        assert overhead_difference(FREE, pod, Rendering("2")) == new_overhead - old_overhead
 
 
-@pytest.mark.parametrize("more", [4_683_344, 102_761_448, 192_937_984, 250_611_664, 1_896_000_000])
+@pytest.mark.parametrize("surplus", [4_683_344, 102_761_448, 192_937_984, 250_611_664, 1_896_000_000])
 @pytest.mark.parametrize("ratio", ["", "1.5", "3", "10"])
-def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, more: int) -> None:
+def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, surplus: int) -> None:
     """Some of these numbers fit unknown constants at a smaller ratio."""
-    pod = launcher(FREE, overhead=overhead_of(FREE, Rendering(ratio)) + more)
+    pod = launcher(FREE, overhead=overhead_of(FREE, Rendering(ratio)) + surplus)
     assert overhead_difference(FREE, pod, Rendering(ratio)) <= 0
 
 
@@ -285,15 +288,15 @@ def annotated(pod: Pod, overhead: int) -> Pod:
 
 
 def test_where_others_gave_the_container_more_the_annotation_explains_it_as_far_as_there_is_less_than_now() -> None:
-    before, now = (overhead_of(FREE, Rendering(ratio)) for ratio in ("1.5", "1.6"))
-    for more, grown in ((4_683_344, now - before - 4_683_344), (102_761_448, 0)):
-        pod = annotated(launcher(FREE, overhead=before + more), before)
-        assert overhead_difference(FREE, pod, Rendering("1.6")) == grown
+    old_overhead, new_overhead = (overhead_of(FREE, Rendering(ratio)) for ratio in ("1.5", "1.6"))
+    for surplus, difference in ((4_683_344, new_overhead - old_overhead - 4_683_344), (102_761_448, 0)):
+        pod = annotated(launcher(FREE, overhead=old_overhead + surplus), old_overhead)
+        assert overhead_difference(FREE, pod, Rendering("1.6")) == difference
 
 
 def test_an_annotation_that_a_tenant_wrote_is_not_believed_beside_the_container() -> None:
     pod = annotated(launcher(FREE), 1)
     assert overhead_difference(FREE, pod, Rendering("1.5")) == 0
-    more = {"memory": "12Gi"}
-    grown = vmi(limits=more, requests=more, conditions=[{"type": "HotMemoryChange", "status": "True"}])
-    assert overhead_difference(grown, pod, Rendering("1.5")) == 0, "nor where memory was plugged in"
+    resources = {"memory": "12Gi"}
+    resized_vmi = vmi(limits=resources, requests=resources, conditions=[{"type": "HotMemoryChange", "status": "True"}])
+    assert overhead_difference(resized_vmi, pod, Rendering("1.5")) == 0, "nor where memory was plugged in"

@@ -1,4 +1,4 @@
-"""What quota will count of a migration's target, against what KubeVirt's own template service rendered."""
+"""A migration's target as quota will count it, against what KubeVirt's own template service rendered."""
 
 from __future__ import annotations
 
@@ -33,28 +33,30 @@ def computed(case: Case, compute: Computed) -> ResourceList:
     (namespace,) = of_kind(Namespace, case.documents)
     limits = limited_resources(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
     kubevirts = list(of_kind(KubeVirt, case.documents))
-    how = rendering(kubevirts, None, (), namespace_labels=namespace.labels, quota_limits=limits)
+    current_rendering = rendering(kubevirts, None, (), namespace_labels=namespace.labels, quota_limits=limits)
     nads = [d["metadata"] for d in case.documents if d["kind"] == "NetworkAttachmentDefinition"]
     resources = {f"{m['namespace']}/{m['name']}": next(iter(m["annotations"].values())) for m in nads}
     pods = [apply_limit_ranges(pod, ()) for pod in of_kind(Pod, case.documents)]
     source = Side(pods[0], tuple(pods[1:])) if pods else None
-    return compute(vmi, source, replace(how, network_resources=resources), ResourceQuotaSpec())
+    return compute(vmi, source, replace(current_rendering, network_resources=resources), ResourceQuotaSpec())
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_target_counts_to_the_byte_what_kubevirt_renders(mode: str) -> None:
     """Every release, every name that quota counts."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in cases(mode):
         assert computed(case, target_usage) == counted(case.pods), (mode, case.id)
-        seen[case.release] += 1
-    assert seen.total() == MODES[mode]
-    assert sorted(seen) == RELEASES
+        counts[case.release] += 1
+    assert counts.total() == MODES[mode]
+    assert sorted(counts) == RELEASES
 
 
-def largest(vmi: VirtualMachineInstance, source: Side | None, how: Rendering, spec: ResourceQuotaSpec) -> ResourceList:
+def largest(
+    vmi: VirtualMachineInstance, source: Side | None, current_rendering: Rendering, spec: ResourceQuotaSpec
+) -> ResourceList:
     """Whatever release is configured."""
-    return bound_of(vmi, replace(how, profile=DEFAULT_PROFILE), spec).launcher
+    return bound_of(vmi, replace(current_rendering, profile=DEFAULT_PROFILE), spec).launcher
 
 
 def test_no_launcher_is_larger_than_the_largest_of_its_spec() -> None:

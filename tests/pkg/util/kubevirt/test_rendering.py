@@ -1,5 +1,4 @@
-"""What an installation and a namespace say of how launcher pods are rendered, and whose pods are KubeVirt's: exact
-names only."""
+"""Rendering of launcher pods by installation and namespace; which pods are KubeVirt's: exact names only."""
 
 from __future__ import annotations
 
@@ -127,8 +126,8 @@ WHERE = {
 @sentences(WHERE)
 def test_the_account_is_where_the_kubevirt_cr_that_counts_is_and_nowhere_else(case: tuple[list[KubeVirt], str]) -> None:
     kubevirts, namespace = case
-    for each in (kubevirts, kubevirts[::-1]):
-        assert virt_controllers(each) == [f"system:serviceaccount:{namespace}:kubevirt-controller"]
+    for ordered in (kubevirts, kubevirts[::-1]):
+        assert virt_controllers(ordered) == [f"system:serviceaccount:{namespace}:kubevirt-controller"]
 
 
 def test_without_a_cr_it_is_where_kubevirt_is_usually_installed() -> None:

@@ -1,4 +1,4 @@
-"""Which pods are believed to be sides of a VM: what KubeVirt names, and nothing that a tenant can write."""
+"""The pods that are trusted as sides of a VM: those that KubeVirt names, and nothing that a tenant can write."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def move(
     phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, node: str | None = None
 ) -> Any:
     """A migration as virt-controller writes its status; `node`: the source's."""
-    found = vmim(phase, name="move", created="2026-01-01T00:00:30Z")
-    source_pod, target_pod = (each.name if each else None for each in (source, target))
+    migration = vmim(phase, name="move", created="2026-01-01T00:00:30Z")
+    source_pod, target_pod = (pod.name if pod else None for pod in (source, target))
     state = MigrationState(source_pod=source_pod, source_node=node, target_pod=target_pod)
-    status = msgspec.structs.replace(found.status, migration_state=state)
-    return msgspec.structs.replace(found, status=status)
+    status = msgspec.structs.replace(migration.status, migration_state=state)
+    return msgspec.structs.replace(migration, status=status)
 
 
-def told(
+def with_state(
     instance: VirtualMachineInstance,
     source: Pod | None = SOURCE,
     target: Pod = TARGET,
@@ -84,9 +84,9 @@ NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creation_timestamp="20
 SUCCEEDED, FAILED = move("Succeeded", target=TARGET), move("Failed", target=TARGET)
 
 
-def ended_at(migration: VirtualMachineInstanceMigration, at: str) -> VirtualMachineInstanceMigration:
+def ended_at(migration: VirtualMachineInstanceMigration, timestamp: str) -> VirtualMachineInstanceMigration:
     status = msgspec.to_builtins(migration.status) | {
-        "phaseTransitionTimestamps": [{"phase": migration.phase, "phaseTransitionTimestamp": at}]
+        "phaseTransitionTimestamps": [{"phase": migration.phase, "phaseTransitionTimestamp": timestamp}]
     }
     return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
 
@@ -109,9 +109,9 @@ VOUCHED = {
     "a VM that does not migrate lives in the pod on its node": Vouched([SOURCE], HERE, home=[SOURCE]),
     "before the target exists there is a source": Vouched([SOURCE], HERE, [move("Pending")], [SOURCE]),
     "a target that is not handed over yet": Vouched([SOURCE, TARGET], HERE, [move("Scheduling")], [SOURCE], [TARGET]),
-    "a target that the VMI names": Vouched([SOURCE, UNLABELLED], told(HERE), [move()], [SOURCE], [UNLABELLED]),
+    "a target that the VMI names": Vouched([SOURCE, UNLABELLED], with_state(HERE), [move()], [SOURCE], [UNLABELLED]),
     "a label beside the target that is named": Vouched(
-        [SOURCE, TARGET, changed(TARGET)], told(HERE), [move()], [SOURCE], [TARGET]
+        [SOURCE, TARGET, changed(TARGET)], with_state(HERE), [move()], [SOURCE], [TARGET]
     ),
     "two that KubeVirt would take for the target": Vouched(
         [SOURCE, TARGET, SECOND], HERE, [move("Scheduling")], [SOURCE], [TARGET, SECOND]
@@ -121,19 +121,19 @@ VOUCHED = {
         [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")], HERE, [move("Scheduling")], [SOURCE]
     ),
     "it has arrived: the source is left": Vouched(
-        [SOURCE, TARGET], told(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
+        [SOURCE, TARGET], with_state(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
     ),
-    "it has arrived and the source is gone": Vouched([TARGET], told(THERE), [move()], [TARGET], arrived=True),
+    "it has arrived and the source is gone": Vouched([TARGET], with_state(THERE), [move()], [TARGET], arrived=True),
     "it has arrived and the source is over": Vouched(
-        [ended(SOURCE), TARGET], told(THERE), [move()], [TARGET], arrived=True
+        [ended(SOURCE), TARGET], with_state(THERE), [move()], [TARGET], arrived=True
     ),
     "succeeded: the source is left": Vouched([SOURCE, TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]),
     "succeeded, and the VMI alone names the source": Vouched(
-        [SOURCE, TARGET], told(THERE), [move("Succeeded", source=None)], [TARGET], (), [SOURCE]
+        [SOURCE, TARGET], with_state(THERE), [move("Succeeded", source=None)], [TARGET], (), [SOURCE]
     ),
     "succeeded, and the VMI alone names the source's node": Vouched(
         [SOURCE, TARGET],
-        told(THERE, source=None, source_node="node-1"),
+        with_state(THERE, source=None, source_node="node-1"),
         [move("Succeeded", source=None)],
         [TARGET],
         (),
@@ -141,10 +141,10 @@ VOUCHED = {
     ),
     "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
     "its migration is deleted, the VMI names the pod that it lives in": Vouched(
-        [SOURCE, TARGET], told(THERE), [], [TARGET], (), [SOURCE]
+        [SOURCE, TARGET], with_state(THERE), [], [TARGET], (), [SOURCE]
     ),
     "a VMI that was created with a state that names another pod": Vouched(
-        [TARGET, OLD], told(THERE, source=OLD, target=changed(TARGET, name="guessed")), [], [TARGET]
+        [TARGET, OLD], with_state(THERE, source=OLD, target=changed(TARGET, name="guessed")), [], [TARGET]
     ),
     "a VMI that is not running": Vouched([SOURCE], phased(HERE, "Scheduling"), [move("Pending")]),
     "a VMI that is over, both pods are named": Vouched(
@@ -181,7 +181,7 @@ VOUCHED = {
     ),
     "it has arrived where a tenant's older pod waits": Vouched(
         [SOURCE, TARGET, changed(OLD, node="node-2")],
-        told(THERE, source_node="node-1"),
+        with_state(THERE, source_node="node-1"),
         [move()],
         [TARGET],
         (),
@@ -205,17 +205,17 @@ def names(sides: Sequence[Any]) -> list[str]:
 
 @pytest.mark.parametrize("pods", [[SOURCE, OLD], [OLD, SOURCE]], ids=["oldest first", "oldest last"])
 def test_the_oldest_side_is_first_whatever_the_order_of_the_pods(pods: list[Pod]) -> None:
-    found = sides_of(HERE, [move("Pending")], ControlledPods(pods))
-    assert [side.launcher for side in found.source] == [SOURCE, OLD]
+    sides = sides_of(HERE, [move("Pending")], ControlledPods(pods))
+    assert [side.launcher for side in sides.source] == [SOURCE, OLD]
 
 
 @sentences(VOUCHED)
 def test_vouched(case: Vouched) -> None:
-    found = sides_of(case.instance, case.migrations, ControlledPods(case.pods))
-    assert names(found.source) == sorted(pod.name for pod in case.home)
-    assert names(found.target) == sorted(pod.name for pod in case.target)
-    assert names(found.leftovers) == sorted(pod.name for pod in case.old)
-    assert found.has_arrived is case.arrived
+    sides = sides_of(case.instance, case.migrations, ControlledPods(case.pods))
+    assert names(sides.source) == sorted(pod.name for pod in case.home)
+    assert names(sides.target) == sorted(pod.name for pod in case.target)
+    assert names(sides.leftovers) == sorted(pod.name for pod in case.old)
+    assert sides.has_arrived is case.arrived
 
 
 # ---- what counts ---------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def test_vouched(case: Vouched) -> None:
 NOON = 1767268800.0
 
 
-def deleted(pod: Pod, at: str = "2026-01-01T12:00:00Z", grace: int | None = 30) -> Pod:
-    return changed(pod, name=pod.name, deletion_timestamp=at, deletion_grace_period_seconds=grace)
+def deleted(pod: Pod, timestamp: str = "2026-01-01T12:00:00Z", grace: int | None = 30) -> Pod:
+    return changed(pod, name=pod.name, deletion_timestamp=timestamp, deletion_grace_period_seconds=grace)
 
 
 def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
@@ -242,14 +242,14 @@ def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
 
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:
     forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
-    found = sides_of(HERE, [], ControlledPods([SOURCE, forged, attachment(SOURCE)]))
-    (side,) = found.source
+    sides = sides_of(HERE, [], ControlledPods([SOURCE, forged, attachment(SOURCE)]))
+    (side,) = sides.source
     assert [pod.name for pod in side.attachments] == [attachment(SOURCE).name]
 
 
 def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
-    found = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
-    assert names(found.leftovers) == [SOURCE.name]
+    sides = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
+    assert names(sides.leftovers) == [SOURCE.name]
 
 
 def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
@@ -262,8 +262,8 @@ def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
 
 
 def test_the_smallest_of_several_counts_resource_by_resource() -> None:
-    found = smallest([by_value({"a": "3", "b": "1", "c": "1"}), by_value({"a": "2", "b": "5"})])
-    assert found == by_value({"a": "2", "b": "1"})
+    smallest_usage = smallest([by_value({"a": "3", "b": "1", "c": "1"}), by_value({"a": "2", "b": "5"})])
+    assert smallest_usage == by_value({"a": "2", "b": "1"})
     assert smallest([]) == {}
 
 

@@ -1,4 +1,4 @@
-"""What quota will count of a target pod, against recorded pods and, beside KubeVirt's own renderings (test_rendered),
+"""A target pod as quota will count it, against recorded pods and, beside KubeVirt's own renderings (test_rendered),
 against pods of a release that is not known."""
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ RECORDED_CHANGES = {
 @sentences(RECORDED_CHANGES)
 def test_a_ratio_changed_since_a_recorded_pod(case: tuple[str, str, int], profile: str) -> None:
     """The pods' constants are those of "main"; it is found out also where the KubeVirt CR says 1.8."""
-    name, ratio, more = case
+    name, ratio, growth = case
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source = running(recorded(name, Pod))
-    before = pod_usage(source)
-    after = launcher_usage(instance, Side(source), Rendering(ratio, PROFILES[profile]), UNSCOPED)
+    usage_before = pod_usage(source)
+    usage_after = launcher_usage(instance, Side(source), Rendering(ratio, PROFILES[profile]), UNSCOPED)
     for name in ALL_MEMORY:
-        assert after[name] == before[name] + Quantity.parse(more)
-    assert {n: q for n, q in after.items() if n not in ALL_MEMORY} == {
-        n: q for n, q in before.items() if n not in ALL_MEMORY
+        assert usage_after[name] == usage_before[name] + Quantity.parse(growth)
+    assert {n: q for n, q in usage_after.items() if n not in ALL_MEMORY} == {
+        n: q for n, q in usage_before.items() if n not in ALL_MEMORY
     }
 
 
 # ---- shapes of VMs, rendered by a release that came after ours -----------------------------------------------
 
 
-@pytest.mark.parametrize("grown", [-4, 4, 10, 13], ids=lambda mib: f"constants grown by {mib} MiB")
+@pytest.mark.parametrize("shift_mib", [-4, 4, 10, 13], ids=lambda mib: f"constants grown by {mib} MiB")
 @shapes
-@pytest.mark.parametrize("then", ["1.5", ""], ids=["rendered at 1.5", "rendered without ratio"])
+@pytest.mark.parametrize("old_ratio", ["1.5", ""], ids=["rendered at 1.5", "rendered without ratio"])
 @pytest.mark.parametrize("annotated", [True, False], ids=["overhead annotated", "overhead not annotated"])
-def test_unknown_constants(grown: int, instance: VirtualMachineInstance, then: str, annotated: bool) -> None:
+def test_unknown_constants(shift_mib: int, instance: VirtualMachineInstance, old_ratio: str, annotated: bool) -> None:
     """A release that came after ours: exact as long as the ratio stays, near to it afterwards."""
-    unknown = replace(PROFILES["main"], processes=PROFILES["main"].processes + grown * MI)
-    now = replace(AT_1_5, ratio=then)
+    unknown = replace(PROFILES["main"], processes=PROFILES["main"].processes + shift_mib * MI)
+    now = replace(AT_1_5, ratio=old_ratio)
     source = launcher(instance, rendering=now, profile=unknown, annotated=annotated)
     assert launcher_usage(instance, Side(source), now, UNSCOPED) == pod_usage(source)
     real = pod_usage(launcher(instance, rendering=AT_4_5, profile=unknown))
@@ -96,8 +96,8 @@ def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_re
     outdated = vmi()
     labels = {"kubevirt.io/outdatedLauncherImage": ""}
     outdated = msgspec.structs.replace(outdated, metadata=msgspec.structs.replace(outdated.metadata, labels=labels))
-    found = launcher_usage(outdated, Side(source), Rendering("1.5", PROFILES["main"]), UNSCOPED)
-    assert found == pod_usage(launcher(profile=PROFILES["main"]))
+    usage = launcher_usage(outdated, Side(source), Rendering("1.5", PROFILES["main"]), UNSCOPED)
+    assert usage == pod_usage(launcher(profile=PROFILES["main"]))
 
 
 # ---- how the overhead of a pod is found ----------------------------------------------------------------------

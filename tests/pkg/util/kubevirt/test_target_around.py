@@ -1,4 +1,4 @@
-"""What quota will count of a target pod: LimitRanges, RuntimeClasses, attachment pods; and of one that is not as large
+"""A target pod as quota will count it: LimitRanges, RuntimeClasses, attachment pods; and a target that is not as large
 as its source, beside KubeVirt's own renderings of resized VMs (test_rendered)."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ranged:
     """LimitRanges, and the ratio when the source was made and now; the quota counts requests only."""
 
     ranges: Sequence[LimitRange]
-    then: str = "1.5"
+    old_ratio: str = "1.5"
     now: str = "1.5"
 
 
@@ -49,24 +49,24 @@ RANGED = {
 
 
 @sentences(RANGED)
-@pytest.mark.parametrize("made", ["before the source", "after the source", "there is no source"])
-def test_limit_ranges_count_as_admission_applies_them(case: Ranged, made: str) -> None:
+@pytest.mark.parametrize("moment", ["before the source", "after the source", "there is no source"])
+def test_limit_ranges_count_as_admission_applies_them(case: Ranged, moment: str) -> None:
     target = launcher(NO_LIMITS, rendering=Rendering(case.now), limited=())
     real = pod_usage(apply_limit_ranges(target, case.ranges))
-    source = launcher(NO_LIMITS, rendering=Rendering(case.then), limited=())
-    if made == "before the source":
+    source = launcher(NO_LIMITS, rendering=Rendering(case.old_ratio), limited=())
+    if moment == "before the source":
         source = apply_limit_ranges(source, case.ranges)
-    side = None if made == "there is no source" else Side(source)
-    found = launcher_usage(NO_LIMITS, side, Rendering(case.now, limit_ranges=case.ranges), UNSCOPED)
-    assert found == real
+    side = None if moment == "there is no source" else Side(source)
+    usage = launcher_usage(NO_LIMITS, side, Rendering(case.now, limit_ranges=case.ranges), UNSCOPED)
+    assert usage == real
 
 
 def test_a_limit_that_a_quota_asks_for_since_the_source_started_is_foreseen() -> None:
     """KubeVirt gives the target limits as soon as a quota of the namespace limits them."""
     source = launcher(NO_LIMITS, limited=())
     assert pod_usage(source)["limits.memory"] == Quantity.parse("60M")  # the support container's alone
-    found = launcher_usage(NO_LIMITS, Side(source), AT_1_5, UNSCOPED)
-    assert found == pod_usage(launcher(NO_LIMITS))
+    usage = launcher_usage(NO_LIMITS, Side(source), AT_1_5, UNSCOPED)
+    assert usage == pod_usage(launcher(NO_LIMITS))
 
 
 # ---- RuntimeClasses ------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ KATA = msgspec.convert({"defaultRuntimeClass": "kata"}, KubeVirtConfiguration)
 
 
 @pytest.mark.parametrize(
-    ("of_source", "known", "counts"),
+    ("source_overhead", "class_overhead", "counts"),
     [
         pytest.param({"cpu": "250m"}, {}, "2265m", id="a class that is not known: the source's counts"),
         pytest.param({"cpu": "250m"}, {"cpu": "1"}, "3015m", id="the class costs more since"),
@@ -84,13 +84,13 @@ KATA = msgspec.convert({"defaultRuntimeClass": "kata"}, KubeVirtConfiguration)
 )
 @pytest.mark.parametrize("resized", [False, True])
 def test_the_overhead_of_a_runtime_class(
-    of_source: dict[str, str] | None, known: dict[str, str], counts: str, resized: bool
+    source_overhead: dict[str, str] | None, class_overhead: dict[str, str], counts: str, resized: bool
 ) -> None:
     conditions = [{"type": "HotVCPUChange", "status": "True"}] if resized else []
     instance = vmi(requests={"cpu": "2", "memory": "4Gi"}, conditions=conditions)
     pod = launcher(instance)
-    source = Side(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, overhead=of_source)))
-    now = Rendering("1.5", kubevirt=KATA, pod_overhead=dict(known))
+    source = Side(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, overhead=source_overhead)))
+    now = Rendering("1.5", kubevirt=KATA, pod_overhead=dict(class_overhead))
     assert launcher_usage(instance, source, now, UNSCOPED)["limits.cpu"] == Quantity.parse(counts)
 
 
@@ -105,9 +105,9 @@ def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None
 def test_a_support_container_counts_as_the_kubevirt_cr_sizes_it_since() -> None:
     sizes = {"type": "guest-console-log", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     sized = Rendering("1.5", kubevirt=msgspec.convert({"supportContainerResources": [sizes]}, KubeVirtConfiguration))
-    found = launcher_usage(SEED, Side(launcher(SEED)), sized, UNSCOPED)
-    assert found == pod_usage(launcher(SEED, rendering=sized))
-    assert found["limits.cpu"] == Quantity.of(3)
+    usage = launcher_usage(SEED, Side(launcher(SEED)), sized, UNSCOPED)
+    assert usage == pod_usage(launcher(SEED, rendering=sized))
+    assert usage["limits.cpu"] == Quantity.of(3)
 
 
 # ---- hotplugged volumes --------------------------------------------------------------------------------------
@@ -167,12 +167,12 @@ ATTACHMENTS = {
 @sentences(ATTACHMENTS)
 def test_attachment_pods(case: Plugged) -> None:
     rendering = Rendering("1.5", kubevirt=case.kubevirt)
-    found = attachments_usage(case.instance, case.source, rendering, UNSCOPED)
+    usage = attachments_usage(case.instance, case.source, rendering, UNSCOPED)
     if case.limits is None:
-        assert found == {}
+        assert usage == {}
         return
-    assert (found["limits.cpu"], found["limits.memory"]) == tuple(map(Quantity.parse, case.limits))
-    assert found["pods"] == Quantity.parse(1)
+    assert (usage["limits.cpu"], usage["limits.memory"]) == tuple(map(Quantity.parse, case.limits))
+    assert usage["pods"] == Quantity.parse(1)
 
 
 # ---- resized VMs ---------------------------------------------------------------------------------------------
@@ -203,11 +203,11 @@ def with_others(pod: Pod) -> Pod:
     """The pod with what webhooks of others add: a container, and a device of a network."""
     device: RawResourceList = {"intel.com/sriov": "1"}
     sidecar: RawResourceList = {"cpu": "300m"}
-    compute, *beside = pod.spec.containers
+    compute, *support_containers = pod.spec.containers
     limits, requests = compute.resources.limits or {}, compute.resources.requests or {}
     compute = replaced(compute, resources=ResourceRequirements(limits=limits | device, requests=requests | device))
     proxy = Container(name="istio-proxy", resources=ResourceRequirements(limits=sidecar, requests=sidecar))
-    return replaced(pod, spec=replaced(pod.spec, containers=[compute, *beside, proxy]))
+    return replaced(pod, spec=replaced(pod.spec, containers=[compute, *support_containers, proxy]))
 
 
 @sentences({"of a VM with limits": LARGE, "of a pinned VM": PINNED, "of a VM without limits": {}})
@@ -215,24 +215,24 @@ def with_others(pod: Pod) -> Pod:
 def test_nothing_changes_by_the_condition_alone(case: Mapping[str, Any], condition: str) -> None:
     """The condition stands for a moment before the spec and after the migration."""
     source = with_others(launcher(shaped(case), rendering=MAIN, profile=MAIN.profile))
-    found = launcher_usage(shaped(case, condition=condition), Side(source), MAIN, UNSCOPED)
-    assert found == pod_usage(source)
+    usage = launcher_usage(shaped(case, condition=condition), Side(source), MAIN, UNSCOPED)
+    assert usage == pod_usage(source)
 
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_plugged_memory_and_a_raised_ratio_add_up(annotated: bool) -> None:
-    more = shaped(resources(("2", "125m"), ("6Gi", "4778Mi")), guest="4Gi", condition=MEMORY_CHANGE)
+    enlarged = shaped(resources(("2", "125m"), ("6Gi", "4778Mi")), guest="4Gi", condition=MEMORY_CHANGE)
     raised = replace(MAIN, ratio="4.5")
     source = launcher(shaped(LARGE), rendering=MAIN, profile=MAIN.profile, annotated=annotated)
-    target = launcher(more, rendering=raised, profile=raised.profile)
-    assert launcher_usage(more, Side(source), raised, UNSCOPED) == pod_usage(target)
+    target = launcher(enlarged, rendering=raised, profile=raised.profile)
+    assert launcher_usage(enlarged, Side(source), raised, UNSCOPED) == pod_usage(target)
 
 
-@pytest.mark.parametrize(("then", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")])
-def test_a_namespaces_label_sizes_the_limit_that_a_quota_asks_for(then: str, now: str, counts: str) -> None:
+@pytest.mark.parametrize(("old_label", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")])
+def test_a_namespaces_label_sizes_the_limit_that_a_quota_asks_for(old_label: str, now: str, counts: str) -> None:
     """Its ratio is of the whole request, the overhead in it included."""
     vm = shaped({"requests": {"memory": "1500M"}})
-    at_first = replace(MAIN, ratio=then, memory_limits_ratio=1.3)
+    at_first = replace(MAIN, ratio=old_label, memory_limits_ratio=1.3)
     source = launcher_usage(vm, None, at_first, UNSCOPED)
     assert source["limits.memory"] == Quantity.parse("2620950837")
     today = replace(at_first, ratio=now)

@@ -1,4 +1,4 @@
-"""What the quota evaluators of five Kubernetes releases, each with its default feature gates, said of random objects.
+"""Counts of the quota evaluators of five Kubernetes releases, each with its default feature gates, for random objects.
 
 A line of `tests/vectors/podusage.jsonl.gz` holds an object and, by release, what was recorded: its usage, that after
 the API server's defaulting (pods), and which of the quotas of `podusage-scopes.json` match it. A release that is not
@@ -45,8 +45,8 @@ def quotas() -> dict[str, ResourceQuotaSpec]:
 
 def recorded(case: Case, key: str, release: str) -> Any:
     values = case.get(key, {})
-    said = [each for each in RELEASES[: RELEASES.index(release) + 1] if each in values]
-    return values[said[-1]] if said else None
+    recorded = [name for name in RELEASES[: RELEASES.index(release) + 1] if name in values]
+    return values[recorded[-1]] if recorded else None
 
 
 def moment(case: Case) -> float:
@@ -77,13 +77,13 @@ def matches(case: Case, releases: Releases) -> list[str]:
 
 
 def wrong(
-    kind: str, release: str, count: Callable[[Case, Releases], Any], said: Callable[[Case, str], Any]
+    kind: str, release: str, count: Callable[[Case, Releases], Any], recorded: Callable[[Case, str], Any]
 ) -> list[str]:
-    """What differs from the record, by the object's name."""
-    asked = [case for case in cases(kind) if release not in case.get("not", ())]
-    assert asked or (kind, release) == ("ResourceClaim", "1.30")
+    """Returns the objects whose count differs from the record, by name."""
+    selected = [case for case in cases(kind) if release not in case.get("not", ())]
+    assert selected or (kind, release) == ("ResourceClaim", "1.30")
     releases = releases_of([release])
-    return [case["object"]["metadata"]["name"] for case in asked if count(case, releases) != said(case, release)]
+    return [case["object"]["metadata"]["name"] for case in selected if count(case, releases) != recorded(case, release)]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -117,10 +117,10 @@ def test_scopes_match_as_in_the_release(release: str) -> None:
 def test_of_several_releases_the_largest_counts(kind: str) -> None:
     several = releases_of(["1.32", "1.34", "1.37"])
     for case in cases(kind):
-        each = [usage(case, (release,)) for release in several]
-        names = {name for found in each for name in found}
-        most = {name: max(found.get(name, ZERO) for found in each) for name in names}
-        assert usage(case, several) == most
+        usages = [usage(case, (release,)) for release in several]
+        names = {name for release_usage in usages for name in release_usage}
+        largest = {name: max(release_usage.get(name, ZERO) for release_usage in usages) for name in names}
+        assert usage(case, several) == largest
     assert several[-1:] == NEWEST
 
 

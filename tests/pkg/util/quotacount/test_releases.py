@@ -1,4 +1,4 @@
-"""Which rules belong to the version that an API server reports."""
+"""The rules that belong to the version that an API server reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_servers_that_differ_count_by_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "why"),
+    ("versions", "sentence"),
     [
         (["v1.36.3"], ""),
         (["v1.36.3", "v1.36.1"], ""),
@@ -47,8 +47,8 @@ def test_servers_that_differ_count_by_all_of_them() -> None:
     ],
     ids=str,
 )
-def test_why_more_is_counted_is_a_sentence(versions: list[str], why: str) -> None:
-    assert doubt(versions) == why
+def test_why_more_is_counted_is_a_sentence(versions: list[str], sentence: str) -> None:
+    assert doubt(versions) == sentence
 
 
 def test_a_version_without_a_patch_is_its_first() -> None:

@@ -1,5 +1,5 @@
-"""What quota counts of a pod, the seed's numbers and what is beside the record of Kubernetes' evaluators, and what the
-API server gives it first."""
+"""Quota's count of a pod: the seed's numbers and cases that the record of Kubernetes' evaluators lacks, and the
+defaults that the API server gives the pod first."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_pod_stuck_in_deletion_counts_until_its_grace_is_over(
     now: float | None, grace: int | None, live: bool
 ) -> None:
     metadata = {"deletionTimestamp": "1970-01-12T13:46:40Z", "deletionGracePeriodSeconds": grace}
-    made = pod(asks(cpu="1"), metadata=metadata)
-    assert is_charged(made, ResourceQuotaSpec(), now) is live
-    assert ("pods" in pod_usage(made, now)) is live
-    assert pod_usage(made, now)["count/pods"] == Quantity.of(1)
+    terminated_pod = pod(asks(cpu="1"), metadata=metadata)
+    assert is_charged(terminated_pod, ResourceQuotaSpec(), now) is live
+    assert ("pods" in pod_usage(terminated_pod, now)) is live
+    assert pod_usage(terminated_pod, now)["count/pods"] == Quantity.of(1)
 
 
 EXTENDED = ["example.com/gpu", "devices.kubevirt.io/kvm", "example.com/" + "a" * 63, "a" * 244 + "/gpu"]
@@ -89,21 +89,21 @@ def test_the_work_grows_with_the_pod_and_no_faster(monkeypatch: pytest.MonkeyPat
     work = 0
 
     def counting(method: Any) -> Any:
-        def called(*given: Any) -> Any:
+        def called(*arguments: Any) -> Any:
             nonlocal work
             work += 1
-            return method(*given)
+            return method(*arguments)
 
         return called
 
-    many = [asks(restart=how, **{f"example.com/r{n}": "1"}) for n in range(300) for how in ("Always", None)]
-    made = pod(*many, init=many)
+    containers = [asks(restart=policy, **{f"example.com/r{n}": "1"}) for n in range(300) for policy in ("Always", None)]
+    large_pod = pod(*containers, init=containers)
     monkeypatch.setattr(Quantity, "__add__", counting(Quantity.__add__))
     monkeypatch.setattr(Quantity, "__lt__", counting(Quantity.__lt__))
     monkeypatch.setattr(Quantity, "__gt__", counting(Quantity.__gt__))
-    usage = pod_usage(made)
+    usage = pod_usage(large_pod)
     assert usage["requests.example.com/r299"] == Quantity.of(3)
-    assert work < 20 * len(many)
+    assert work < 20 * len(containers)
 
 
 BOTH = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
@@ -121,8 +121,11 @@ UNNAMED: dict[str, tuple[Pod, list[str]]] = {
 
 @sentences(UNNAMED)
 def test_what_a_pod_has_to_name(case: tuple[Pod, list[str]]) -> None:
-    asked, missing = case
-    assert unnamed_resources(asked, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"]) == missing
+    checked_pod, missing = case
+    assert (
+        unnamed_resources(checked_pod, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"])
+        == missing
+    )
 
 
 # ---- what the API server and LimitRanges give a pod before quota looks at it ---------------------------------
@@ -163,13 +166,13 @@ COMPLETED: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, str] 
 @sentences(COMPLETED)
 def test_containers_are_completed(case: tuple[Any, ...]) -> None:
     resources, items, limits, requests = case
-    made = pod({"name": "c", "resources": resources}, init=[{"name": "i", "resources": resources}])
-    before = msgspec.json.encode(made)
-    spec = apply_limit_ranges(made, ranges(*items)).spec
+    original = pod({"name": "c", "resources": resources}, init=[{"name": "i", "resources": resources}])
+    encoded = msgspec.json.encode(original)
+    spec = apply_limit_ranges(original, ranges(*items)).spec
     for completed in (*spec.containers, *(spec.init_containers or ())):
         assert (completed.resources.limits, completed.resources.requests) == (limits, requests)
     assert len(spec.init_containers or ()) == 1
-    assert msgspec.json.encode(made) == before
+    assert msgspec.json.encode(original) == encoded
 
 
 def test_the_last_item_of_one_limit_range_wins() -> None:
