@@ -26,13 +26,13 @@ MEMORY_AMOUNTS = ["1Gi", "7Gi", "50Gi"]
 RECORD, APPLIED = "headroom.harvesterhci.io/base", "headroom.harvesterhci.io/applied"
 
 
-def drawn(wanted: int, *, usual: int, steps: int) -> settings:
-    """How much hypothesis draws: always the same examples, unless more are wanted."""
-    quick = wanted or "HEADROOM_NO_SHRINK" in os.environ
+def drawn(count: int, *, usual: int, steps: int) -> settings:
+    """Returns hypothesis' settings: always the same examples, unless more are requested."""
+    quick = count or "HEADROOM_NO_SHRINK" in os.environ
     return settings(
-        max_examples=wanted or usual,
+        max_examples=count or usual,
         stateful_step_count=steps,
-        derandomize=not wanted,
+        derandomize=not count,
         phases=[Phase.generate] if quick else [Phase.generate, Phase.shrink],
         deadline=None,
         print_blob=False,
@@ -58,14 +58,14 @@ class Invariants:
         return [move for move in self.cluster.moves.values() if over is None or move.over is over]
 
     def follow_people(self) -> None:
-        """What people write to a quota without Rancher is its base, once the planner sees it; never what the planner
-        wrote."""
+        """Takes the limits that people write to a quota without Rancher as its base, once the planner sees them; never
+        the planner's own."""
         rq = self.cluster.looked_at.pop("own", None)
         if rq is None or rq.hard["requests.memory"] not in MEMORY_AMOUNTS:
             return
-        added = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
+        is_raised = any(key.startswith((*ENTRY_PREFIXES, COMPENSATION)) for key in rq.annotations)
         applied = by_value(json.loads(rq.annotations.get(APPLIED, "{}")))
-        edited = applied != by_value({"requests.memory": rq.hard["requests.memory"]}) if applied else not added
+        edited = applied != by_value({"requests.memory": rq.hard["requests.memory"]}) if applied else not is_raised
         if RECORD not in rq.annotations or edited:
             self.own_base = Quantity.parse(rq.hard["requests.memory"])
 
@@ -86,16 +86,16 @@ class Invariants:
         return parse_resource_list({RANCHERS[key]: text for key, text in self.cluster.base.items()})
 
     def note_what_is_beyond_one_side(self) -> None:
-        """Whether the planner sees it or not."""
+        """Notes since when VMs have pods beyond one side, whether the planner sees them or not."""
         beyond = [name for name in self.cluster.vms if self.cluster.beyond_one_side(name)]
         self.beyond_since = {name: self.beyond_since.get(name, self.cluster.now) for name in beyond}
 
     def _note_what_is_held(self) -> None:
-        over = [n for n in self.beyond_since if not any(m.vm == n for m in self._moves(over=False))]
-        self.held_since = {name: self.held_since.get(name, self.cluster.now) for name in over}
+        settled = [n for n in self.beyond_since if not any(m.vm == n for m in self._moves(over=False))]
+        self.held_since = {name: self.held_since.get(name, self.cluster.now) for name in settled}
 
     def _hold_may_be_over(self, name: str) -> bool:
-        """Also while the VM migrates again."""
+        """Reports whether the hold limit has passed, also while the VM migrates again."""
         return self.cluster.now - self.beyond_since.get(name, self.cluster.now) >= EXACT.hold_limit
 
     def _nothing_is_added_without_a_base(self) -> None:
@@ -120,7 +120,8 @@ class Invariants:
         return total({n: min(q, home.get(n, ZERO)) for n, q in side.items()} for side in sides)
 
     def _entries_are_exact(self, name: str, base: ResourceList) -> None:
-        """What a migration has, will have and has left behind, to the byte; nothing for a VM without any of it."""
+        """Checks that an entry is the usage of a migration's present, future and leftover pods, to the byte; a VM
+        without any has none."""
         annotations = self.cluster.quotas[name].annotations
         for vm, machine in self.cluster.vms.items():
             moves = [move for move in self.cluster.moves.values() if move.vm == vm]
@@ -130,20 +131,20 @@ class Invariants:
             text = annotations.get(key)
             claims = total([self.cluster.beyond_one_side(vm), *map(self.cluster.to_come, moves)])
             exact = {n: q for n, q in claims.items() if n in base and q > ZERO}
-            stands = parse_resource_list(json.loads(text)) if text else {}
+            present = parse_resource_list(json.loads(text)) if text else {}
             if key in self.cluster.memories[name].unexplained:  # another controller's, before the quota was ours
                 continue
-            if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and stands:
+            if self.cluster.now - self.held_since.get(vm, self.cluster.now) >= EXACT.hold_limit and present:
                 raise BrokenInvariant(f"{name}: {vm} is held beyond the limit")
-            if f"harvesterhci.io/migratingUID-{machine.uid}" in annotations and stands:
+            if f"harvesterhci.io/migratingUID-{machine.uid}" in annotations and present:
                 raise BrokenInvariant(f"{name}: {vm} counts twice")
-            if earlier or (unsettled and stands):
+            if earlier or (unsettled and present):
                 continue
             least = {n: min(q, self._smaller(vm).get(n, ZERO)) for n, q in exact.items()}
-            over = {n for n, q in stands.items() if q > exact.get(n, ZERO)}
-            under = {n for n, q in least.items() if q > stands.get(n, ZERO)}
-            if over or (under and not self._hold_may_be_over(vm)):
-                raise BrokenInvariant(f"{name}: the entry of {vm} is {stands}, from {least} to {exact} is right")
+            excess = {n for n, q in present.items() if q > exact.get(n, ZERO)}
+            shortage = {n for n, q in least.items() if q > present.get(n, ZERO)}
+            if excess or (shortage and not self._hold_may_be_over(vm)):
+                raise BrokenInvariant(f"{name}: the entry of {vm} is {present}, from {least} to {exact} is right")
 
     def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
         uid = self.cluster.vms[vm].uid

@@ -111,19 +111,19 @@ class Cluster:
         return True
 
     def admission_lags(self) -> None:
-        """From now on status.hard stays as it is, until `lagging` is cleared."""
+        """Keeps status.hard as it is from now on, until `lagging` is cleared."""
         for name, rq in self.quotas.items():
             self.lagging.setdefault(name, dict(rq.hard))
 
     def write(self, name: str, hard: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> None:
         """A merge patch of a quota, by any client."""
-        before = self.quotas[name]
+        old = self.quotas[name]
         self.counter += 1
-        merged = {k: v for k, v in {**before.annotations, **annotations}.items() if v is not None}
-        limits = {k: v for k, v in {**before.hard, **hard}.items() if v is not None}
-        metadata = msgspec.structs.replace(before.metadata, annotations=merged, resource_version=str(self.counter))
-        spec = msgspec.structs.replace(before.spec, hard=limits)
-        self.quotas[name] = msgspec.structs.replace(before, metadata=metadata, spec=spec)
+        merged = {k: v for k, v in {**old.annotations, **annotations}.items() if v is not None}
+        limits = {k: v for k, v in {**old.hard, **hard}.items() if v is not None}
+        metadata = msgspec.structs.replace(old.metadata, annotations=merged, resource_version=str(self.counter))
+        spec = msgspec.structs.replace(old.spec, hard=limits)
+        self.quotas[name] = msgspec.structs.replace(old, metadata=metadata, spec=spec)
 
     # ---- KubeVirt --------------------------------------------------------------------------------------------
 
@@ -199,20 +199,20 @@ class Cluster:
 
     def left_over(self) -> list[Pod]:
         """Pods that count and in which no VM lives and to which none is on its way."""
-        wanted = {vm.launcher for vm in self.vms.values()}
-        wanted |= {move.target for move in self.moves.values() if not move.over}
-        sides = {uid for uid in wanted if uid in self.pods and not self.pods[uid].terminal}
+        used = {vm.launcher for vm in self.vms.values()}
+        used |= {move.target for move in self.moves.values() if not move.over}
+        sides = {uid for uid in used if uid in self.pods and not self.pods[uid].terminal}
         return [p for p in self.pods.values() if not p.terminal and side_of(p) not in sides and not is_other(p)]
 
-    def finish(self, pod: Pod, how: str) -> None:
+    def finish(self, pod: Pod, ending: str) -> None:
         """A pod ends: it turns terminal, or goes away and takes its attachment pod with it."""
-        if how == "gone":
-            for uid in [uid for uid, other in self.pods.items() if side_of(other) == pod.uid or uid == pod.uid]:
+        if ending == "gone":
+            for uid in [uid for uid, member in self.pods.items() if side_of(member) == pod.uid or uid == pod.uid]:
                 del self.pods[uid]
             return
         self.pods[pod.uid] = msgspec.structs.replace(
             pod,
-            status=msgspec.structs.replace(pod.status, phase=how),
+            status=msgspec.structs.replace(pod.status, phase=ending),
             metadata=msgspec.structs.replace(pod.metadata, resource_version="2"),
         )
 
@@ -237,10 +237,10 @@ class Cluster:
 
     def _cached(self, obj: T) -> T:
         """The same object as before if nothing about it has changed, as in an informer's cache."""
-        held = self.cached.setdefault(obj.uid, obj)
-        if held != obj:
-            held = self.cached[obj.uid] = obj
-        return held
+        cached = self.cached.setdefault(obj.uid, obj)
+        if cached != obj:
+            cached = self.cached[obj.uid] = obj
+        return cached
 
     def seen(self) -> Seen:
         return replace(self.truth(), **self.frozen)
@@ -256,40 +256,40 @@ class Cluster:
 
         A version that is not the newest is a conflict; the quota is read afresh, the rest as the watches show it.
         """
-        seen, made = self.seen(), []
-        for rq in seen.quotas:
-            decided = self._decide(seen, rq)
+        snapshot, plans = self.seen(), []
+        for rq in snapshot.quotas:
+            decided = self._decide(snapshot, rq)
             if decided and rq.metadata.resource_version != self.quotas[rq.name].metadata.resource_version:
                 rq = self._with_status(rq.name)
-                decided = self._decide(seen, rq)
+                decided = self._decide(snapshot, rq)
             if rq.metadata.resource_version == self.quotas[rq.name].metadata.resource_version:
                 self.looked_at[rq.name] = rq
             if decided:
                 self.patches += changes_more_than_a_touch(decided)
                 self.write(rq.name, decided.hard, decided.annotations)
-            made.append(decided)
-        return made
+            plans.append(decided)
+        return plans
 
-    def _decide(self, seen: Seen, rq: ResourceQuota) -> Plan:
+    def _decide(self, snapshot: Seen, rq: ResourceQuota) -> Plan:
         memory = self.memories.get(rq.name, Timers())
-        decided = plan(self._observed(seen, rq, memory), EXACT)
+        decided = plan(self._observed(snapshot, rq, memory), EXACT)
         if decided:
-            again = plan(self._observed(seen, applied(rq, decided), decided.timers), EXACT)
+            again = plan(self._observed(snapshot, applied(rq, decided), decided.timers), EXACT)
             if changes_more_than_a_touch(again):
                 raise BrokenInvariant(f"a second patch for one observation: {decided} then {again}")
         self.memories[rq.name] = decided.timers
         return decided
 
-    def _observed(self, seen: Seen, rq: ResourceQuota, memory: Timers) -> Facts:
+    def _observed(self, snapshot: Seen, rq: ResourceQuota, memory: Timers) -> Facts:
         return Facts(
             quota=rq,
-            limits=seen.namespace,
-            migrations=seen.migrations,
-            instances={vmi.name: vmi for vmi in seen.instances},
+            limits=snapshot.namespace,
+            migrations=snapshot.migrations,
+            instances={vmi.name: vmi for vmi in snapshot.instances},
             now=self.now,
             timers=memory,
-            pods=seen.pods,
-            rendering=seen.rendering,
+            pods=snapshot.pods,
+            rendering=snapshot.rendering,
             cache=self.cache,
         )
 
@@ -303,21 +303,21 @@ class Cluster:
                 yield side_of(pod) == home, pod
 
     def beyond_one_side(self, name: str) -> ResourceList:
-        """What quota counts of a VM beyond the side that it lives in, as far as KubeVirt vouches for it."""
+        """Returns the usage of a VM beyond the side that it lives in, as far as KubeVirt vouches for it."""
         return total(self.vouched_sides(name).values())
 
     def vouched_sides(self, name: str) -> Mapping[str, ResourceList]:
-        """By the launcher's uid: the pods of a target under way, and those that a migration that is over, or the VMI,
-        names."""
-        found: dict[str, ResourceList] = {}
+        """Returns the usage by the launcher's uid: of a target under way, and of the pods that a migration that is
+        over, or the VMI, names."""
+        usages: dict[str, ResourceList] = {}
         for at_home, pod in self.sides(name):
             uid = side_of(pod)
             if not at_home and self._is_vouched(name, self.pods.get(uid, pod)):
-                found[uid] = total([found.get(uid, {}), usage(pod)])
-        return found
+                usages[uid] = total([usages.get(uid, {}), usage(pod)])
+        return usages
 
     def home(self, name: str) -> ResourceList:
-        """What quota counts of the side that a VM lives in."""
+        """Returns the usage of the side that a VM lives in."""
         return total(usage(pod) for at_home, pod in self.sides(name) if at_home)
 
     def _is_vouched(self, name: str, launcher: Pod) -> bool:
@@ -335,7 +335,7 @@ class Cluster:
         )
 
     def to_come(self, move: Move) -> ResourceList:
-        """What quota will count of the pods that KubeVirt has yet to create for a migration."""
+        """Returns the usage of the pods that KubeVirt has yet to create for a migration."""
         vm = self.vms.get(move.vm)
         if vm is None or vm.uid != move.vmi_uid or move.abort or move.over or move.phase == "":
             return {}

@@ -99,12 +99,12 @@ def usage(pod: Pod) -> ResourceList:
 
 @lru_cache(maxsize=4096)
 def instance_of(name: str, uid: str, node: str, state: tuple[str, str, str] = ("", "", "")) -> VirtualMachineInstance:
-    found = machine(name=name, node=node, **SHAPES[name])
+    vmi = machine(name=name, node=node, **SHAPES[name])
     uid_of_migration, source, target = state
-    said = MigrationState(migration_uid=uid_of_migration, source_pod=source, target_pod=target)
-    status = msgspec.structs.replace(found.status, migration_state=said if uid_of_migration else None)
-    metadata = msgspec.structs.replace(found.metadata, uid=uid, resource_version="1")
-    return msgspec.structs.replace(found, metadata=metadata, status=status)
+    migration_state = MigrationState(migration_uid=uid_of_migration, source_pod=source, target_pod=target)
+    status = msgspec.structs.replace(vmi.status, migration_state=migration_state if uid_of_migration else None)
+    metadata = msgspec.structs.replace(vmi.metadata, uid=uid, resource_version="1")
+    return msgspec.structs.replace(vmi, metadata=metadata, status=status)
 
 
 @lru_cache(maxsize=4096)
@@ -137,12 +137,12 @@ def _vmim(
     source: str,
     target: str,
 ) -> VirtualMachineInstanceMigration:
-    found = vmim(phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z")
+    migration = vmim(phase, vm, refused=refused, abort=abort, name=name, created=f"2026-01-01T00:00:00.{created:09}Z")
     state = {"sourcePod": source, "targetPod": f"virt-launcher-{target}" if target else ""}
     if ended is not None:
         state["endTimestamp"] = datetime.fromtimestamp(ended, UTC).isoformat()
     state = {key: text for key, text in state.items() if text}
     if not state:
-        return found
-    status = msgspec.to_builtins(found.status) | {"migrationState": state}
-    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
+        return migration
+    status = msgspec.to_builtins(migration.status) | {"migrationState": state}
+    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))

@@ -27,7 +27,7 @@ PROJECT = {"limits.cpu": "100", "limits.memory": "100Gi"}
 
 
 class RancherNamespace:
-    """One namespace, `ns1`, and what others of its project request. Nothing happens unless a test says so."""
+    """The namespace `ns1`, and what others of its project request. Nothing happens unless a test says so."""
 
     def __init__(
         self,
@@ -73,15 +73,17 @@ class RancherNamespace:
 
     def sync(self) -> None:
         """Rancher works off an event of the namespace. It spells the annotation anew."""
-        asked = {name: Quantity.parse(text) for name, text in parse_limits(self.annotation).items()}
-        if by_value(self.quota.hard) == asked:
+        requested = {name: Quantity.parse(text) for name, text in parse_limits(self.annotation).items()}
+        if by_value(self.quota.hard) == requested:
             return
-        over = {n: q + Quantity.parse(self.others.get(n, "0")) for n, q in asked.items() if n in self.project}
-        over = {name: amount for name, amount in over.items() if amount > Quantity.parse(self.project[name])}
+        exceeded = {n: q + Quantity.parse(self.others.get(n, "0")) for n, q in requested.items() if n in self.project}
+        exceeded = {name: amount for name, amount in exceeded.items() if amount > Quantity.parse(self.project[name])}
         self.annotate({KEY: json.dumps(json.loads(self.annotation), sort_keys=True)})
-        self._condition("; ".join(f"Oversubscribed resource quota [{n}={q}]" for n, q in over.items()))
-        if not over:
-            self.quota = replace(self.quota, spec=replace(self.quota.spec, hard={n: str(q) for n, q in asked.items()}))
+        self._condition("; ".join(f"Oversubscribed resource quota [{n}={q}]" for n, q in exceeded.items()))
+        if not exceeded:
+            self.quota = replace(
+                self.quota, spec=replace(self.quota.spec, hard={n: str(q) for n, q in requested.items()})
+            )
 
     def _condition(self, message: str) -> None:
         self.clock += 1
@@ -103,26 +105,26 @@ class RancherNamespace:
             instances=Listed(self.instances),
             pods=Listed(self.pods),
         )
-        seen = Observer(source, asks=lambda _: self.asks).observe(self.quota, self.now, self.timers)
-        return replaced(seen, rendering=replaced(seen.rendering, ratio="1.5", harvester_ratio="1.5"))
+        facts = Observer(source, asks=lambda _: self.asks).observe(self.quota, self.now, self.timers)
+        return replaced(facts, rendering=replaced(facts.rendering, ratio="1.5", harvester_ratio="1.5"))
 
     def look(self) -> Plan:
-        """One decision, applied; the plan for what is there then is empty."""
-        made = plan(self.observe(), self.policy)
-        self._apply(made)
-        again = plan(self.observe(), self.policy)
-        assert not again, f"a plan applied gives another plan: {again}"
-        return made
+        """Makes one decision and applies it; the plan for the result is empty."""
+        decision = plan(self.observe(), self.policy)
+        self._apply(decision)
+        repetition = plan(self.observe(), self.policy)
+        assert not repetition, f"a plan applied gives another plan: {repetition}"
+        return decision
 
-    def _apply(self, made: Plan) -> None:
-        self.timers = made.timers
-        if made.namespace:
+    def _apply(self, decision: Plan) -> None:
+        self.timers = decision.timers
+        if decision.namespace:
             self.writes += 1
-            self.annotate(dict(made.namespace))
-        if not made.asks:
-            merged = {**self.quota.annotations, **made.annotations}
+            self.annotate(dict(decision.namespace))
+        if not decision.asks:
+            merged = {**self.quota.annotations, **decision.annotations}
             annotations = {key: text for key, text in merged.items() if text is not None}
-            hard = {**self.quota.hard, **made.hard}
+            hard = {**self.quota.hard, **decision.hard}
             self.quota = replace(
                 self.quota,
                 metadata=replace(self.quota.metadata, annotations=annotations),
@@ -132,10 +134,10 @@ class RancherNamespace:
     def settle(self, rounds: int = 6) -> None:
         """Both in turn until nothing changes."""
         for _ in range(rounds):
-            before = self.requested, self.record, self.quota
+            state = self.requested, self.record, self.quota
             self.look()
             self.sync()
-            if (self.requested, self.record, self.quota) == before and not plan(self.observe(), self.policy):
+            if (self.requested, self.record, self.quota) == state and not plan(self.observe(), self.policy):
                 return
         raise AssertionError(f"it does not settle: {self.annotation}, {self.quota.hard}")
 
@@ -158,9 +160,9 @@ class RancherNamespace:
         return {name: Quantity.parse(limit) for name, limit in self.quota.hard.items()}
 
 
-def amounts(limits: Resources, added: Sequence[Resources] = ()) -> dict[str, Quantity]:
+def amounts(limits: Resources, additions: Sequence[Resources] = ()) -> dict[str, Quantity]:
     """Limits, and what is added to them, as quantities."""
     total = {name: Quantity.parse(limit) for name, limit in limits.items()}
-    for each in added:
-        total = {name: limit + Quantity.parse(each.get(name, "0")) for name, limit in total.items()}
+    for addition in additions:
+        total = {name: limit + Quantity.parse(addition.get(name, "0")) for name, limit in total.items()}
     return {name: limit for name, limit in total.items() if limit != ZERO}

@@ -28,7 +28,7 @@ def cluster(
     limits: str = BASE,
     ratio: str = "1.5",
     annotations: Mapping[str, str] | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> Snapshot:
     """The namespace ns1; status.used is what its quotas charge for the pods."""
     pods = list(pods)
@@ -43,11 +43,11 @@ def cluster(
         instances=instances,
         pods=pods,
         kubevirts=[msgspec.convert(kubevirt, KubeVirt)],
-        **more,
+        **fields,
     )
 
 
 def settled(snapshot: Snapshot) -> Snapshot:
     """The same cluster once headroom has run."""
-    done = [applied(rq, plan(snapshot.observe(rq), EXACT)) for rq in snapshot.quotas]
-    return replace(snapshot, quotas=done)
+    quotas = [applied(rq, plan(snapshot.observe(rq), EXACT)) for rq in snapshot.quotas]
+    return replace(snapshot, quotas=quotas)

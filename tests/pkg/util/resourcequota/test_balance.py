@@ -1,4 +1,4 @@
-"""What is free: base − (used − promised)."""
+"""The free amounts of a quota: base − (used − promised)."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_refusal_says_what_waits() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_annotations_may_take_200_kib_by_bytes(more: int) -> None:
-    """With the entries of two VMs; a note of the quota's takes the rest."""
+    """The annotations have the entries of two VMs, and a note that takes the remainder."""
     instances = [running_vmi(name) for name in ("vm1", "vm2")]
     moves, sources = [vmim(vm=vmi.name) for vmi in instances], [launcher(vmi) for vmi in instances]
 
@@ -94,11 +94,11 @@ def test_annotations_may_take_200_kib_by_bytes(more: int) -> None:
     def size(annotations: Mapping[str, str | None]) -> int:
         return sum(len(key.encode()) + len((text or "").encode()) for key, text in annotations.items())
 
-    rest = MAX_ANNOTATION_BYTES - size(planned("").annotations) - len("note") + more
-    made = planned("ü" * (rest // 2) + "x" * (rest % 2))
-    assert [each.reason for each in made.problems] == ["TooManyMigrations"] * more
-    assert (by_name("vm1") in made.annotations, by_name("vm2") in made.annotations) == (True, not more)
-    assert not more or "204801 of 204800 bytes" in str(made.problems[0])
+    remainder = MAX_ANNOTATION_BYTES - size(planned("").annotations) - len("note") + more
+    new_plan = planned("ü" * (remainder // 2) + "x" * (remainder % 2))
+    assert [problem.reason for problem in new_plan.problems] == ["TooManyMigrations"] * more
+    assert (by_name("vm1") in new_plan.annotations, by_name("vm2") in new_plan.annotations) == (True, not more)
+    assert not more or "204801 of 204800 bytes" in str(new_plan.problems[0])
 
 
 HARD_HAS = {"limits.memory", "requests.nvidia.com/gpu"}
@@ -122,11 +122,11 @@ IDLE = {
 
 @sentences(IDLE)
 def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -> None:
-    on_quota, on_namespace, said = case
-    found = idle(on_quota, on_namespace, HARD_HAS)
-    assert [str(problem) for problem in found] == [f"max-extra of {text}" for text in said]
-    assert {problem.reason for problem in found} <= {"MaxExtraCapsNothing"}
-    assert len({problem.key for problem in found}) == len(found)
+    on_quota, on_namespace, texts = case
+    result = idle(on_quota, on_namespace, HARD_HAS)
+    assert [str(problem) for problem in result] == [f"max-extra of {text}" for text in texts]
+    assert {problem.reason for problem in result} <= {"MaxExtraCapsNothing"}
+    assert len({problem.key for problem in result}) == len(result)
 
 
 # ---- which migrations get headroom ---------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 
 
-def moving(count: int) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
+def migrating_vms(count: int) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
     """VMs whose migrations began one after another, the last VM's first."""
     names = [f"vm{number}" for number in range(count)]
     migrations = [vmim(vm=name, created=f"2026-01-01T00:00:{count - number:02}Z") for number, name in enumerate(names)]
@@ -160,11 +160,11 @@ ENTERED = {
 @sentences(ENTERED)
 def test_max_extra(case: tuple[str, str, Sequence[str]]) -> None:
     on_quota, on_namespace, entered = case
-    migrations, instances, pods = moving(3)
+    migrations, instances, pods = migrating_vms(3)
     annotations = {**MARKS, **({MAX_EXTRA: on_quota} if on_quota else {})}
-    found, made = after(namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=on_namespace))
-    assert sorted(entry.vm for entry in entries(found.annotations)) == entered
-    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"] * (3 - len(entered))
+    result, new_plan = after(namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=on_namespace))
+    assert sorted(entry.vm for entry in entries(result.annotations)) == entered
+    assert [problem.reason for problem in new_plan.problems] == ["MaxExtraReached"] * (3 - len(entered))
 
 
 PRIORITIES: Mapping[str, tuple[Mapping[str, str], str]] = {
@@ -180,26 +180,28 @@ PRIORITIES: Mapping[str, tuple[Mapping[str, str], str]] = {
 
 @sentences(PRIORITIES)
 def test_under_a_cap_kubevirts_priority_comes_before_age(case: tuple[Mapping[str, str], str]) -> None:
-    priorities, first = case
-    migrations, instances, pods = moving(3)
-    migrations = [edited(each, spec={"priority": priorities.get(each.spec.vmi_name)}) for each in migrations]
+    priorities, first_vm = case
+    migrations, instances, pods = migrating_vms(3)
+    migrations = [
+        edited(migration, spec={"priority": priorities.get(migration.spec.vmi_name)}) for migration in migrations
+    ]
     facts = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
-    found, _made = after(facts)
-    assert [entry.vm for entry in entries(found.annotations)] == [first]
+    result, _plan = after(facts)
+    assert [entry.vm for entry in entries(result.annotations)] == [first_vm]
 
 
 def test_what_an_entry_says_of_a_resource_that_the_base_does_not_limit_fills_no_cap() -> None:
-    migrations, instances, pods = moving(1)
-    before = quota(HARD, {**MARKS, by_uid("stranger"): '{"pods":"5"}', MAX_EXTRA: '{"pods":"0"}'})
-    found, _made = after(namespace(before, migrations, pods, instances))
-    assert by_name("vm0") in found.annotations
+    migrations, instances, pods = migrating_vms(1)
+    crowded = quota(HARD, {**MARKS, by_uid("stranger"): '{"pods":"5"}', MAX_EXTRA: '{"pods":"0"}'})
+    result, _plan = after(namespace(crowded, migrations, pods, instances))
+    assert by_name("vm0") in result.annotations
 
 
 def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
-    migrations, instances, pods = moving(2)
+    migrations, instances, pods = migrating_vms(2)
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})
-    found, _made = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
-    assert [entry.vm for entry in entries(found.annotations)] == ["vm0"]
+    result, _plan = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
+    assert [entry.vm for entry in entries(result.annotations)] == ["vm0"]
 
 
 def arrived() -> tuple[VirtualMachineInstance, Pod]:
@@ -217,22 +219,22 @@ STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
 @sentences(STANDING)
 def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Sequence[str]]) -> None:
     """vm0 asks for room beside them, and the cap is for one."""
-    annotations, left = case
-    migrations, instances, pods = moving(1)
-    there, target = arrived()
-    seen = namespace(
+    annotations, names_left = case
+    migrations, instances, pods = migrating_vms(1)
+    instance, target = arrived()
+    facts = namespace(
         quota(ONE_MORE, {**MARKS, **annotations}),
         [*migrations, vmim("Running", "vm1")],
         [*pods, target],
-        [*instances, there],
+        [*instances, instance],
         max_extra=ROOM_FOR_ONE,
     )
-    found, _made = after(seen)
-    names = [entry.vm.removeprefix("uid-") for entry in entries(found.annotations)]
-    assert sorted(names) == list(left)
+    result, _plan = after(facts)
+    names = [entry.vm.removeprefix("uid-") for entry in entries(result.annotations)]
+    assert sorted(names) == list(names_left)
 
 
-def grown(count: int) -> tuple[list[VirtualMachineInstance], list[Pod]]:
+def outgrown_vms(count: int) -> tuple[list[VirtualMachineInstance], list[Pod]]:
     """VMs that live at ratio 4.5, where their base was made for 1.5."""
     instances = [vmi(f"vm{number}", nodeName="node-1") for number in range(count)]
     return instances, [launcher(instance, rendering=AT_4_5) for instance in instances]
@@ -243,7 +245,7 @@ GROWN_POD = '{"limits.cpu":"2015m","limits.memory":"5682461313"}'
 
 
 def test_a_compensation_that_stands_counts_for_the_cap() -> None:
-    instances, pods = grown(2)
+    instances, pods = outgrown_vms(2)
     with_vm1 = quota(
         {"limits.cpu": "5015m", "limits.memory": str(5000 * 1024**2 + GROWN + 2**30)},
         {**MARKS, by_name("vm1"): GROWN_POD, COMPENSATION: '{"limits.memory":"1Gi"}'},
@@ -251,13 +253,15 @@ def test_a_compensation_that_stands_counts_for_the_cap() -> None:
     )
     refused = [vmim(vm="vm0"), vmim(vm="vm1", refused=True)]
     for cap, entered in (("11700Mi", ["vm1"]), ("12000Mi", ["vm0", "vm1"])):
-        seen = namespace(with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5)
-        found, _made = after(seen)
-        assert [entry.vm for entry in entries(found.annotations)] == entered
+        facts = namespace(
+            with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5
+        )
+        result, _plan = after(facts)
+        assert [entry.vm for entry in entries(result.annotations)] == entered
 
 
 def test_a_compensation_keeps_to_the_cap_too() -> None:
-    instances, pods = grown(1)
+    instances, pods = outgrown_vms(1)
     refused = namespace(
         quota(HARD, MARKS),
         [vmim(vm="vm0", refused=True)],
@@ -266,22 +270,22 @@ def test_a_compensation_keeps_to_the_cap_too() -> None:
         max_extra=f'{{"limits.memory":"{GROWN}"}}',
         rendering=AT_4_5,
     )
-    found, made = after(refused)
-    assert COMPENSATION not in found.annotations
-    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
-    assert "compensation for VM vm0" in str(made.problems[0])
-    freed, _made = after(replace(refused, max_extra='{"limits.memory":"10Gi"}'))
+    result, new_plan = after(refused)
+    assert COMPENSATION not in result.annotations
+    assert [problem.reason for problem in new_plan.problems] == ["MaxExtraReached"]
+    assert "compensation for VM vm0" in str(new_plan.problems[0])
+    freed, _plan = after(replace(refused, max_extra='{"limits.memory":"10Gi"}'))
     assert COMPENSATION in freed.annotations
 
 
 def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
     """The ratio was raised after the entry was written."""
-    migrations, instances, pods = moving(1)
-    seen = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
-    first, _made = after(seen)
-    found, made = after(replace(seen, quota=first, rendering=AT_4_5))
-    assert by_value(found.hard) == by_value(ONE_MORE)
-    assert [problem.reason for problem in made.problems] == ["MaxExtraReached"]
+    migrations, instances, pods = migrating_vms(1)
+    facts = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
+    raised, _plan = after(facts)
+    result, new_plan = after(replace(facts, quota=raised, rendering=AT_4_5))
+    assert by_value(result.hard) == by_value(ONE_MORE)
+    assert [problem.reason for problem in new_plan.problems] == ["MaxExtraReached"]
 
 
 # ---- the annotations' size -----------------------------------------------------------------------------------
@@ -289,14 +293,14 @@ def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
 
 def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
     """Another client's annotation leaves room for two entries."""
-    migrations, instances, pods = moving(3)
+    migrations, instances, pods = migrating_vms(3)
     entry_size = len(by_name("vm0")) + len(POD_ENTRY)
-    others = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
-    crowded = quota(HARD, {**MARKS, "note": "x" * others})
-    found, made = after(namespace(crowded, migrations, pods, instances))
-    assert sorted(entry.vm for entry in entries(found.annotations)) == ["vm1", "vm2"]
-    assert [problem.reason for problem in made.problems] == ["TooManyMigrations"]
-    assert "migration of VM vm0 waits" in str(made.problems[0])
-    assert by_value(found.hard) == by_value(TWO_MORE)
-    then, _made = after(namespace(found, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
-    assert sorted(entry.vm for entry in entries(then.annotations)) == ["vm0", "vm1"]
+    note_size = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
+    crowded = quota(HARD, {**MARKS, "note": "x" * note_size})
+    result, new_plan = after(namespace(crowded, migrations, pods, instances))
+    assert sorted(entry.vm for entry in entries(result.annotations)) == ["vm1", "vm2"]
+    assert [problem.reason for problem in new_plan.problems] == ["TooManyMigrations"]
+    assert "migration of VM vm0 waits" in str(new_plan.problems[0])
+    assert by_value(result.hard) == by_value(TWO_MORE)
+    later, _plan = after(namespace(result, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
+    assert sorted(entry.vm for entry in entries(later.annotations)) == ["vm0", "vm1"]

@@ -120,13 +120,13 @@ def tracked(instance: VirtualMachineInstance, state: str) -> VirtualMachineInsta
     return changed(without, changed_block_tracking=ChangedBlockTracking(state=state))
 
 
-def of(release: str, **configuration: Any) -> Rendering:
+def rendering_of(release: str, **configuration: Any) -> Rendering:
     return dataclasses.replace(AT_1_5, profile=PROFILES[release], kubevirt=KubeVirtConfiguration(**configuration))
 
 
 @dataclass(frozen=True)
-class Case:
-    """What the entry says of storage where these claims are there; `asking`: the VM."""
+class ClaimCase:
+    """The entry's storage where these claims exist; `asking`: the VM."""
 
     claims: Sequence[PersistentVolumeClaim]
     entry: dict[str, str]
@@ -146,51 +146,59 @@ MOVED = with_state(running_vmi(), "state-2")
 NAMING_IT = msgspec.structs.replace(HANDED_OVER, target_pod=launcher(HOME).name)
 NEVER_RAN = changed(HOME, phase="Pending")
 CASES = {
-    "pending: a claim is to come": Case([SOURCE], ONE, vmim()),
-    "the claim is there, the pod is not": Case([SOURCE, TARGET], ONE, between_claims(vmim())),
-    "the claim is there, and no status names it yet": Case([SOURCE, UNNAMED], ONE, vmim()),
-    "named, and not seen yet": Case([SOURCE], ONE, between_claims(vmim())),
-    "the VMI names it, its migration does not": Case(
+    "pending: a claim is to come": ClaimCase([SOURCE], ONE, vmim()),
+    "the claim is there, the pod is not": ClaimCase([SOURCE, TARGET], ONE, between_claims(vmim())),
+    "the claim is there, and no status names it yet": ClaimCase([SOURCE, UNNAMED], ONE, vmim()),
+    "named, and not seen yet": ClaimCase([SOURCE], ONE, between_claims(vmim())),
+    "the VMI names it, its migration does not": ClaimCase(
         [SOURCE, claim("state-2", "5Mi", created=LATER)],
         {name: "5Mi" if "requests" in name else amount for name, amount in ONE.items()},
         vmim("Scheduling"),
         changed(HOME, migration_state=HANDED_OVER),
     ),
-    "a persistent EFI": Case([SOURCE], ONE, vmim(), with_efi(HOME)),
-    "changed-block tracking": Case([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),
-    "no tracking of blocks": Case([SOURCE], {}, vmim(), tracked(HOME, "Disabled")),
-    "releases without that": Case([SOURCE], {}, vmim(), tracked(HOME, "Enabled"), of("1.6.4")),
-    "the next release makes room for it": Case([SOURCE], BIG, vmim(), tracked(HOME, "Enabled"), of("main")),
-    "a VM without state": Case([SOURCE], {}, vmim(), running_vmi()),
-    "1.4 makes a claim for the target": Case([SOURCE], ONE, vmim(), rendering=of("1.4")),
-    "1.3 does not": Case([SOURCE], {}, vmim(), rendering=of("1.3")),
-    "KubeVirt names no claim of the VM: it makes none": Case([SOURCE], {}, vmim(), changed(HOME, volume_status=None)),
-    "one that both pods use": Case([claim("state-1", mode="ReadWriteMany")], {}, vmim()),
-    "both names are the same": Case([SOURCE], {}, between_claims(vmim(), target="state-1")),
-    "the class is the CR's": Case([SOURCE], NO_CLASS, vmim(), rendering=of("1.8", vm_state_storage_class="x")),
-    "a claim that was enlarged": Case([claim("state-1", "9Gi")], ONE, vmim()),
-    "a target's claim that was enlarged": Case([SOURCE, claim("state-2", "9Gi", created=LATER)], ONE),
-    "a VM that does not run": Case([SOURCE], {}, vmim(), changed(HOME, phase="Scheduled")),
-    "an abort is asked for before the claim": Case([SOURCE], {}, vmim(abort=True)),
-    "one asked for later": Case([SOURCE, TARGET], ONE, between_claims(vmim(abort=True))),
-    "done: the source's is still there": Case([SOURCE, TARGET], ONE, DONE, MOVED),
-    "done: it is gone": Case([TARGET], {}, DONE, MOVED),
-    "failed: the target's is still there": Case([SOURCE, TARGET], ONE, FAILED),
-    "failed: the VMI still names the target's": Case([SOURCE, TARGET], ONE, FAILED, MOVED),
-    "failed: it is gone, and the VMI still names it": Case([SOURCE], {}, FAILED, MOVED),
-    "the migration was deleted, its VMI names both claims, and its launcher": Case(
+    "a persistent EFI": ClaimCase([SOURCE], ONE, vmim(), with_efi(HOME)),
+    "changed-block tracking": ClaimCase([SOURCE], ONE, vmim(), tracked(HOME, "Enabled")),
+    "no tracking of blocks": ClaimCase([SOURCE], {}, vmim(), tracked(HOME, "Disabled")),
+    "releases without that": ClaimCase([SOURCE], {}, vmim(), tracked(HOME, "Enabled"), rendering_of("1.6.4")),
+    "the next release makes room for it": ClaimCase(
+        [SOURCE], BIG, vmim(), tracked(HOME, "Enabled"), rendering_of("main")
+    ),
+    "a VM without state": ClaimCase([SOURCE], {}, vmim(), running_vmi()),
+    "1.4 makes a claim for the target": ClaimCase([SOURCE], ONE, vmim(), rendering=rendering_of("1.4")),
+    "1.3 does not": ClaimCase([SOURCE], {}, vmim(), rendering=rendering_of("1.3")),
+    "KubeVirt names no claim of the VM: it makes none": ClaimCase(
+        [SOURCE], {}, vmim(), changed(HOME, volume_status=None)
+    ),
+    "one that both pods use": ClaimCase([claim("state-1", mode="ReadWriteMany")], {}, vmim()),
+    "both names are the same": ClaimCase([SOURCE], {}, between_claims(vmim(), target="state-1")),
+    "the class is the CR's": ClaimCase(
+        [SOURCE], NO_CLASS, vmim(), rendering=rendering_of("1.8", vm_state_storage_class="x")
+    ),
+    "a claim that was enlarged": ClaimCase([claim("state-1", "9Gi")], ONE, vmim()),
+    "a target's claim that was enlarged": ClaimCase([SOURCE, claim("state-2", "9Gi", created=LATER)], ONE),
+    "a VM that does not run": ClaimCase([SOURCE], {}, vmim(), changed(HOME, phase="Scheduled")),
+    "an abort is asked for before the claim": ClaimCase([SOURCE], {}, vmim(abort=True)),
+    "one asked for later": ClaimCase([SOURCE, TARGET], ONE, between_claims(vmim(abort=True))),
+    "done: the source's is still there": ClaimCase([SOURCE, TARGET], ONE, DONE, MOVED),
+    "done: it is gone": ClaimCase([TARGET], {}, DONE, MOVED),
+    "failed: the target's is still there": ClaimCase([SOURCE, TARGET], ONE, FAILED),
+    "failed: the VMI still names the target's": ClaimCase([SOURCE, TARGET], ONE, FAILED, MOVED),
+    "failed: it is gone, and the VMI still names it": ClaimCase([SOURCE], {}, FAILED, MOVED),
+    "the migration was deleted, its VMI names both claims, and its launcher": ClaimCase(
         [SOURCE, TARGET], ONE, None, changed(MOVED, migration_state=NAMING_IT)
     ),
-    "a running VMI's tenant wrote both claims into its status": Case(
+    "a running VMI's tenant wrote both claims into its status": ClaimCase(
         [SOURCE, TARGET], {}, None, changed(MOVED, migration_state=HANDED_OVER)
     ),
-    "a VMI that never ran, whose tenant wrote a claim into its status": Case([SOURCE, UNNAMED], {}, vmim(), NEVER_RAN),
-    "one whose tenant wrote two": Case(
+    "a VMI that never ran, whose tenant wrote a claim into its status": ClaimCase(
+        [SOURCE, UNNAMED], {}, vmim(), NEVER_RAN
+    ),
+    "one whose tenant wrote two": ClaimCase(
         [SOURCE, TARGET], {}, vmim(), changed(NEVER_RAN, migration_state=HANDED_OVER, volume_status=None)
     ),
-    "an abort is asked for, and no status names the claim": Case([SOURCE, UNNAMED], ONE, vmim(abort=True)),
-    "the migration is over, and a claim has its label": Case([SOURCE, UNNAMED], {}, vmim("Failed")),
-    "a claim of an old name that a tenant made": Case([claim("state-1", created=END), TARGET], {}, DONE, MOVED),
+    "an abort is asked for, and no status names the claim": ClaimCase([SOURCE, UNNAMED], ONE, vmim(abort=True)),
+    "the migration is over, and a claim has its label": ClaimCase([SOURCE, UNNAMED], {}, vmim("Failed")),
+    "a claim of an old name that a tenant made": ClaimCase([claim("state-1", created=END), TARGET], {}, DONE, MOVED),
 }
 
 
@@ -215,44 +223,44 @@ def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
 
 
 def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
-    moved = [MigratedVolume(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
-    return changed(running_vmi(), migrated_volumes=moved)
+    volumes = [MigratedVolume(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
+    return changed(running_vmi(), migrated_volumes=volumes)
 
 
 AT_HOME = with_volumes(running_vmi(), "old")
 ASKS = with_volumes(vm(), "new", update_volumes_strategy="Migration")
-moved = partial(Case, instance=MOVES, migration=None, allowed=True)
+moved_case = partial(ClaimCase, instance=MOVES, migration=None, allowed=True)
 STATE = {n: "410Mi" if "requests" in n else "2" for n in BOTH} | {n: q for n, q in ONE.items() if "storageclass" in n}
 DOUBLED = {
-    "both are there: the base pays for the new class": moved([OLD, NEW], BOTH),
-    "with its migration": moved([OLD, NEW], BOTH, migration=vmim()),
-    "within one class": moved([OLD, claim("new", "400Mi")], BOTH | CLASS),
-    "the new one is to come": moved([OLD], BOTH | CLASS),
-    "no annotation": moved([OLD, NEW], {}, allowed=False),
-    "no annotation, and the new one is to come": moved([OLD], {}, allowed=False),
-    "the old one is gone": moved([NEW], {}),
-    "a new one that is larger": moved([OLD, claim("new", "900Mi", storage_class="other")], BOTH),
-    "a new one that is smaller": moved(
+    "both are there: the base pays for the new class": moved_case([OLD, NEW], BOTH),
+    "with its migration": moved_case([OLD, NEW], BOTH, migration=vmim()),
+    "within one class": moved_case([OLD, claim("new", "400Mi")], BOTH | CLASS),
+    "the new one is to come": moved_case([OLD], BOTH | CLASS),
+    "no annotation": moved_case([OLD, NEW], {}, allowed=False),
+    "no annotation, and the new one is to come": moved_case([OLD], {}, allowed=False),
+    "the old one is gone": moved_case([NEW], {}),
+    "a new one that is larger": moved_case([OLD, claim("new", "900Mi", storage_class="other")], BOTH),
+    "a new one that is smaller": moved_case(
         [OLD, claim("new", "100Mi", storage_class="other")], BOTH | {"requests.storage": "100Mi"}
     ),
-    "volumes of a VM that does not run": moved([OLD], {}, instance=changed(MOVES, phase="Scheduled")),
-    "the VM asks for it": moved([OLD], BOTH | CLASS, instance=AT_HOME, asking=ASKS),
-    "the VM asks, and the new one is there": moved([OLD, NEW], BOTH, instance=AT_HOME, asking=ASKS),
-    "the VM asks, and KubeVirt says that it moves": moved(
+    "volumes of a VM that does not run": moved_case([OLD], {}, instance=changed(MOVES, phase="Scheduled")),
+    "the VM asks for it": moved_case([OLD], BOTH | CLASS, instance=AT_HOME, asking=ASKS),
+    "the VM asks, and the new one is there": moved_case([OLD, NEW], BOTH, instance=AT_HOME, asking=ASKS),
+    "the VM asks, and KubeVirt says that it moves": moved_case(
         [OLD, NEW], BOTH, instance=with_volumes(MOVES, "new"), asking=ASKS, migration=vmim()
     ),
-    "the VM asks for another strategy": moved(
+    "the VM asks for another strategy": moved_case(
         [OLD], {}, instance=AT_HOME, asking=with_volumes(vm(), "new", update_volumes_strategy="Replacement")
     ),
-    "the VM asks for nothing": moved([OLD], {}, instance=AT_HOME, asking=with_volumes(ASKS, "old")),
-    "done": moved([OLD, NEW], {}, instance=with_volumes(running_vmi(), "new"), asking=ASKS),
-    "one claim moves to several": moved([OLD, NEW], BOTH, instance=pairs(("old", "new"), ("old", "more"))),
-    "several move to one": moved([OLD, NEW, claim("own")], BOTH, instance=pairs(("old", "new"), ("own", "new"))),
-    "one moves to itself": moved([OLD], {}, instance=pairs(("old", "old"))),
-    "more than the base once more": moved(
+    "the VM asks for nothing": moved_case([OLD], {}, instance=AT_HOME, asking=with_volumes(ASKS, "old")),
+    "done": moved_case([OLD, NEW], {}, instance=with_volumes(running_vmi(), "new"), asking=ASKS),
+    "one claim moves to several": moved_case([OLD, NEW], BOTH, instance=pairs(("old", "new"), ("old", "more"))),
+    "several move to one": moved_case([OLD, NEW, claim("own")], BOTH, instance=pairs(("old", "new"), ("own", "new"))),
+    "one moves to itself": moved_case([OLD], {}, instance=pairs(("old", "old"))),
+    "more than the base once more": moved_case(
         [claim("old", "9Gi")], (BOTH | CLASS) | {n: "1Gi" for n in BOTH | CLASS if "requests" in n}
     ),
-    "beside the claim of its state": moved(
+    "beside the claim of its state": moved_case(
         [OLD, NEW, claim("state-1")], STATE, instance=with_state(MOVES), migration=vmim()
     ),
 }
@@ -262,7 +270,7 @@ DOUBLED = {
 
 
 @sentences(CASES | DOUBLED)
-def test_an_entry_has_what_is_there_twice(case: Case) -> None:
+def test_an_entry_has_what_is_there_twice(case: ClaimCase) -> None:
     facts = namespace(
         quota(HARD, MARKS),
         [case.migration] if case.migration else [],
@@ -274,16 +282,16 @@ def test_an_entry_has_what_is_there_twice(case: Case) -> None:
     )
     facts = dataclasses.replace(
         facts,
-        claims={each.name: each for each in case.claims},
+        claims={pvc.name: pvc for pvc in case.claims},
         machines={case.asking.name: case.asking} if case.asking else {},
         storage_migration=case.allowed,
     )
-    found, _made = after(facts)
-    written = entry(found.annotations.get(by_name(), "{}"))
+    result, _plan = after(facts)
+    written = entry(result.annotations.get(by_name(), "{}"))
     storage = {name: amount for name, amount in written.items() if name in HARD and name != "limits.cpu"}
     assert by_value(storage) == by_value(case.entry)
     raised = add(parse_resource_list(dict(HARD)), parse_resource_list(written))
-    assert parse_resource_list(found.hard) == raised
+    assert parse_resource_list(result.hard) == raised
 
 
 def test_no_claim_concerns_a_vm_without_a_vmi() -> None:
@@ -293,19 +301,19 @@ def test_no_claim_concerns_a_vm_without_a_vmi() -> None:
 def test_nothing_is_read_where_no_quota_counts_claims() -> None:
     facts = namespace(quota(annotations=MARKS), [vmim()], [launcher(HOME)], [HOME])
     assert facts.claims is None
-    found, _made = after(facts)
-    assert set(entry(found.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
+    result, _plan = after(facts)
+    assert set(entry(result.annotations[by_name()])) == {"limits.cpu", "limits.memory"}
 
 
 def test_the_base_is_added_once_for_all_vms_together() -> None:
     """Else the disks that fill what is added for one VM would be doubled for the next."""
     names = [f"vm{number}" for number in range(4)]
     instances = [moving(running_vmi(name), f"{name}-old", f"{name}-new") for name in names]
-    facts = namespace(quota(HARD, MARKS), [], [launcher(each) for each in instances], instances, limits=BASE)
+    facts = namespace(quota(HARD, MARKS), [], [launcher(vmi) for vmi in instances], instances, limits=BASE)
     claims = {f"{name}-old": claim(f"{name}-old", "400Mi") for name in names}
-    found, _made = after(dataclasses.replace(facts, claims=claims, storage_migration=True))
-    assert by_value(found.hard)["requests.storage"] == by_value({"q": "2Gi"})["q"]
-    assert by_value(found.hard)["persistentvolumeclaims"] == by_value({"q": "6"})["q"]
+    result, _plan = after(dataclasses.replace(facts, claims=claims, storage_migration=True))
+    assert by_value(result.hard)["requests.storage"] == by_value({"q": "2Gi"})["q"]
+    assert by_value(result.hard)["persistentvolumeclaims"] == by_value({"q": "6"})["q"]
 
 
 @sentences({"a moment before the hold limit": (599.0, True), "at the hold limit": (600.0, False)})
@@ -314,18 +322,18 @@ def test_a_claim_that_never_goes_keeps_its_room_for_the_hold_limit(case: tuple[f
     after_end, is_held = case
     raised = quota(add_text(HARD, ONE), MARKS | {by_name(): marshal(parse_resource_list(dict(ONE)))})
     facts = namespace(raised, [DONE], [launcher(MOVED)], [MOVED], limits=BASE, now=ENDED_AT + after_end)
-    found, made = after(dataclasses.replace(facts, claims={each.name: each for each in (SOURCE, TARGET)}))
-    assert (by_name() in found.annotations) is is_held
-    assert by_value(found.hard) == by_value(raised.hard if is_held else HARD)
+    result, new_plan = after(dataclasses.replace(facts, claims={pvc.name: pvc for pvc in (SOURCE, TARGET)}))
+    assert (by_name() in result.annotations) is is_held
+    assert by_value(result.hard) == by_value(raised.hard if is_held else HARD)
     if is_held:
-        assert made.recheck_after == 1.0
+        assert new_plan.recheck_after == 1.0
     else:
-        (problem,) = made.problems
+        (problem,) = new_plan.problems
         assert str(problem) == "VM vm1: claim state-1 still counts 600 s after the migration"
 
 
-def add_text(one: Resources, other: Resources) -> dict[str, str]:
-    return format_resource_list(add(parse_resource_list(dict(one)), parse_resource_list(dict(other))))
+def add_text(augend: Resources, addend: Resources) -> dict[str, str]:
+    return format_resource_list(add(parse_resource_list(dict(augend)), parse_resource_list(dict(addend))))
 
 
 WITH_PODS = finished("Succeeded", between_claims(vmim("Succeeded", name="first")))
@@ -346,5 +354,5 @@ def test_the_next_migration_has_room_beside_an_old_claim_that_a_launcher_uses(ca
     instance = changed(MOVED, node_name="node-2")
     migrations = [WITH_PODS, vmim(name="second", created="2026-01-02T00:00:00Z")]
     facts = namespace(quota(HARD, MARKS), migrations, pods, [instance], limits=BASE, now=ENDED_AT + 86_400.0)
-    found, _made = after(dataclasses.replace(facts, claims={each.name: each for each in (SOURCE, TARGET)}))
-    assert by_value(entry(found.annotations[by_name()]))["persistentvolumeclaims"] == by_value({"q": str(claims)})["q"]
+    result, _plan = after(dataclasses.replace(facts, claims={pvc.name: pvc for pvc in (SOURCE, TARGET)}))
+    assert by_value(entry(result.annotations[by_name()]))["persistentvolumeclaims"] == by_value({"q": str(claims)})["q"]

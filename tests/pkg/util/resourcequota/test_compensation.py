@@ -28,7 +28,7 @@ POD_4_5 = 5622461313 + 60000000
 MEMORY = "limits.memory"
 
 
-def at(
+def launcher_of(
     name: str, node: str = "node-1", move: VirtualMachineInstanceMigration | None = None, rendering: Rendering = AT_1_5
 ) -> Pod:
     return launcher(running_vmi(name), node=node, migration=move, rendering=rendering)
@@ -46,7 +46,7 @@ GROWTH = 5622461313 - 4737464313
 """By how much the overhead of one VM has grown."""
 
 
-grown = partial(at, rendering=AT_4_5)
+outgrown = partial(launcher_of, rendering=AT_4_5)
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,39 @@ class Short:
 
 
 SHORTAGES = {
-    "nothing is refused": Short([A], [grown("a")], None),
-    "refused: what the VM has outgrown its base by": Short([REFUSED_A], [grown("a")], SHORT),
+    "nothing is refused": Short([A], [outgrown("a")], None),
+    "refused: what the VM has outgrown its base by": Short([REFUSED_A], [outgrown("a")], SHORT),
     "two are refused: no more than both have grown": Short(
-        [REFUSED_A, REFUSED_B], [grown("a"), grown("b")], 2 * GROWTH
+        [REFUSED_A, REFUSED_B], [outgrown("a"), outgrown("b")], 2 * GROWTH
     ),
-    "another VM that has grown uses up the base": Short([REFUSED_A], [grown("a"), grown("b")], 2 * GROWTH),
-    "one that is not refused may come first": Short([REFUSED_A, vmim(vm="b")], [grown("a"), grown("b")], 2 * GROWTH),
+    "another VM that has grown uses up the base": Short([REFUSED_A], [outgrown("a"), outgrown("b")], 2 * GROWTH),
+    "one that is not refused may come first": Short(
+        [REFUSED_A, vmim(vm="b")], [outgrown("a"), outgrown("b")], 2 * GROWTH
+    ),
     "at the ratio that the installation came with no VM has grown": Short(
-        [REFUSED_A], [at("a"), at("b")], None, ratio=AT_1_5
+        [REFUSED_A], [launcher_of("a"), launcher_of("b")], None, ratio=AT_1_5
     ),
     "the target exists, the condition is old": Short(
-        [REFUSED_A], [grown("a"), grown("a", "node-2", move=REFUSED_A)], None
+        [REFUSED_A], [outgrown("a"), outgrown("a", "node-2", move=REFUSED_A)], None
     ),
-    "refused and being aborted": Short([vmim(vm="a", refused=True, abort=True)], [grown("a")], None),
-    "refused once, and going on": Short([vmim("Scheduling", vm="a", refused=True)], [grown("a")], None),
-    "refused and over": Short([vmim("Failed", vm="a", refused=True)], [grown("a")], None),
-    "what stands is enough": Short([REFUSED_A], [grown("a")], 2**29, stands='{"limits.memory":"512Mi"}'),
+    "refused and being aborted": Short([vmim(vm="a", refused=True, abort=True)], [outgrown("a")], None),
+    "refused once, and going on": Short([vmim("Scheduling", vm="a", refused=True)], [outgrown("a")], None),
+    "refused and over": Short([vmim("Failed", vm="a", refused=True)], [outgrown("a")], None),
+    "what stands is enough": Short([REFUSED_A], [outgrown("a")], 2**29, stands='{"limits.memory":"512Mi"}'),
     "what stands is more than can be missing": Short(
-        [REFUSED_A], [grown("a")], GROWTH, stands='{"limits.memory":"6Gi"}'
+        [REFUSED_A], [outgrown("a")], GROWTH, stands='{"limits.memory":"6Gi"}'
     ),
-    "what stands is too little": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.memory":"1"}'),
-    "what stands is of another resource": Short([REFUSED_A], [grown("a")], SHORT, stands='{"limits.cpu":"1"}'),
-    "what stands is garbage": Short([REFUSED_A], [grown("a")], SHORT, stands="{nope"),
-    "given back when nothing is refused any longer": Short([A], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
-    "given back when no VM migrates": Short([], [grown("a")], None, stands='{"limits.memory":"6Gi"}'),
+    "what stands is too little": Short([REFUSED_A], [outgrown("a")], SHORT, stands='{"limits.memory":"1"}'),
+    "what stands is of another resource": Short([REFUSED_A], [outgrown("a")], SHORT, stands='{"limits.cpu":"1"}'),
+    "what stands is garbage": Short([REFUSED_A], [outgrown("a")], SHORT, stands="{nope"),
+    "given back when nothing is refused any longer": Short(
+        [A], [outgrown("a")], None, stands='{"limits.memory":"6Gi"}'
+    ),
+    "given back when no VM migrates": Short([], [outgrown("a")], None, stands='{"limits.memory":"6Gi"}'),
 }
 
 
-def short(case: Short) -> Facts:
+def facts_of(case: Short) -> Facts:
     annotations = dict(MARKS) | ({COMPENSATION: case.stands} if case.stands else {})
     names = {pod.annotations["kubevirt.io/domain"] for pod in case.pods}
     return namespace(
@@ -104,11 +108,11 @@ def short(case: Short) -> Facts:
 
 @sentences(SHORTAGES)
 def test_compensation(case: Short) -> None:
-    found, _made = after(short(case))
+    result, _plan = after(facts_of(case))
     if case.compensation is None:
-        assert COMPENSATION not in found.annotations
+        assert COMPENSATION not in result.annotations
     else:
-        assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
+        assert by_value(entry(result.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
 
 
 def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +124,9 @@ def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monke
         return growth(instance, rendering)
 
     monkeypatch.setattr(compensation, "_growth", broken)
-    found, made = after(short(SHORTAGES["two are refused: no more than both have grown"]))
-    assert by_value(entry(found.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(GROWTH)}
-    (problem,) = made.problems
+    result, new_plan = after(facts_of(SHORTAGES["two are refused: no more than both have grown"]))
+    assert by_value(entry(result.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(GROWTH)}
+    (problem,) = new_plan.problems
     assert (problem.vm, str(problem)) == ("b", "VM b: KeyError: 'limits.memory'")
     assert isinstance(problem.cause, KeyError)
 
@@ -130,20 +134,22 @@ def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monke
 def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
     """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
     has not grown."""
-    seen = short(SHORTAGES["refused: what the VM has outgrown its base by"])
-    seen = replace(seen, instances={**seen.instances, "b": running_vmi("b")})
+    facts = facts_of(SHORTAGES["refused: what the VM has outgrown its base by"])
+    facts = replace(facts, instances={**facts.instances, "b": running_vmi("b")})
     hard = []
     for _ in range(6):
-        found, made = after(seen)
-        hard.append(by_value(found.hard)[MEMORY])
-        full = msgspec.structs.replace(found.status, used=dict(found.hard))
-        seen = replace(seen, quota=msgspec.structs.replace(found, status=full), timers=made.timers, now=seen.now + 1)
+        result, new_plan = after(facts)
+        hard.append(by_value(result.hard)[MEMORY])
+        full = msgspec.structs.replace(result.status, used=dict(result.hard))
+        facts = replace(
+            facts, quota=msgspec.structs.replace(result, status=full), timers=new_plan.timers, now=facts.now + 1
+        )
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
 
 def test_with_compensation_switched_off_nothing_is_compensated() -> None:
-    found, _made = after(short(SHORTAGES["what stands is too little"]), replace(EXACT, compensate=False))
-    assert COMPENSATION not in found.annotations
+    result, _plan = after(facts_of(SHORTAGES["what stands is too little"]), replace(EXACT, compensate=False))
+    assert COMPENSATION not in result.annotations
 
 
 # ---- a whole life --------------------------------------------------------------------------------------------
@@ -152,14 +158,14 @@ def test_with_compensation_switched_off_nothing_is_compensated() -> None:
 def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     """Ratio 1.5 → 4.5, 5000Mi: the VM has grown by its first migration, so its second is refused at first."""
     move = vmim(refused=True)
-    source, target = grown("vm1"), grown("vm1", "node-2", move)
+    source, target = outgrown("vm1"), outgrown("vm1", "node-2", move)
 
     def step(
         rq: ResourceQuota, migration: VirtualMachineInstanceMigration, pods: Sequence[Pod], node: str
     ) -> tuple[ResourceQuota, dict[str, Any]]:
-        seen = namespace(charged(rq, pods), [migration], pods, [running_vmi(node=node)], rendering=AT_4_5)
-        found, _made = after(seen)
-        return found, by_value(found.hard)
+        facts = namespace(charged(rq, pods), [migration], pods, [running_vmi(node=node)], rendering=AT_4_5)
+        result, _plan = after(facts)
+        return result, by_value(result.hard)
 
     rq, hard = step(quota(HARD, MARKS), vmim(), [source], "node-1")
     assert hard[MEMORY] == Quantity.parse(5000 * 1024**2 + POD_4_5)
@@ -179,28 +185,28 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
 def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
     """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
     unlimited = running_vmi("a", limits={"memory": "4Gi"})
-    seen = namespace(
+    facts = namespace(
         quota({"limits.cpu": "2", MEMORY: "100Gi"}, MARKS),
         [REFUSED_A],
         [launcher(unlimited)],
         [unlimited],
         limits='{"limit":{"limitsCpu":"2","limitsMemory":"100Gi"}}',
     )
-    found, _made = after(seen, HARVESTER)
-    assert found.hard["limits.cpu"] == "2"
+    result, _plan = after(facts, HARVESTER)
+    assert result.hard["limits.cpu"] == "2"
 
 
 def test_beside_harvester_memory_that_the_base_does_not_limit_is_not_compensated() -> None:
     entries = {by_name("a"): ENTRY}
-    seen = namespace(
-        charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [at("a")]),
+    facts = namespace(
+        charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [launcher_of("a")]),
         [REFUSED_A],
-        [at("a")],
+        [launcher_of("a")],
         [running_vmi("a")],
         limits='{"limit":{"limitsCpu":"100"}}',
     )
-    found, _made = after(seen, Policy(Mode.ASSIST))
-    assert COMPENSATION not in found.annotations
+    result, _plan = after(facts, Policy(Mode.ASSIST))
+    assert COMPENSATION not in result.annotations
 
 
 # ---- beside Harvester: enough room, settles at once, never swings --------------------------------------------
@@ -216,40 +222,40 @@ close = st.integers(min_value=-3 * MARGIN, max_value=3 * MARGIN)
 @st.composite
 def states(draw: st.DrawFn) -> State:
     """Used and need anywhere, often near the limit, where the decision turns."""
-    without, stands, need = draw(amounts), draw(amounts), draw(amounts)
-    used = max(0, without + stands - need + draw(close)) if draw(st.booleans()) else draw(amounts)
-    return Quantity.of(used), Quantity.of(without), Quantity.of(stands), Quantity.of(need)
+    without, present, need = draw(amounts), draw(amounts), draw(amounts)
+    used = max(0, without + present - need + draw(close)) if draw(st.booleans()) else draw(amounts)
+    return Quantity.of(used), Quantity.of(without), Quantity.of(present), Quantity.of(need)
 
 
 @drawn
 @given(states())
 def test_the_pod_fits_afterwards(case: State) -> None:
-    used, without, _stands, need = case
+    used, without, _present, need = case
     assert used + need <= without + compensation_for(*case)
 
 
 @drawn
 @given(states())
 def test_it_settles_at_once_and_never_swings(case: State) -> None:
-    used, without, _stands, need = case
-    once = compensation_for(*case)
-    assert compensation_for(used, without, once, need) == once
+    used, without, _present, need = case
+    first_answer = compensation_for(*case)
+    assert compensation_for(used, without, first_answer, need) == first_answer
 
 
 @drawn
 @given(states())
 def test_what_is_enough_is_not_touched(case: State) -> None:
-    used, without, stands, need = case
-    if used + need <= without + stands:
-        assert compensation_for(*case) == stands
+    used, without, present, need = case
+    if used + need <= without + present:
+        assert compensation_for(*case) == present
 
 
 @drawn
 @given(states())
 def test_no_more_is_added_than_what_is_missing_and_the_margin(case: State) -> None:
-    used, without, stands, need = case
+    used, without, present, need = case
     missing = used + need - without
-    most = max(stands, (missing if missing > ZERO else ZERO) + Quantity.of(MARGIN))
+    most = max(present, (missing if missing > ZERO else ZERO) + Quantity.of(MARGIN))
     assert compensation_for(*case) <= most
 
 
@@ -257,10 +263,10 @@ def test_no_more_is_added_than_what_is_missing_and_the_margin(case: State) -> No
 @given(states())
 def test_where_upstream_settles_it_is_upstreams_value(case: State) -> None:
     """Upstream: missing of the limit that stands, plus 128Mi, replaces what stands, until nothing is missing."""
-    used, without, stands, need = case
+    used, without, present, need = case
     for _ in range(2):
-        missing = used + need - without - stands
+        missing = used + need - without - present
         if missing <= ZERO:
-            assert compensation_for(*case) == stands
+            assert compensation_for(*case) == present
             return
-        stands = missing + Quantity.of(MARGIN)
+        present = missing + Quantity.of(MARGIN)

@@ -21,7 +21,7 @@ RECORDS = {
 
 
 @dataclass(frozen=True)
-class Case:
+class DeviceCase:
     """The quota as it is found, of a VM that migrates."""
 
     hard: Resources
@@ -31,17 +31,17 @@ class Case:
 
 
 CASES = {
-    "a quota at its base": Case(HARD, MARKS),
-    "one that version 0.1.0 has raised": Case(RAISED, MARKS | BY_0_1_0),
-    "a quota without Rancher": Case(HARD, {}, LABELLED, ""),
-    "one without Rancher that version 0.1.0 has raised": Case(RAISED, BY_0_1_0 | RECORDS, LABELLED, ""),
+    "a quota at its base": DeviceCase(HARD, MARKS),
+    "one that version 0.1.0 has raised": DeviceCase(RAISED, MARKS | BY_0_1_0),
+    "a quota without Rancher": DeviceCase(HARD, {}, LABELLED, ""),
+    "one without Rancher that version 0.1.0 has raised": DeviceCase(RAISED, BY_0_1_0 | RECORDS, LABELLED, ""),
 }
 
 
 @sentences(CASES)
-def test_the_pods_are_added_and_no_claim_of_a_device(case: Case) -> None:
+def test_the_pods_are_added_and_no_claim_of_a_device(case: DeviceCase) -> None:
     home = running_vmi()
-    before = quota(case.hard, case.annotations, labels=case.labels)
-    found, _made = after(namespace(before, [vmim()], [launcher(home)], [home], limits=case.limits))
-    assert by_value(entry(found.annotations[by_name()])) == by_value({"limits.cpu": "2015m"})
-    assert by_value(found.hard) == by_value(HARD | {"limits.cpu": "5015m"})
+    rq = quota(case.hard, case.annotations, labels=case.labels)
+    result, _plan = after(namespace(rq, [vmim()], [launcher(home)], [home], limits=case.limits))
+    assert by_value(entry(result.annotations[by_name()])) == by_value({"limits.cpu": "2015m"})
+    assert by_value(result.hard) == by_value(HARD | {"limits.cpu": "5015m"})

@@ -60,22 +60,22 @@ def left_at(kind: str, stage: str) -> ResourceQuota:
     return quota(RECORDED[kind][stage]["hard"], RECORDED[kind][stage]["annotations"], labels=labels)
 
 
-def decided(kind: str, stage: str, standing: ResourceQuota) -> Plan:
+def decided(kind: str, stage: str, rq: ResourceQuota) -> Plan:
     """At that stage, a moment after the earlier release wrote last."""
-    policy, more = KINDS[kind]
-    more = {"rendering": AT_1_5, "now": 10.1, **more}
+    policy, fields = KINDS[kind]
+    fields = {"rendering": AT_1_5, "now": 10.1, **fields}
     migrations, pods, instances = STAGES[stage]
-    if beside := more.pop("beside", None):
-        instances, pods = [*instances, beside[0]], [*pods, beside[1]]
-    status = msgspec.structs.replace(standing.status, used={}, hard=dict(standing.hard))
-    standing = msgspec.structs.replace(standing, status=status)
-    return plan(namespace(standing, migrations, pods, instances, **more), policy)
+    if neighbour := fields.pop("beside", None):
+        instances, pods = [*instances, neighbour[0]], [*pods, neighbour[1]]
+    status = msgspec.structs.replace(rq.status, used={}, hard=dict(rq.hard))
+    rq = msgspec.structs.replace(rq, status=status)
+    return plan(namespace(rq, migrations, pods, instances, **fields), policy)
 
 
-def said(standing: ResourceQuota) -> object:
+def state(rq: ResourceQuota) -> object:
     """All but when it was touched."""
-    annotations = {k: v for k, v in standing.annotations.items() if k != constants.ANNOTATION_TOUCHED}
-    return by_value(standing.hard), entries_by_value(annotations)
+    annotations = {k: v for k, v in rq.annotations.items() if k != constants.ANNOTATION_TOUCHED}
+    return by_value(rq.hard), entries_by_value(annotations)
 
 
 @cases
@@ -85,10 +85,10 @@ def test_it_stands_as_it_was_left(kind: str, stage: str) -> None:
 
 @cases
 def test_what_follows_is_what_the_earlier_release_would_have_written(kind: str, stage: str) -> None:
-    """So that this one can go back to it, too."""
-    standing, names = left_at(kind, stage), list(STAGES)
+    """This release writes the same, so that the earlier one can take over again."""
+    rq, names = left_at(kind, stage), list(STAGES)
     for later in names[names.index(stage) + 1 :]:
-        standing = applied(standing, decided(kind, later, standing))
-        assert said(standing) == said(left_at(kind, later)), later
-    assert constants.ANNOTATION_TOUCHED not in standing.annotations
-    assert by_value(standing.hard) == by_value(RECORDED[kind]["before"]["hard"])
+        rq = applied(rq, decided(kind, later, rq))
+        assert state(rq) == state(left_at(kind, later)), later
+    assert constants.ANNOTATION_TOUCHED not in rq.annotations
+    assert by_value(rq.hard) == by_value(RECORDED[kind]["before"]["hard"])

@@ -39,21 +39,21 @@ def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
 
 @sentences(GARBAGE)
 def test_what_cannot_be_read_adds_nothing_and_is_told(case: str) -> None:
-    found = read({by_uid(): ENTRY, by_name(): case, RESYNC: "true"})
-    assert found.said == {by_uid(): ENTRY_VALUES}
-    assert list(found.invalid) == [by_name()]
+    result = read({by_uid(): ENTRY, by_name(): case, RESYNC: "true"})
+    assert result.said == {by_uid(): ENTRY_VALUES}
+    assert list(result.invalid) == [by_name()]
 
 
 def test_an_entry_that_says_the_same_keeps_its_spelling() -> None:
-    before = {by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'}
-    after = dict(before)
-    put(after, by_uid(), ENTRY_VALUES)
-    assert after == before
+    old = {by_uid(): '{ "limits.memory": 4737464313, "limits.cpu": "2e0" }'}
+    new = dict(old)
+    put(new, by_uid(), ENTRY_VALUES)
+    assert new == old
 
 
 def test_changes_are_what_differs() -> None:
-    before = {by_uid(): ENTRY, RESYNC: "true", SKIP: "true"}
-    assert changes(before, {RESYNC: "false", SKIP: "true", COMPENSATION: "{}"}) == {
+    old = {by_uid(): ENTRY, RESYNC: "true", SKIP: "true"}
+    assert changes(old, {RESYNC: "false", SKIP: "true", COMPENSATION: "{}"}) == {
         RESYNC: "false",
         COMPENSATION: "{}",
         by_uid(): None,
@@ -61,8 +61,8 @@ def test_changes_are_what_differs() -> None:
 
 
 def test_a_compensation_that_is_garbage() -> None:
-    said, compensation, invalid = read({COMPENSATION: "128Mi", by_uid(): ENTRY})
-    assert said == {by_uid(): ENTRY_VALUES}
+    by_key, compensation, invalid = read({COMPENSATION: "128Mi", by_uid(): ENTRY})
+    assert by_key == {by_uid(): ENTRY_VALUES}
     assert not compensation
     with pytest.raises(InvalidEntry, match="migratingCompensation"):
         raise invalid[COMPENSATION]
@@ -76,8 +76,8 @@ UID = "5700f8be-87ba-4bdf-a332-a8b30c68e717"
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
 
 
-def said(key: str) -> list[tuple[str, bool]]:
-    """What an annotation's key says, if it is an entry: a VM, and whether by its VMI's uid."""
+def vms_of_key(key: str) -> list[tuple[str, bool]]:
+    """Returns the VM of an annotation's key and whether it is by its VMI's uid, if the key is an entry."""
     return [(entry.vm, is_by_uid(entry.key)) for entry in entries({key: "{}"})]
 
 
@@ -92,7 +92,7 @@ def said(key: str) -> list[tuple[str, bool]]:
 )
 def test_a_name_that_fits_stands_in_the_key_as_harvester_writes_it(name: str) -> None:
     assert migrating_key(name) == PREFIX + name
-    assert said(PREFIX + name) == [(name, False)]
+    assert vms_of_key(PREFIX + name) == [(name, False)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_name_that_does_not_fit_is_cut_and_hashed(name: str, readable: str) ->
     key = migrating_key(name)
     assert key.startswith(f"{PREFIX}{readable}-H")
     assert VALID_NAME_PART.fullmatch(key.removeprefix("harvesterhci.io/"))
-    assert said(key) == [(key.removeprefix(PREFIX), False)]
+    assert vms_of_key(key) == [(key.removeprefix(PREFIX), False)]
     assert migrating_key(key.removeprefix(PREFIX)) != key, "a VM of that very name has another"
 
 
@@ -145,7 +145,7 @@ def test_no_vm_can_be_named_like_another_ones_hash(name: str) -> None:
 
 def test_the_uid_form_is_harvesters() -> None:
     assert migrating_uid_key(UID) == f"harvesterhci.io/migratingUID-{UID}"
-    assert said(migrating_uid_key(UID)) == [(UID, True)]
+    assert vms_of_key(migrating_uid_key(UID)) == [(UID, True)]
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_the_uid_form_is_harvesters() -> None:
     ],
 )
 def test_other_annotations_are_no_entries(key: str) -> None:
-    assert not said(key)
+    assert not vms_of_key(key)

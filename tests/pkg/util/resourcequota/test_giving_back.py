@@ -46,25 +46,27 @@ TOUCHED = {"headroom.harvesterhci.io/touched": '{"at":"2026-01-01T00:00:00Z","ne
 
 # ---- `headroom release` --------------------------------------------------------------------------------------
 
-given = partial(Case, hard=RAISED)
+raised_case = partial(Case, hard=RAISED)
 LENT = '{"limits.memory":"1Gi"}'
 RELEASED = {
     "a quiet quota loses the marks": Case({}, {}, raised=HARD, migrations=[]),
-    "a migration's entry goes under the key that Harvester restores by": given({by_name(): ENTRY}, {by_uid(): ENTRY}),
-    "a long name's too": given(
+    "a migration's entry goes under the key that Harvester restores by": raised_case(
+        {by_name(): ENTRY}, {by_uid(): ENTRY}
+    ),
+    "a long name's too": raised_case(
         {migrating_key(LONG_NAME): ENTRY}, {by_uid(LONG_NAME): ENTRY}, migrations=[vmim("Running", vm=LONG_NAME)]
     ),
-    "an entry that has Harvester's key already stays": given({by_uid(): ENTRY}, {by_uid(): ENTRY}),
-    "two forms of one VM become one": given({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
-    "two migrations of one VM keep one": given(
+    "an entry that has Harvester's key already stays": raised_case({by_uid(): ENTRY}, {by_uid(): ENTRY}),
+    "two forms of one VM become one": raised_case({by_uid(): ENTRY, by_name(): ENTRY}, {by_uid(): ENTRY}),
+    "two migrations of one VM keep one": raised_case(
         {by_name(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Running"), vmim(name="second")]
     ),
     "a finished migration's entry goes": Case({by_name(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
-    "an earlier migration that is finished does not take it": given(
+    "an earlier migration that is finished does not take it": raised_case(
         {by_name(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Succeeded", name="earlier"), vmim("Running")]
     ),
     "an entry that no migration explains goes": Case({by_name("gone"): ENTRY}, {}, migrations=[]),
-    "an entry whose VMI is not known stays as it is": given({by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]),
+    "an entry whose VMI is not known stays as it is": raised_case({by_name(): ENTRY}, {by_name(): ENTRY}, instances=[]),
     "other annotations stay": Case(
         {"example.com/other": "kept"}, {"example.com/other": "kept"}, raised=HARD, migrations=[]
     ),
@@ -77,20 +79,20 @@ RELEASED = {
     "a compensation that no migration needs any more goes": Case(
         {by_name(): ENTRY, COMPENSATION: LENT}, {}, migrations=[vmim("Failed")]
     ),
-    "spec.hard that Rancher reverted is repaired": given({by_name(): ENTRY}, {by_uid(): ENTRY}, raised=HARD),
-    "garbage in the base leaves spec.hard alone": given({by_name(): ENTRY}, {by_uid(): ENTRY}, limits="{nope"),
-    "without a base spec.hard is left alone": given({by_name(): ENTRY}, {by_uid(): ENTRY}, limits=""),
-    "garbage in an entry leaves spec.hard alone": given({by_name(): "{nope"}, {by_uid(): "{nope"}),
+    "spec.hard that Rancher reverted is repaired": raised_case({by_name(): ENTRY}, {by_uid(): ENTRY}, raised=HARD),
+    "garbage in the base leaves spec.hard alone": raised_case({by_name(): ENTRY}, {by_uid(): ENTRY}, limits="{nope"),
+    "without a base spec.hard is left alone": raised_case({by_name(): ENTRY}, {by_uid(): ENTRY}, limits=""),
+    "garbage in an entry leaves spec.hard alone": raised_case({by_name(): "{nope"}, {by_uid(): "{nope"}),
 }
 
 
-def released(seen: Facts) -> ResourceQuota:
-    return applied(seen.quota, give_back(seen, to_harvester=True))
+def give_back_to_harvester(facts: Facts) -> ResourceQuota:
+    return applied(facts.quota, give_back(facts, to_harvester=True))
 
 
 @sentences(RELEASED)
 def test_release(case: Case) -> None:
-    replace(case, left={**case.left, RESYNC: "true"}).check(released(case.seen(MARKS)))
+    replace(case, left={**case.left, RESYNC: "true"}).check(give_back_to_harvester(case.seen(MARKS)))
 
 
 @pytest.mark.parametrize("marks", [{}, {SKIP: "true"}, {by_uid(): ENTRY, RESYNC: "true"}])
@@ -106,42 +108,42 @@ HARD_OF_PODS = {**HARD, "pods": "1", "requests.memory": "5000Mi"}
 LIMITS = '{"limit":{"limitsCpu":"3","limitsMemory":"5000Mi","pods":"1","requestsMemory":"5000Mi"}}'
 
 
-def moving(rq: ResourceQuota, *, over: bool = False) -> Facts:
+def facts_of(rq: ResourceQuota, *, over: bool = False) -> Facts:
     pods = [TARGET] if over else [SOURCE, TARGET]
     here = vmi(nodeName="node-2" if over else "node-1", phase="Running")
     return namespace(charged(rq, pods), [vmim("Succeeded") if over else MOVE], pods, [here], limits=LIMITS)
 
 
 def settle(rq: ResourceQuota, policy: Policy, *, over: bool = False) -> ResourceQuota:
-    return after(moving(rq, over=over), policy)[0]
+    return after(facts_of(rq, over=over), policy)[0]
 
 
 @pytest.mark.parametrize("takeover", [EXACT, TAKEOVER], ids=lambda policy: policy.estimate.value)
 @pytest.mark.parametrize("over", [False, True], ids=["it goes on", "it ended meanwhile"])
 def test_takeover_becomes_assist_and_takeover_again(takeover: Policy, over: bool) -> None:
-    taken = settle(quota(dict(HARD_OF_PODS)), takeover)
-    assert {OWNER, SKIP, by_name()} <= taken.annotations.keys()
-    assert by_value(taken.hard)["limits.cpu"] > by_value(HARD)["limits.cpu"]
+    raised = settle(quota(dict(HARD_OF_PODS)), takeover)
+    assert {OWNER, SKIP, by_name()} <= raised.annotations.keys()
+    assert by_value(raised.hard)["limits.cpu"] > by_value(HARD)["limits.cpu"]
 
-    beside = settle(taken, ASSIST, over=over)
-    assert not {OWNER, SKIP, by_name()} & beside.annotations.keys()
-    assert (by_uid() in beside.annotations) is not over
+    assisted = settle(raised, ASSIST, over=over)
+    assert not {OWNER, SKIP, by_name()} & assisted.annotations.keys()
+    assert (by_uid() in assisted.annotations) is not over
     for name in ("pods", "requests.memory"):  # Harvester would never lower them again
-        assert by_value(beside.hard)[name] == by_value(HARD_OF_PODS)[name]
+        assert by_value(assisted.hard)[name] == by_value(HARD_OF_PODS)[name]
     for name in HARD:
-        assert by_value(beside.hard)[name] == by_value(HARD if over else taken.hard)[name]
+        assert by_value(assisted.hard)[name] == by_value(HARD if over else raised.hard)[name]
 
-    again = settle(beside, takeover, over=over)
+    again = settle(assisted, takeover, over=over)
     assert again.annotations[OWNER] == "headroom"
-    ended = settle(again, takeover, over=True)
-    assert by_value(ended.hard) == by_value(HARD_OF_PODS)
-    assert not {by_name(), by_uid()} & ended.annotations.keys()
+    final = settle(again, takeover, over=True)
+    assert by_value(final.hard) == by_value(HARD_OF_PODS)
+    assert not {by_name(), by_uid()} & final.annotations.keys()
 
 
 def test_an_entry_that_was_removed_before_the_change_of_mode_is_written_again_and_nothing_is_lowered() -> None:
-    case = given({}, {by_uid(): ENTRY})
-    seen = case.seen(MARKS)
-    case.check(applied(seen.quota, plan(seen, ASSIST)))
+    case = raised_case({}, {by_uid(): ENTRY})
+    facts = case.seen(MARKS)
+    case.check(applied(facts.quota, plan(facts, ASSIST)))
 
 
 # ---- `headroom.harvesterhci.io/managed: "false"` -------------------------------------------------------------
@@ -189,13 +191,13 @@ SWITCHED_OFF = {
 def test_switched_off_it_is_given_back_at_once_as_release_does_and_then_left_alone(
     case: Switch, mode: Mode, estimate: EstimateKind
 ) -> None:
-    seen = replace(observed(case.quota, [vmim("Running")]), **case.around)
-    expected = give_back(seen, to_harvester=True)
+    facts = replace(observed(case.quota, [vmim("Running")]), **case.around)
+    expected = give_back(facts, to_harvester=True)
     assert expected
     if case.quota.labels.get(LABEL_DEFAULT_RESOURCE_QUOTA) is None:
         assert by_value(applied(case.quota, expected).hard) == by_value(HARD)
-    _done, made = after(seen, Policy(mode, estimate))
-    assert made.patch(case.quota) == expected.patch(case.quota)
+    _result, new_plan = after(facts, Policy(mode, estimate))
+    assert new_plan.patch(case.quota) == expected.patch(case.quota)
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -230,13 +232,13 @@ LEFT_TO_MTQ = {
     "what else people wrote on it stays": Case({**OURS, "people/note": "hello"}, {"people/note": "hello"}),
     "without a base what was added is taken off": Case(OURS, {}, limits=""),
     "an entry that is garbage goes, and spec.hard is the base": Case({**MARKS, by_name(): "{"}, {}),
-    "without a base what an entry that is garbage added cannot be told": given(
+    "without a base what an entry that is garbage added cannot be told": raised_case(
         {**MARKS, by_name(): "{"}, {}, limits=""
     ),
     "one that a person switched off is not touched": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD),
     "no migration is entered any more": Case({}, {}, raised=HARD, migrations=[vmim(refused=True)]),
-    "limits that the budget has raised are not lowered": given({}, {}, migrations=[vmim(refused=True)]),
-    "an entry of Harvester's stays until its migration ends": given(
+    "limits that the budget has raised are not lowered": raised_case({}, {}, migrations=[vmim(refused=True)]),
+    "an entry of Harvester's stays until its migration ends": raised_case(
         {by_uid(): ENTRY}, {by_uid(): ENTRY}, migrations=[vmim("Running"), vmim(vm="vm2")]
     ),
     "and goes then": Case({by_uid(): ENTRY}, {}, migrations=[vmim("Succeeded")]),
@@ -251,5 +253,5 @@ def test_a_default_quota_is_left_to_the_budget(case: Case, policy: Policy) -> No
 
 @pytest.mark.parametrize("why", [{"mtq": True}, {"namespace_off": True}, {}], ids=["budget", "off", "taken"])
 def test_a_quota_on_its_way_out_is_left_alone(why: dict[str, Any]) -> None:
-    seen = observed(quota(RAISED, OURS, deleting=True), [vmim("Running")])
-    assert plan(replace(seen, **why), TAKEOVER) == Plan()
+    facts = observed(quota(RAISED, OURS, deleting=True), [vmim("Running")])
+    assert plan(replace(facts, **why), TAKEOVER) == Plan()

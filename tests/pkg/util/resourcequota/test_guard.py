@@ -55,8 +55,8 @@ class Write:
 
     @property
     def new(self) -> ResourceQuota:
-        left = {key: text for key, text in self.annotations.items() if key not in self.removes}
-        return quota(self.to, left)
+        annotations = {key: text for key, text in self.annotations.items() if key not in self.removes}
+        return quota(self.to, annotations)
 
 
 WRITES = {
@@ -111,7 +111,7 @@ def test_the_lowest_limits_of_a_write(case: Write) -> None:
 
 
 def test_compensation_counts() -> None:
-    """Also where the last entry is gone and it still stands."""
+    """The compensation counts also where the last entry is gone."""
     annotations = {**ONE, COMPENSATION: '{"limits.memory":"512Mi"}'}
     was = quota({"limits.cpu": "5", "limits.memory": str(9980344313 + 2**29)}, annotations)
     lowest = too_low(was, quota(dict(RAISED), annotations), LIMITS, TAKEOVER)
@@ -155,6 +155,6 @@ def test_names_of_the_vms_that_stand_there(case: tuple[dict[str, str], tuple[str
 
 
 def test_a_long_name_is_known_by_its_migration() -> None:
-    found = quota(annotations={migrating_key(LONG_NAME): ENTRY})
-    assert migrating_vms(found, [vmim("Running", LONG_NAME)], []) == (LONG_NAME,)
-    assert migrating_vms(found, [], [])[0].startswith("a-very-long-name")
+    result = quota(annotations={migrating_key(LONG_NAME): ENTRY})
+    assert migrating_vms(result, [vmim("Running", LONG_NAME)], []) == (LONG_NAME,)
+    assert migrating_vms(result, [], [])[0].startswith("a-very-long-name")

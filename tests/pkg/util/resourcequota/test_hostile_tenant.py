@@ -41,9 +41,9 @@ VMS = ["vm1", "ghost"]
 
 
 def stamp(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"2026-01-01T{hours % 24:02}:{minutes:02}:{rest:02}Z"
+    return f"2026-01-01T{hours % 24:02}:{minutes:02}:{seconds_left:02}Z"
 
 
 class HostileTenant(RuleBasedStateMachine):
@@ -71,20 +71,20 @@ class HostileTenant(RuleBasedStateMachine):
         """KubeVirt lets no second one in while one is under way."""
         self.number += 1
         self.stuck = [migration for migration in self.stuck if migration.spec.vmi_name != "vm1"]
-        found = vmim("Pending", name=f"move-{self.number}", created=stamp(self.clock))
-        self.move = self._named(found, source_pod=self.home.name)
+        move = vmim("Pending", name=f"move-{self.number}", created=stamp(self.clock))
+        self.move = self._with_state(move, source_pod=self.home.name)
 
     @precondition(lambda self: self.move is not None and self.target is None)
     @rule()
     def the_target_is_created(self) -> None:
         assert self.move is not None
-        made = launcher(vmi(), node=f"node-{self.number + 1}", migration=self.move, created=stamp(self.clock))
-        if self._fits(made):
-            self.target = made
-            self.pods[made.name] = made
+        target = launcher(vmi(), node=f"node-{self.number + 1}", migration=self.move, created=stamp(self.clock))
+        if self._fits(target):
+            self.target = target
+            self.pods[target.name] = target
             self.move = self._phase(self.move, "Scheduling")
         else:
-            self.move = self._named(
+            self.move = self._with_state(
                 vmim("Pending", name=self.move.name, created=self.move.metadata.creation_timestamp or "", refused=True),
                 source_pod=self.home.name,
             )
@@ -169,7 +169,7 @@ class HostileTenant(RuleBasedStateMachine):
 
     @rule(phase=st.sampled_from(["", "Pending"]), cpu=st.sampled_from(["2", "500", "9" * 5000]))
     def creates_a_vmi_that_never_runs(self, phase: str, cpu: str) -> None:
-        """With whatever status it likes: virt-api sets its phase to Pending."""
+        """Creates a VMI with whatever status the tenant likes: virt-api sets its phase to Pending."""
         state = {"migrationUid": "x", "sourcePod": f"forged-{self.number}", "targetPod": "forged-1"}
         self.instances["ghost"] = vmi(
             "ghost",
@@ -190,13 +190,13 @@ class HostileTenant(RuleBasedStateMachine):
     @rule(share=st.sampled_from([1, 2]))
     def takes_the_room_that_is_there(self, share: int) -> None:
         self.number += 1
-        free = {n: (Quantity.parse(self.quota.hard[n]) - self._used(n)) for n in HARD}
-        if any(amount <= ZERO for amount in free.values()):
+        remainders = {n: (Quantity.parse(self.quota.hard[n]) - self._used(n)) for n in HARD}
+        if any(amount <= ZERO for amount in remainders.values()):
             return
-        cpu = f"{max(free['limits.cpu'].milli_value() // share, 1)}m"
-        memory = str(max(free["limits.memory"].value() // share, 1))
-        taken = pod(cpu, memory, name=f"other-{self.number}")
-        self.pods[taken.name] = taken
+        cpu = f"{max(remainders['limits.cpu'].milli_value() // share, 1)}m"
+        memory = str(max(remainders["limits.memory"].value() // share, 1))
+        other = pod(cpu, memory, name=f"other-{self.number}")
+        self.pods[other.name] = other
 
     @rule(seconds=st.sampled_from([0.3, 2.0, 61.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
@@ -215,7 +215,7 @@ class HostileTenant(RuleBasedStateMachine):
 
     @invariant()
     def it_harms_no_honest_migration(self) -> None:
-        """As long as no forged pod could be meant, the room is there."""
+        """Honest migrations have their room as long as no forged pod could be meant."""
         forged = any(name.startswith("forged") for name in self.pods)
         if self.move is not None and not forged:
             for name in HARD:
@@ -225,7 +225,7 @@ class HostileTenant(RuleBasedStateMachine):
         migrations = [*self.stuck, *([self.move] if self.move is not None else [])]
         used = {name: str(self._used(name)) for name in HARD}
         rq = msgspec.structs.replace(self.quota, status=msgspec.structs.replace(self.quota.status, used=used))
-        seen = namespace(
+        facts = namespace(
             rq,
             migrations,
             [pod for pod in self.pods.values() if "kubevirt.io" in pod.labels],
@@ -233,9 +233,9 @@ class HostileTenant(RuleBasedStateMachine):
             now=START + self.clock,
             timers=self.timers,
         )
-        made = plan(seen, EXACT)
-        self.timers = made.timers
-        self.quota = applied(self.quota, made)
+        new_plan = plan(facts, EXACT)
+        self.timers = new_plan.timers
+        self.quota = applied(self.quota, new_plan)
 
     def _used(self, name: str) -> Quantity:
         now = START + self.clock
@@ -247,17 +247,19 @@ class HostileTenant(RuleBasedStateMachine):
         return all(self._used(n) + need.get(n, ZERO) <= Quantity.parse(self.quota.hard[n]) for n in HARD)
 
     def _say(self, name: str, **status: Any) -> None:
-        found = self.instances[name]
-        self.instances[name] = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
+        present = self.instances[name]
+        self.instances[name] = msgspec.structs.replace(
+            present, status=msgspec.structs.replace(present.status, **status)
+        )
 
     @staticmethod
-    def _named(found: VirtualMachineInstanceMigration, **state: Any) -> VirtualMachineInstanceMigration:
-        status = msgspec.structs.replace(found.status, migration_state=MigrationState(**state))
-        return msgspec.structs.replace(found, status=status)
+    def _with_state(move: VirtualMachineInstanceMigration, **state: Any) -> VirtualMachineInstanceMigration:
+        status = msgspec.structs.replace(move.status, migration_state=MigrationState(**state))
+        return msgspec.structs.replace(move, status=status)
 
     @staticmethod
-    def _phase(found: VirtualMachineInstanceMigration, phase: str) -> VirtualMachineInstanceMigration:
-        return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, phase=phase))
+    def _phase(move: VirtualMachineInstanceMigration, phase: str) -> VirtualMachineInstanceMigration:
+        return msgspec.structs.replace(move, status=msgspec.structs.replace(move.status, phase=phase))
 
 
 TestHostileTenant = HostileTenant.TestCase

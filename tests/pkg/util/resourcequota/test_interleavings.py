@@ -211,7 +211,7 @@ class Interleavings(RuleBasedStateMachine, Invariants):
         if not self.awake:
             return
         for last in (False, False, True):
-            waits = [made.recheck_after for made in self.cluster.reconcile() if made.recheck_after is not None]
+            waits = [plan.recheck_after for plan in self.cluster.reconcile() if plan.recheck_after is not None]
             self.follow_people()
             if last or not waits or min(waits) > 0.25:
                 break

@@ -25,7 +25,7 @@ THEN = launcher(HOME, limited=(), rendering=AT_4_5)
 
 
 @dataclass(frozen=True)
-class Case:
+class SinceCase:
     """The entry is what these two pods count both."""
 
     pods: Sequence[Pod]
@@ -36,21 +36,21 @@ class Case:
 
 
 CASES = {
-    "before the first migration": Case([BEFORE], (BEFORE, TARGET)),
-    "while its target is there": Case([BEFORE, TARGET], (BEFORE, TARGET), MOVE),
-    "while its source is left": Case([BEFORE, TARGET], (BEFORE, TARGET), vmim("Succeeded"), MOVED),
-    "before the second migration": Case([SINCE], (SINCE, TARGET)),
-    "the overhead has grown since, too: what has no limit grows by none": Case(
+    "before the first migration": SinceCase([BEFORE], (BEFORE, TARGET)),
+    "while its target is there": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), MOVE),
+    "while its source is left": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), vmim("Succeeded"), MOVED),
+    "before the second migration": SinceCase([SINCE], (SINCE, TARGET)),
+    "the overhead has grown since, too: what has no limit grows by none": SinceCase(
         [BEFORE], (THEN, launcher(HOME, rendering=AT_4_5)), rendering=AT_4_5
     ),
 }
 
 
 @sentences(CASES)
-def test_an_entry_has_no_limit_that_the_source_lacks(case: Case) -> None:
+def test_an_entry_has_no_limit_that_the_source_lacks(case: SinceCase) -> None:
     facts = namespace(
         quota(HARD, MARKS), [case.migration], case.pods, [case.instance], limits=BASE, rendering=case.rendering
     )
-    found, _made = after(facts)
+    result, _plan = after(facts)
     both = minimum(*map(pod_usage, case.counts))
-    assert by_value(entry(found.annotations[by_name()])) == {name: both[name] for name in HARD}
+    assert by_value(entry(result.annotations[by_name()])) == {name: both[name] for name in HARD}

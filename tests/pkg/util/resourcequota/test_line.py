@@ -1,5 +1,5 @@
-"""How straight the line through a decision is, as a reader meets it: how often a call leads back into a file that was
-entered before. Functions are not counted: one long one would look better than four short ones."""
+"""The straightness of the line through a decision, as a reader meets it: how often a call leads back into a file that
+was entered before. Functions are not counted: one long one would look better than four short ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision looks at is as it is now: what was worked out before is used only while nothing of it has changed."""
+"""The freshness of an observation: a cached value is used only while nothing that it depends on has changed."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def source(objects: Objects) -> Source:
 @pytest.mark.parametrize("kind", cluster(1))
 def test_a_change_is_rendered_anew(kind: str) -> None:
     observer = Observer(source(cluster(1)))
-    before = observer.observe(quota(), 0.0).rendering
-    assert observer.observe(quota(), 1.0).rendering is before, "nothing has changed"
+    old = observer.observe(quota(), 0.0).rendering
+    assert observer.observe(quota(), 1.0).rendering is old, "nothing has changed"
     now = source({**cluster(1), kind: cluster(2)[kind]})
-    found = observer.observe(quota(), 2.0, source=now).rendering
-    assert found == now.rendering("ns1") != before
+    result = observer.observe(quota(), 2.0, source=now).rendering
+    assert result == now.rendering("ns1") != old
 
 
 def test_an_upgrade_of_kubernetes_is_rendered_anew() -> None:
     runs = ["v1.36.3"]
     upgraded = replace(source(cluster(1)), kubernetes=lambda: releases_of(runs))
     observer = Observer(upgraded)
-    before = observer.observe(quota(), 0.0).rendering
+    old = observer.observe(quota(), 0.0).rendering
     runs[:] = ["v1.37.2"]
-    found = observer.observe(quota(), 1.0).rendering
-    assert (before.kubernetes, found.kubernetes) == (releases_of(["1.36"]), releases_of(["1.37"]))
+    result = observer.observe(quota(), 1.0).rendering
+    assert (old.kubernetes, result.kubernetes) == (releases_of(["1.36"]), releases_of(["1.37"]))
 
 
 @pytest.mark.parametrize(("said", "allowed"), [("true", True), ("false", False), ("", False)])

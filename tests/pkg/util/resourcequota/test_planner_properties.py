@@ -1,4 +1,4 @@
-"""What holds for every namespace, however strange: hypothesis draws it, the planner is asked."""
+"""Properties of the planner for every namespace, however strange: hypothesis draws it, the planner is asked."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ ratios = st.sampled_from(["1.5", "4.5"])
 def worlds(draw: st.DrawFn, garbled: bool = True) -> Facts:
     """A namespace in any state; without `garbled` nothing in it is unreadable."""
     value = values | garbage if garbled else values
-    stands = draw(st.dictionaries(keys, value, max_size=4)) | draw(marks)
+    annotations = draw(st.dictionaries(keys, value, max_size=4)) | draw(marks)
     if draw(st.booleans()):
-        stands[COMPENSATION] = draw(
+        annotations[COMPENSATION] = draw(
             st.sampled_from(
                 ["{}", '{"limits.memory":"256Mi"}', '{"limits.memory":"9Gi"}', *(["{nope"] if garbled else [])]
             )
         )
-    known = [vmi(name, limits=draw(limits_of_vms)) for name in draw(vms)]
+    instances = [vmi(name, limits=draw(limits_of_vms)) for name in draw(vms)]
     return observed(
-        quota(draw(amounts), stands, used=draw(amounts)),
+        quota(draw(amounts), annotations, used=draw(amounts)),
         draw(migrations),
-        known,
+        instances,
         limits=draw(texts if garbled else bases),
         ratio=draw(ratios),
         now=1000.0,
@@ -85,60 +85,60 @@ def worlds(draw: st.DrawFn, garbled: bool = True) -> Facts:
 modes = pytest.mark.parametrize("mode", Mode)
 
 
-def after(seen: Facts, policy: Policy) -> ResourceQuota:
-    return applied(seen.quota, plan(seen, policy))
+def next_quota(facts: Facts, policy: Policy) -> ResourceQuota:
+    return applied(facts.quota, plan(facts, policy))
 
 
-def said(plan: Plan) -> tuple[object, ...]:
-    """A plan, with its problems by what they say."""
+def content(plan: Plan) -> tuple[object, ...]:
+    """Returns a plan's content, with its problems as texts."""
     return (plan.annotations, plan.hard, [str(problem) for problem in plan.problems], plan.timers, plan.recheck_after)
 
 
 @modes
 @given(worlds())
 @drawn
-def test_a_plan_applied_gives_an_empty_plan(mode: Mode, seen: Facts) -> None:
-    settled(seen, Policy(mode), patches=2 if begins_broken(seen) else 1)
+def test_a_plan_applied_gives_an_empty_plan(mode: Mode, facts: Facts) -> None:
+    settled(facts, Policy(mode), patches=2 if begins_broken(facts) else 1)
 
 
-def begins_broken(seen: Facts) -> bool:
+def begins_broken(facts: Facts) -> bool:
     """A quota without the memory limit, or whose compensation is garbage: that is repaired first, and only then
     it can be seen how much a refused pod lacks. One that has no base is marked, and rid of what cannot be read,
     before what we added is taken back. The second patch is the last one."""
-    broken = not by_value(seen.quota.hard).get("limits.memory") or seen.quota.annotations.get(COMPENSATION) == "{nope"
-    return broken or not seen.limits
+    broken = not by_value(facts.quota.hard).get("limits.memory") or facts.quota.annotations.get(COMPENSATION) == "{nope"
+    return broken or not facts.limits
 
 
 @modes
 @given(worlds())
 @drawn
-def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, seen: Facts) -> None:
-    before = msgspec.json.encode(seen.quota)
-    assert said(plan(seen, Policy(mode))) == said(plan(seen, Policy(mode)))
-    assert msgspec.json.encode(seen.quota) == before
+def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, facts: Facts) -> None:
+    original = msgspec.json.encode(facts.quota)
+    assert content(plan(facts, Policy(mode))) == content(plan(facts, Policy(mode)))
+    assert msgspec.json.encode(facts.quota) == original
 
 
 @modes
 @given(worlds(), st.sampled_from([0.0, 0.25, 59.0, 60.0]))
 @drawn
-def test_a_plan_that_was_not_written_is_made_again(mode: Mode, seen: Facts, passed: float) -> None:
+def test_a_plan_that_was_not_written_is_made_again(mode: Mode, facts: Facts, passed: float) -> None:
     """The API server was away, or it waits for a better moment: what is remembered says since when something is seen,
     not what was decided."""
     policy = Policy(mode)
-    seen = remembering(seen, plan(seen, policy).timers, seen.now + passed)
-    made = plan(seen, policy)
-    assert said(plan(remembering(seen, made.timers, seen.now), policy)) == said(made)
+    facts = remembering(facts, plan(facts, policy).timers, facts.now + passed)
+    new_plan = plan(facts, policy)
+    assert content(plan(remembering(facts, new_plan.timers, facts.now), policy)) == content(new_plan)
 
 
 @modes
 @given(worlds())
 @drawn
-def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
-    written = plan(seen, Policy(mode)).hard
-    granted = by_value(base_of(seen.limits))
+def test_hard_is_never_written_below_the_base(mode: Mode, facts: Facts) -> None:
+    written = plan(facts, Policy(mode)).hard
+    granted = by_value(base_of(facts.limits))
     for name, amount in by_value({name: text for name, text in written.items() if text is not None}).items():
-        if not seen.limits:  # the annotation is gone: what we had added is taken back, nothing is ever raised
-            assert Quantity.of(0) <= amount < by_value(seen.quota.hard)[name]
+        if not facts.limits:  # the annotation is gone: what we had added is taken back, nothing is ever raised
+            assert Quantity.of(0) <= amount < by_value(facts.quota.hard)[name]
             continue
         assert amount >= granted[name]
         assert granted[name] != Quantity.of(0)
@@ -147,23 +147,23 @@ def test_hard_is_never_written_below_the_base(mode: Mode, seen: Facts) -> None:
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Facts) -> None:
+def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, facts: Facts) -> None:
     policy = Policy(mode)
-    quota_after = after(seen, policy)
-    if is_off(seen.quota.annotations):
-        assert quota_after.hard == seen.quota.hard
+    quota_after = next_quota(facts, policy)
+    if is_off(facts.quota.annotations):
+        assert quota_after.hard == facts.quota.hard
         return
-    hard_before = by_value(seen.quota.hard)
+    hard_before = by_value(facts.quota.hard)
     if all(not hard_before.get(name) for name in SCALED):
-        assert quota_after.hard == seen.quota.hard
+        assert quota_after.hard == facts.quota.hard
         return
-    standing = [entry.resources for entry in entries(quota_after.annotations)]
+    entry_values = [entry.resources for entry in entries(quota_after.annotations)]
     extra = json.loads(quota_after.annotations.get(COMPENSATION, "{}"))
-    added = total([*standing, by_value(extra)])
+    headroom = total([*entry_values, by_value(extra)])
     hard = by_value(quota_after.hard)
-    for name, amount in by_value(base_of(seen.limits)).items():
+    for name, amount in by_value(base_of(facts.limits)).items():
         if amount:
-            assert hard[name] == amount + added.get(name, Quantity.of(0))
+            assert hard[name] == amount + headroom.get(name, Quantity.of(0))
         else:
             assert hard.get(name) == hard_before.get(name)
 
@@ -171,58 +171,58 @@ def test_hard_is_base_and_all_entries_and_the_compensation(mode: Mode, seen: Fac
 @modes
 @given(worlds(garbled=False))
 @drawn
-def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, seen: Facts) -> None:
-    stands = {
+def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, facts: Facts) -> None:
+    annotations = {
         key: text
-        for key, text in seen.quota.annotations.items()
+        for key, text in facts.quota.annotations.items()
         if not key.startswith(("harvesterhci.io/migrating-", "harvesterhci.io/migratingUID-", COMPENSATION))
     }
-    quiet = observed(quota(seen.quota.hard, stands, used=seen.quota.used), limits=seen.limits)
-    done = by_value(after(quiet, Policy(mode)).hard)
-    scaled = any(by_value(seen.quota.hard).get(name) for name in SCALED)
-    if scaled and not is_off(stands):
-        for name, amount in by_value(base_of(seen.limits)).items():
-            assert not amount or done[name] == amount
+    quiet = observed(quota(facts.quota.hard, annotations, used=facts.quota.used), limits=facts.limits)
+    hard_after = by_value(next_quota(quiet, Policy(mode)).hard)
+    scaled = any(by_value(facts.quota.hard).get(name) for name in SCALED)
+    if scaled and not is_off(annotations):
+        for name, amount in by_value(base_of(facts.limits)).items():
+            assert not amount or hard_after[name] == amount
     else:
-        assert done == by_value(seen.quota.hard)
+        assert hard_after == by_value(facts.quota.hard)
 
 
 @modes
 @given(worlds(), st.randoms(use_true_random=False))
 @drawn
-def test_the_order_in_which_migrations_are_listed_does_not_matter(mode: Mode, seen: Facts, random: object) -> None:
-    shuffled = list(seen.migrations)
+def test_the_order_in_which_migrations_are_listed_does_not_matter(mode: Mode, facts: Facts, random: object) -> None:
+    shuffled = list(facts.migrations)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    other = observed(seen.quota, shuffled, seen.instances.values(), limits=seen.limits, now=seen.now)
-    same = observed(seen.quota, seen.migrations, seen.instances.values(), limits=seen.limits, now=seen.now)
-    assert said(plan(other, Policy(mode))) == said(plan(same, Policy(mode)))
+    reordered = observed(facts.quota, shuffled, facts.instances.values(), limits=facts.limits, now=facts.now)
+    original = observed(facts.quota, facts.migrations, facts.instances.values(), limits=facts.limits, now=facts.now)
+    assert content(plan(reordered, Policy(mode))) == content(plan(original, Policy(mode)))
 
 
 @modes
 @given(worlds(), phases, st.booleans())
 @drawn
 def test_when_all_migrations_are_over_nothing_is_left(
-    mode: Mode, seen: Facts, phase: str | None, refused: bool
+    mode: Mode, facts: Facts, phase: str | None, refused: bool
 ) -> None:
-    """From any state: after a migration's whole life the quota is what it was without it."""
-    if is_off(seen.quota.annotations) or seen.limits in ("", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}'):
+    """After a migration's whole life the quota is as it was without it, from any state."""
+    if is_off(facts.quota.annotations) or facts.limits in ("", "{}", "{nope", '{"limit":{"limitsCpu":"x"}}'):
         return
     policy = Policy(mode, foreign_grace=0.0)
     instance = vmi("vm1")
-    state = seen.quota
+    state = facts.quota
     for step in (vmim(phase, refused=refused), vmim("Running"), vmim("Succeeded")):
-        state = after(observed(state, [step], [instance], limits=seen.limits, now=seen.now), policy)
+        state = next_quota(observed(state, [step], [instance], limits=facts.limits, now=facts.now), policy)
     assert not list(entries(state.annotations))
-    assert COMPENSATION not in state.annotations or compensation_was_there_alone(seen)
+    assert COMPENSATION not in state.annotations or compensation_was_there_alone(facts)
     hard = by_value(state.hard)
-    if any(by_value(seen.quota.hard).get(name) for name in SCALED) and COMPENSATION not in state.annotations:
-        for name, amount in by_value(base_of(seen.limits)).items():
+    if any(by_value(facts.quota.hard).get(name) for name in SCALED) and COMPENSATION not in state.annotations:
+        for name, amount in by_value(base_of(facts.limits)).items():
             assert not amount or hard[name] == amount
 
 
-def compensation_was_there_alone(seen: Facts) -> bool:
+def compensation_was_there_alone(facts: Facts) -> bool:
     """Upstream removes the compensation with an entry; assist mode does as upstream."""
-    return COMPENSATION in seen.quota.annotations
+    return COMPENSATION in facts.quota.annotations
 
 
 @modes
@@ -231,9 +231,9 @@ def compensation_was_there_alone(seen: Facts) -> bool:
 )
 @drawn
 def test_no_text_anywhere_makes_it_fail(mode: Mode, text: str, key: str) -> None:
-    seen = observed(quota(None, {key: text, RESYNC: text}), [vmim(refused=True)], limits=text)
-    plan(seen, Policy(mode))
-    plan(observed(seen.quota, seen.migrations), Policy(mode))
+    facts = observed(quota(None, {key: text, RESYNC: text}), [vmim(refused=True)], limits=text)
+    plan(facts, Policy(mode))
+    plan(observed(facts.quota, facts.migrations), Policy(mode))
 
 
 def base_of(limits: str) -> dict[str, str]:
@@ -247,14 +247,14 @@ def base_of(limits: str) -> dict[str, str]:
 
 
 def test_the_worlds_that_are_drawn_are_worth_looking_at() -> None:
-    """Of the drawn namespaces enough must lead to a change of spec.hard, or the properties above say little."""
+    """Enough of the drawn namespaces must lead to a change of spec.hard, or the properties above say little."""
     raised = 0
 
     @given(worlds(garbled=False))
     @settings(drawn, database=None, derandomize=True)
-    def count(seen: Facts) -> None:
+    def count(facts: Facts) -> None:
         nonlocal raised
-        raised += bool(plan(seen, Policy(Mode.ASSIST)).hard)
+        raised += bool(plan(facts, Policy(Mode.ASSIST)).hard)
 
     count()
     assert raised > 6

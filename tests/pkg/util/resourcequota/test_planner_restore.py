@@ -1,4 +1,4 @@
-"""What stands on a quota, and what is left of it: adopted in takeover, restored, repaired, or gone after a grace."""
+"""The restoring of a quota: entries and limits are adopted in takeover, restored, repaired, or gone after a grace."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ TWICE = {"limits.cpu": "7", "limits.memory": str(5242880000 + 2 * 4737464313)}
 COMPENSATED = '{"limits.memory":"1Gi"}'
 
 
-over = partial(Case, migrations=[vmim("Succeeded")])
+finished_case = partial(Case, migrations=[vmim("Succeeded")])
 RESTORED = {
-    "the entry by uid goes": over({by_uid(): ENTRY}, {}),
-    "the entry by name goes": over({by_name(): ENTRY}, {}),
-    "both forms of one VM go": over({by_uid(): ENTRY, by_name(): ENTRY}, {}, raised=TWICE),
-    "the hashed entry of a long name goes": over(
+    "the entry by uid goes": finished_case({by_uid(): ENTRY}, {}),
+    "the entry by name goes": finished_case({by_name(): ENTRY}, {}),
+    "both forms of one VM go": finished_case({by_uid(): ENTRY, by_name(): ENTRY}, {}, raised=TWICE),
+    "the hashed entry of a long name goes": finished_case(
         {migrating_key(LONG_NAME): ENTRY}, {}, migrations=[vmim("Succeeded", vm=LONG_NAME)]
     ),
-    "a failed migration's entry goes": over({by_uid(): ENTRY}, {}, migrations=[vmim("Failed")]),
-    "an entry that is garbage goes": over({by_uid(): "{nope"}, {}),
-    "with the entry goes the compensation": over(
+    "a failed migration's entry goes": finished_case({by_uid(): ENTRY}, {}, migrations=[vmim("Failed")]),
+    "an entry that is garbage goes": finished_case({by_uid(): "{nope"}, {}),
+    "with the entry goes the compensation": finished_case(
         {by_uid(): ENTRY, COMPENSATION: COMPENSATED},
         {},
         raised={"limits.cpu": "5", "limits.memory": str(9980344313 + 2**30)},
     ),
-    "another VM's entry stays": over(
+    "another VM's entry stays": finished_case(
         {by_uid(): ENTRY, OTHER: ENTRY},
         {OTHER: ENTRY},
         RAISED,
         raised=TWICE,
         migrations=[vmim("Succeeded"), vmim("Running", vm="other")],
     ),
-    "annotations that are not an entry stay": over(
+    "annotations that are not an entry stay": finished_case(
         {by_uid(): ENTRY, "example.com/other": "kept"}, {"example.com/other": "kept"}
     ),
-    "nothing to remove is nothing to do": over({}, {}, raised=HARD),
-    "the resync flag of the others is answered": over({by_uid(): ENTRY, RESYNC: "true"}, {RESYNC: "false"}),
+    "nothing to remove is nothing to do": finished_case({}, {}, raised=HARD),
+    "the resync flag of the others is answered": finished_case({by_uid(): ENTRY, RESYNC: "true"}, {RESYNC: "false"}),
 }
 
 
@@ -76,11 +76,11 @@ def test_restore(case: Case, mode: Mode) -> None:
 
 
 def test_a_quota_with_a_persons_skip_loses_the_entry_but_keeps_its_hard() -> None:
-    before = quota(RAISED, {SKIP: "true", by_uid(): ENTRY, COMPENSATION: COMPENSATED})
+    rq = quota(RAISED, {SKIP: "true", by_uid(): ENTRY, COMPENSATION: COMPENSATED})
     for mode in Mode:
-        done, _made = after(observed(before, [vmim("Succeeded")]), Policy(mode))
-        assert done.hard == RAISED
-        assert done.annotations == {SKIP: "true", RESYNC: "true"}
+        result, _plan = after(observed(rq, [vmim("Succeeded")]), Policy(mode))
+        assert result.hard == RAISED
+        assert result.annotations == {SKIP: "true", RESYNC: "true"}
 
 
 FLAG = {
@@ -95,9 +95,9 @@ FLAG = {
 @sentences(FLAG)
 def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mode: Mode) -> None:
     annotations, hard, flag = case
-    done, _made = after(observed(quota(hard, annotations)), Policy(mode))
-    assert done.annotations.get(RESYNC) == flag
-    assert by_value(done.hard) == by_value(HARD)
+    result, _plan = after(observed(quota(hard, annotations)), Policy(mode))
+    assert result.annotations.get(RESYNC) == flag
+    assert by_value(result.hard) == by_value(HARD)
 
 
 GARBAGE_BASES = {
@@ -113,16 +113,16 @@ GARBAGE_BASES = {
 @pytest.mark.parametrize("mode", Mode)
 @sentences(GARBAGE_BASES)
 def test_a_base_that_is_garbage_leaves_hard_alone_and_warns_but_what_is_over_goes(case: str, mode: Mode) -> None:
-    """Beside Harvester the order to compute again is answered where only a quantity is garbage, as upstream does."""
-    before = quota(RAISED, {by_uid(): ENTRY, RESYNC: "true"})
-    made = plan(observed(before, [vmim()], limits=case), Policy(mode))
-    assert (made.hard, by_uid() in made.annotations) == ({}, False)
+    """Harvester's order to compute again is answered beside it only where a quantity is garbage, as upstream does."""
+    rq = quota(RAISED, {by_uid(): ENTRY, RESYNC: "true"})
+    new_plan = plan(observed(rq, [vmim()], limits=case), Policy(mode))
+    assert (new_plan.hard, by_uid() in new_plan.annotations) == ({}, False)
     answered = mode is Mode.ASSIST and "limitsMemory" in case
-    assert made.annotations.get(RESYNC) == ("false" if answered else None)
-    assert [problem.reason for problem in made.problems] == ["InvalidResourceQuotaAnnotation"]
-    assert str(made.problems[0]).startswith("field.cattle.io/resourceQuota")
-    over = plan(observed(before, [vmim("Succeeded")], limits=case), Policy(mode))
-    assert (over.hard, over.annotations[by_uid()]) == ({}, None)
+    assert new_plan.annotations.get(RESYNC) == ("false" if answered else None)
+    assert [problem.reason for problem in new_plan.problems] == ["InvalidResourceQuotaAnnotation"]
+    assert str(new_plan.problems[0]).startswith("field.cattle.io/resourceQuota")
+    finished_case = plan(observed(rq, [vmim("Succeeded")], limits=case), Policy(mode))
+    assert (finished_case.hard, finished_case.annotations[by_uid()]) == ({}, None)
 
 
 GARBAGE_ENTRIES = {
@@ -136,17 +136,17 @@ GARBAGE_ENTRIES = {
 @pytest.mark.parametrize("key", [OTHER, by_name("other")])
 @sentences(GARBAGE_ENTRIES)
 def test_beside_harvester_a_garbage_entry_stops_scaling_and_is_not_overwritten(case: str, key: str) -> None:
-    before = quota(RAISED, {key: case, RESYNC: "true"})
-    made = plan(observed(before, [vmim("Running", vm="other")]), Policy(Mode.ASSIST))
-    assert not made.hard
-    assert made.annotations == {RESYNC: "false"}
-    assert [problem.reason for problem in made.problems] == ["InvalidMigratingEntry"]
-    assert key in str(made.problems[0])
+    rq = quota(RAISED, {key: case, RESYNC: "true"})
+    new_plan = plan(observed(rq, [vmim("Running", vm="other")]), Policy(Mode.ASSIST))
+    assert not new_plan.hard
+    assert new_plan.annotations == {RESYNC: "false"}
+    assert [problem.reason for problem in new_plan.problems] == ["InvalidMigratingEntry"]
+    assert key in str(new_plan.problems[0])
 
 
 @dataclass(frozen=True)
 class Left:
-    """What is found when headroom starts, and for how many seconds its entry stays."""
+    """The state in which headroom starts, and for how many seconds its entry stays."""
 
     annotations: Mapping[str, str]
     stays: float
@@ -179,31 +179,31 @@ LEFT = {
 @sentences(LEFT)
 def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
     pods = [launcher()] if case.instances else []
-    seen = namespace(quota(RAISED, case.annotations), case.migrations, pods, case.instances)
+    facts = namespace(quota(RAISED, case.annotations), case.migrations, pods, case.instances)
     (key,) = entry_keys(case.annotations)
     for passed in (0.0, 20.0, 59.9, 60.0):
-        made = plan(replace(seen, now=1000.0 + passed), case.policy)
-        seen = replace(seen, quota=applied(seen.quota, made), timers=made.timers)
-        there = passed < case.stays
-        assert (key in seen.quota.annotations) is there
-        assert by_value(seen.quota.hard) == by_value(RAISED if there else HARD)
-        assert made.recheck_after == (pytest.approx(case.stays - passed) if there else None)
+        new_plan = plan(replace(facts, now=1000.0 + passed), case.policy)
+        facts = replace(facts, quota=applied(facts.quota, new_plan), timers=new_plan.timers)
+        has_entry = passed < case.stays
+        assert (key in facts.quota.annotations) is has_entry
+        assert by_value(facts.quota.hard) == by_value(RAISED if has_entry else HARD)
+        assert new_plan.recheck_after == (pytest.approx(case.stays - passed) if has_entry else None)
 
 
 def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
     """The VM was restarted: another uid. The old one's entry belongs to no VM."""
-    seen = observed(quota(RAISED, {by_uid(): ENTRY}), [vmim(vm="renamed")])
-    made = plan(seen, Policy(Mode.ASSIST, foreign_grace=0))
-    assert made.annotations == {by_uid(): None, by_uid("renamed"): ENTRY}
-    assert not made.hard
+    facts = observed(quota(RAISED, {by_uid(): ENTRY}), [vmim(vm="renamed")])
+    new_plan = plan(facts, Policy(Mode.ASSIST, foreign_grace=0))
+    assert new_plan.annotations == {by_uid(): None, by_uid("renamed"): ENTRY}
+    assert not new_plan.hard
 
 
 def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() -> None:
     """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
     policy = Policy(Mode.TAKEOVER)
-    first = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
-    marked = applied(quota(HARD, {by_name(): ENTRY}), first)
-    second = plan(observed(marked, limits="", timers=first.timers), policy)
+    adoption = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
+    marked = applied(quota(HARD, {by_name(): ENTRY}), adoption)
+    second = plan(observed(marked, limits="", timers=adoption.timers), policy)
     assert not second
     assert second.recheck_after == 60.0
 
@@ -212,21 +212,21 @@ def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() 
 
 
 def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
-    before = quota(
+    rq = quota(
         TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)},
         {**OURS, by_name("vm2"): POD_ENTRY, COMPENSATION: '{"limits.memory":"1Mi"}'},
     )
-    found, _made = after(namespace(before, [vmim("Running")], [launcher()], limits=""))
-    assert found.annotations == MARKS
-    assert by_value(found.hard) == by_value(HARD)
+    result, _plan = after(namespace(rq, [vmim("Running")], [launcher()], limits=""))
+    assert result.annotations == MARKS
+    assert by_value(result.hard) == by_value(HARD)
 
 
 def test_nothing_is_taken_below_zero() -> None:
     """Another client has lowered spec.hard already."""
-    before = quota({"limits.cpu": "1", "limits.memory": "1Gi"}, OURS)
-    found, _made = after(namespace(before, [], [launcher()], limits=""))
-    assert found.annotations == MARKS
-    assert found.hard == before.hard
+    rq = quota({"limits.cpu": "1", "limits.memory": "1Gi"}, OURS)
+    result, _plan = after(namespace(rq, [], [launcher()], limits=""))
+    assert result.annotations == MARKS
+    assert result.hard == rq.hard
 
 
 # ---- takeover ------------------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ ONLY_CPU = '{"limits.cpu":"2"}'
 ONLY_MEMORY = '{"limits.memory":"4737464313"}'
 
 
-def nothing(hard: Resources = HARD, **more: Any) -> Case:
+def nothing(hard: Resources = HARD, **fields: Any) -> Case:
     """A migration adds nothing: spec.hard stays and no entry appears."""
-    return Case({}, {}, hard, hard, **{"migrations": [vmim()], **more})
+    return Case({}, {}, hard, hard, **{"migrations": [vmim()], **fields})
 
 
-def room(entry: str = ENTRY, hard: Resources = RAISED, before: Resources = HARD, **more: Any) -> Case:
+def room(entry: str = ENTRY, hard: Resources = RAISED, hard_before: Resources = HARD, **fields: Any) -> Case:
     """A migration gets its room: the entry and spec.hard afterwards."""
-    return Case({}, {by_uid(): entry}, hard, before, **{"migrations": [vmim()], **more})
+    return Case({}, {by_uid(): entry}, hard, hard_before, **{"migrations": [vmim()], **fields})
 
 
 SCALED = {
@@ -90,7 +90,7 @@ SCALED = {
         hard={**HARD, "limits.cpu": "5"}, limits='{"limit":{"limitsCpu":"3"}}', taken={**MARKS, by_name(): ONLY_CPU}
     ),
     "other resources of spec.hard stay": room(
-        hard={**RAISED, "pods": "10", "requests.cpu": "1"}, before={**HARD, "pods": "10", "requests.cpu": "1"}
+        hard={**RAISED, "pods": "10", "requests.cpu": "1"}, hard_before={**HARD, "pods": "10", "requests.cpu": "1"}
     ),
     "milli-CPU add up exactly": room(
         '{"limits.cpu":"1500m","limits.memory":"4737464313"}',
@@ -127,20 +127,20 @@ def test_not_written_at_all(case: ResourceQuota, mode: Mode) -> None:
 
 
 def test_beside_harvester_a_limit_that_the_quota_lacks_is_put_back_without_room_as_upstream() -> None:
-    done, _made = after(observed(quota({"limits.cpu": "3"}), [vmim()]), Policy(Mode.ASSIST))
-    assert entries_by_value(done.annotations) == {by_uid(): by_value({"limits.cpu": "2"})}
-    assert by_value(done.hard) == by_value({"limits.cpu": "5", "limits.memory": "5000Mi"})
+    result, _plan = after(observed(quota({"limits.cpu": "3"}), [vmim()]), Policy(Mode.ASSIST))
+    assert entries_by_value(result.annotations) == {by_uid(): by_value({"limits.cpu": "2"})}
+    assert by_value(result.hard) == by_value({"limits.cpu": "5", "limits.memory": "5000Mi"})
 
 
 def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from() -> None:
-    before = quota(version="4711")
-    patch = plan(observed(before, [vmim()]), Policy(Mode.ASSIST)).patch(before)
+    rq = quota(version="4711")
+    patch = plan(observed(rq, [vmim()]), Policy(Mode.ASSIST)).patch(rq)
     tests = {op["path"]: op["value"] for op in patch if op["op"] == "test"}
     assert tests == {
-        "/metadata/uid": before.uid,
-        "/metadata/labels": dict(before.labels),
-        "/metadata/annotations": before.metadata.annotations,
-        "/spec/hard": before.hard,
+        "/metadata/uid": rq.uid,
+        "/metadata/labels": dict(rq.labels),
+        "/metadata/annotations": rq.metadata.annotations,
+        "/spec/hard": rq.hard,
     }
     assert [op for op in patch if op["op"] != "test"] == [
         {"op": "add", "path": "/metadata/annotations/" + by_uid().replace("/", "~1"), "value": ENTRY},
@@ -149,14 +149,14 @@ def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from
 
 
 def test_a_quota_without_annotations_gets_some_and_one_that_got_some_meanwhile_is_a_conflict() -> None:
-    before = msgspec.structs.replace(quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None))
-    patch = plan(observed(before, [vmim()]), Policy(Mode.ASSIST)).patch(before)
+    rq = msgspec.structs.replace(quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None))
+    patch = plan(observed(rq, [vmim()]), Policy(Mode.ASSIST)).patch(rq)
     assert {"op": "test", "path": "/metadata/annotations", "value": None} in patch
     assert {"op": "add", "path": "/metadata/annotations", "value": {}} in patch
 
 
 def test_a_vm_without_limits_is_told_and_does_not_hold_up_the_others() -> None:
     both = [vmi(), vmi("free", limits={})]
-    made = plan(observed(quota(), [vmim(vm="free"), vmim()], both), Policy(Mode.ASSIST))
-    assert made.hard == RAISED
-    assert [str(problem) for problem in made.problems] == ["VM free has neither a cpu nor a memory limit"]
+    new_plan = plan(observed(quota(), [vmim(vm="free"), vmim()], both), Policy(Mode.ASSIST))
+    assert new_plan.hard == RAISED
+    assert [str(problem) for problem in new_plan.problems] == ["VM free has neither a cpu nor a memory limit"]

@@ -1,4 +1,5 @@
-"""Beside a Rancher that validates, and one that lets nobody else write: what is granted, requested, given back."""
+"""The rules beside a Rancher that validates, and one that lets nobody else write: what is granted, requested, given
+back."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ BIG = '{"limit":{"limitsCpu":"60","limitsMemory":"500Gi"}}'
 ASSIST = Policy(Mode.ASSIST, EstimateKind.HARVESTER)
 
 
-def reasons(made: Plan) -> list[str]:
-    return [problem.reason for problem in made.problems]
+def reasons(new_plan: Plan) -> list[str]:
+    return [problem.reason for problem in new_plan.problems]
 
 
 # ---- what Rancher has not granted is no base (headroom writes the quota itself) --------------------------------
@@ -45,134 +46,134 @@ def reasons(made: Plan) -> list[str]:
     ],
 )
 def test_the_grant_bounds_the_base(annotation: str, hard: dict[str, str], base: dict[str, str], policy: Policy) -> None:
-    there = RancherNamespace(annotation, hard, asks=False, policy=policy)
-    there.look()
-    assert by_value(there.quota.hard) == by_value({**hard, **base})
-    there.migrate("vm1")
-    there.look()
-    assert {n: q for n, q in there.hard.items() if n in base} == amounts(base, [ADDED])
+    ns1 = RancherNamespace(annotation, hard, asks=False, policy=policy)
+    ns1.look()
+    assert by_value(ns1.quota.hard) == by_value({**hard, **base})
+    ns1.migrate("vm1")
+    ns1.look()
+    assert {n: q for n, q in ns1.hard.items() if n in base} == amounts(base, [ADDED])
     for _ in range(3):  # what was added does not become the base of what is added next
-        there.look()
-    there.migrate("vm1", phase="Succeeded")
-    there.look()
-    assert {n: q for n, q in there.hard.items() if n in base} == amounts(base)
+        ns1.look()
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.look()
+    assert {n: q for n, q in ns1.hard.items() if n in base} == amounts(base)
 
 
 def test_the_condition_alone_is_enough_where_the_project_was_not_seen() -> None:
-    there = RancherNamespace(BIG, HARD, asks=False, in_project=False)
-    there.annotate(
+    ns1 = RancherNamespace(BIG, HARD, asks=False, in_project=False)
+    ns1.annotate(
         {constants.ANNOTATION_RANCHER_STATUS: '{"Conditions":[{"Type":"ResourceQuotaValidated","Status":"True"}]}'}
     )
-    there.look()
-    assert there.hard == amounts(HARD)
+    ns1.look()
+    assert ns1.hard == amounts(HARD)
 
 
 def test_without_project_and_condition_the_annotation_is_the_base() -> None:
-    there = RancherNamespace(BIG, HARD, asks=False, in_project=False)
-    there.look()
-    assert there.hard == amounts({"limits.cpu": "60", "limits.memory": "500Gi"})
+    ns1 = RancherNamespace(BIG, HARD, asks=False, in_project=False)
+    ns1.look()
+    assert ns1.hard == amounts({"limits.cpu": "60", "limits.memory": "500Gi"})
 
 
 @pytest.mark.parametrize("migrates", [False, True])
 def test_a_grant_of_a_later_moment_is_the_base_at_once(migrates: bool) -> None:
-    there = RancherNamespace(BASE, HARD, asks=False)
+    ns1 = RancherNamespace(BASE, HARD, asks=False)
     if migrates:
-        there.migrate("vm1")
-    there.look()
-    there.edit(limitsCpu="60")
-    there.look()
-    assert there.hard == amounts(HARD, [ADDED] if migrates else [])
-    there.sync()
-    there.look()
-    assert there.hard == amounts(HARD | {"limits.cpu": "60"}, [ADDED] if migrates else [])
+        ns1.migrate("vm1")
+    ns1.look()
+    ns1.edit(limitsCpu="60")
+    ns1.look()
+    assert ns1.hard == amounts(HARD, [ADDED] if migrates else [])
+    ns1.sync()
+    ns1.look()
+    assert ns1.hard == amounts(HARD | {"limits.cpu": "60"}, [ADDED] if migrates else [])
 
 
 def test_ranchers_revert_under_a_migration_is_repaired_and_grants_nothing_new() -> None:
-    there = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10", "limits.memory": "10Gi"})
-    there.migrate("vm1")
-    there.look()
-    there.quota = quota(HARD, there.quota.annotations)
-    there.look()
-    assert there.hard == amounts(HARD, [ADDED])
+    ns1 = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10", "limits.memory": "10Gi"})
+    ns1.migrate("vm1")
+    ns1.look()
+    ns1.quota = quota(HARD, ns1.quota.annotations)
+    ns1.look()
+    assert ns1.hard == amounts(HARD, [ADDED])
 
 
 def test_a_request_beyond_the_grant_is_said_when_rancher_has_answered() -> None:
-    there = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10"})
-    made = there.look()
-    assert (reasons(made), made.recheck_after) == ([], 10.0)
-    there.sync()
-    made = there.look()
-    assert reasons(made) == [EVENT_NOT_GRANTED]
-    assert "limits.cpu 60 of which 3 are granted" in str(made.problems[0])
-    assert "Oversubscribed resource quota [limits.cpu=60]" in str(made.problems[0])
+    ns1 = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10"})
+    new_plan = ns1.look()
+    assert (reasons(new_plan), new_plan.recheck_after) == ([], 10.0)
+    ns1.sync()
+    new_plan = ns1.look()
+    assert reasons(new_plan) == [EVENT_NOT_GRANTED]
+    assert "limits.cpu 60 of which 3 are granted" in str(new_plan.problems[0])
+    assert "Oversubscribed resource quota [limits.cpu=60]" in str(new_plan.problems[0])
 
 
 def test_a_request_that_nobody_answers_is_said_after_ten_seconds() -> None:
-    there = RancherNamespace(BIG, HARD, asks=False)
-    there.look()
-    there.now += 10.0
-    assert reasons(there.look()) == [EVENT_NOT_GRANTED]
+    ns1 = RancherNamespace(BIG, HARD, asks=False)
+    ns1.look()
+    ns1.now += 10.0
+    assert reasons(ns1.look()) == [EVENT_NOT_GRANTED]
 
 
 # ---- a quota that only Rancher may write -----------------------------------------------------------------------
 
 
 def test_a_migration_is_raised_and_given_back_by_rancher() -> None:
-    there = RancherNamespace()
-    assert not there.look()
-    there.migrate("vm1")
-    there.look()
-    assert there.requested == amounts(HARD, [ADDED])
-    assert there.quota == quota(HARD)  # headroom writes the namespace alone
-    there.sync()
-    assert by_value(there.quota.hard) == by_value(RAISED)
-    there.settle()
-    there.migrate("vm1", phase="Succeeded")
-    there.settle()
-    assert (there.requested, there.record, there.hard) == (amounts(HARD), None, amounts(HARD))
-    assert there.writes == 2
+    ns1 = RancherNamespace()
+    assert not ns1.look()
+    ns1.migrate("vm1")
+    ns1.look()
+    assert ns1.requested == amounts(HARD, [ADDED])
+    assert ns1.quota == quota(HARD)  # headroom writes the namespace alone
+    ns1.sync()
+    assert by_value(ns1.quota.hard) == by_value(RAISED)
+    ns1.settle()
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.settle()
+    assert (ns1.requested, ns1.record, ns1.hard) == (amounts(HARD), None, amounts(HARD))
+    assert ns1.writes == 2
 
 
 def test_the_record_names_the_request_and_the_vm() -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.look()
-    record = json.loads(there.record or "")
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.look()
+    record = json.loads(ns1.record or "")
     assert record["annotation"] == BASE
     assert record["entries"] == {"migrating-vm1": json.loads(ENTRY)}
-    request = request_of(there.namespace)
+    request = request_of(ns1.namespace)
     assert request is not None
     assert request.entries == {by_name(): ENTRY}
 
 
 def test_the_agent_of_rancher_reverts_nothing() -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.settle()
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
     for _ in range(3):
-        there.sync()
-    assert by_value(there.quota.hard) == by_value(RAISED)
+        ns1.sync()
+    assert by_value(ns1.quota.hard) == by_value(RAISED)
 
 
 def test_the_base_is_the_persons_number_while_the_quota_is_raised() -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.settle()
-    seen = there.observe()
-    assert seen.limits == BASE
-    assert base_of(seen.quota, seen.limits, HARVESTER, seen.rancher.granted).limits == amounts(HARD)
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
+    facts = ns1.observe()
+    assert facts.limits == BASE
+    assert base_of(facts.quota, facts.limits, HARVESTER, facts.rancher.granted).limits == amounts(HARD)
 
 
-def edited_up(there: RancherNamespace) -> None:
-    there.edit(limitsCpu="20")
+def edited_up(ns1: RancherNamespace) -> None:
+    ns1.edit(limitsCpu="20")
 
 
-def edited_down(there: RancherNamespace) -> None:
-    there.edit(limitsCpu="2500m")
+def edited_down(ns1: RancherNamespace) -> None:
+    ns1.edit(limitsCpu="2500m")
 
 
-def saved_unchanged(there: RancherNamespace) -> None:
-    there.annotate({KEY: json.dumps(json.loads(there.annotation), indent=1)})
+def saved_unchanged(ns1: RancherNamespace) -> None:
+    ns1.annotate({KEY: json.dumps(json.loads(ns1.annotation), indent=1)})
 
 
 @pytest.mark.parametrize(
@@ -185,169 +186,169 @@ def saved_unchanged(there: RancherNamespace) -> None:
 )
 @pytest.mark.parametrize("synced", [False, True], ids=["before Rancher has seen it", "after Rancher has written it"])
 def test_a_persons_edit_under_a_migration(edit: Callable[[RancherNamespace], None], cpu: str, synced: bool) -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.settle()
-    edit(there)
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
+    edit(ns1)
     if synced:
-        there.sync()
-    there.settle()
-    assert there.hard == amounts(HARD | {"limits.cpu": cpu}, [ADDED])
-    there.migrate("vm1", phase="Succeeded")
-    there.settle()
-    assert there.hard == amounts(HARD | {"limits.cpu": cpu})
-    assert there.record is None
-    assert there.requested == there.hard
+        ns1.sync()
+    ns1.settle()
+    assert ns1.hard == amounts(HARD | {"limits.cpu": cpu}, [ADDED])
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.settle()
+    assert ns1.hard == amounts(HARD | {"limits.cpu": cpu})
+    assert ns1.record is None
+    assert ns1.requested == ns1.hard
 
 
 def test_a_full_project_leaves_everything_as_it_was() -> None:
-    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
-    there.migrate("vm1")
-    there.settle()
-    assert (there.annotation, there.record, there.hard) == (BASE, None, amounts(HARD))
-    made = there.look()
-    assert reasons(made) == [EVENT_PROJECT_FULL]
-    message = str(made.problems[0])
+    ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
+    ns1.migrate("vm1")
+    ns1.settle()
+    assert (ns1.annotation, ns1.record, ns1.hard) == (BASE, None, amounts(HARD))
+    new_plan = ns1.look()
+    assert reasons(new_plan) == [EVENT_PROJECT_FULL]
+    message = str(new_plan.problems[0])
     assert "c-1:p-1" in message
     assert "2 of limits.cpu" in message
     assert "limits.cpu=11" in message
-    assert there.writes == 2
-    there.now += 20.0
-    there.settle()
-    assert there.writes == 2  # not in a loop
+    assert ns1.writes == 2
+    ns1.now += 20.0
+    ns1.settle()
+    assert ns1.writes == 2  # not in a loop
 
 
 def test_a_full_project_is_asked_again_when_something_there_changes() -> None:
-    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
-    there.migrate("vm1")
-    there.settle()
-    there.others = {"limits.cpu": "1"}
-    there.settle()
-    assert there.writes == 2
-    there.now += 31.0
-    there.settle()
-    assert by_value(there.quota.hard) == by_value(RAISED)
+    ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
+    ns1.migrate("vm1")
+    ns1.settle()
+    ns1.others = {"limits.cpu": "1"}
+    ns1.settle()
+    assert ns1.writes == 2
+    ns1.now += 31.0
+    ns1.settle()
+    assert by_value(ns1.quota.hard) == by_value(RAISED)
 
 
 def test_the_first_in_line_gets_the_room_that_there_is() -> None:
-    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
-    there.migrate("vm1", "vm2")
-    there.settle()
-    assert there.hard == amounts(HARD, [ADDED])
-    request = request_of(there.namespace)
+    ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
+    ns1.migrate("vm1", "vm2")
+    ns1.settle()
+    assert ns1.hard == amounts(HARD, [ADDED])
+    request = request_of(ns1.namespace)
     assert request is not None
     assert list(request.entries) == [by_name("vm1")]
-    assert reasons(there.look()) == [EVENT_PROJECT_FULL]
+    assert reasons(ns1.look()) == [EVENT_PROJECT_FULL]
 
 
 def test_a_second_migration_that_does_not_fit_leaves_the_first_its_headroom() -> None:
-    there = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
-    there.migrate("vm1")
-    there.settle()
-    there.migrate("vm2")
-    there.settle()
-    assert there.hard == there.requested == amounts(HARD, [ADDED])
+    ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
+    ns1.migrate("vm1")
+    ns1.settle()
+    ns1.migrate("vm2")
+    ns1.settle()
+    assert ns1.hard == ns1.requested == amounts(HARD, [ADDED])
 
 
 def test_a_request_beyond_the_grant_does_not_keep_a_migration_from_its_headroom() -> None:
-    there = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
-    there.sync()
-    there.settle()
-    assert there.hard == amounts(HARD)
-    there.migrate("vm1")
-    there.settle()
-    assert there.hard == amounts(HARD, [ADDED])
-    there.migrate("vm1", phase="Succeeded")
-    there.settle()
-    assert there.hard == amounts(HARD)  # Rancher was asked for the grant first: it leaves what does not fit
-    assert json.loads(there.annotation) == json.loads(BIG)
-    assert there.record is None
+    ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+    ns1.sync()
+    ns1.settle()
+    assert ns1.hard == amounts(HARD)
+    ns1.migrate("vm1")
+    ns1.settle()
+    assert ns1.hard == amounts(HARD, [ADDED])
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.settle()
+    assert ns1.hard == amounts(HARD)  # Rancher was asked for the grant first: it leaves what does not fit
+    assert json.loads(ns1.annotation) == json.loads(BIG)
+    assert ns1.record is None
 
 
 def test_a_rancher_that_does_not_run_is_said_by_name() -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.look()
-    assert plan_again(there).recheck_after == 10.0
-    there.now += 10.0
-    made = there.look()
-    assert reasons(made) == [EVENT_NO_ANSWER]
-    assert "Rancher has not written resource quota default-abc within 10 s" in str(made.problems[0])
-    there.sync()
-    assert reasons(there.look()) == []
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.look()
+    assert plan_again(ns1).recheck_after == 10.0
+    ns1.now += 10.0
+    new_plan = ns1.look()
+    assert reasons(new_plan) == [EVENT_NO_ANSWER]
+    assert "Rancher has not written resource quota default-abc within 10 s" in str(new_plan.problems[0])
+    ns1.sync()
+    assert reasons(ns1.look()) == []
 
 
-def plan_again(there: RancherNamespace) -> Plan:
-    made = there.look()
-    assert not made
-    return made
+def plan_again(ns1: RancherNamespace) -> Plan:
+    new_plan = ns1.look()
+    assert not new_plan
+    return new_plan
 
 
 def test_entries_that_nobody_can_remove_are_ignored_until_the_last_is_gone() -> None:
-    there = RancherNamespace(hard=RAISED, annotations={**MARKS, by_name(): ENTRY})
-    there.migrate("vm1")
-    there.settle()
-    assert there.hard == amounts(RAISED)
-    assert there.requested == amounts(RAISED)
-    there.migrate("vm1", phase="Succeeded")
-    there.settle()
-    assert (there.requested, there.hard) == (amounts(HARD), amounts(HARD))
-    request = request_of(there.namespace)
+    ns1 = RancherNamespace(hard=RAISED, annotations={**MARKS, by_name(): ENTRY})
+    ns1.migrate("vm1")
+    ns1.settle()
+    assert ns1.hard == amounts(RAISED)
+    assert ns1.requested == amounts(RAISED)
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.settle()
+    assert (ns1.requested, ns1.hard) == (amounts(HARD), amounts(HARD))
+    request = request_of(ns1.namespace)
     assert request is not None
     assert not request.entries
-    assert by_name() not in with_request(there.quota, there.namespace).annotations
+    assert by_name() not in with_request(ns1.quota, ns1.namespace).annotations
 
 
 def test_a_quota_that_was_left_raised_is_lowered_by_rancher() -> None:
-    there = RancherNamespace(asks=False)
-    there.migrate("vm1")
-    there.look()
-    there.asks = True  # Rancher is upgraded, and an administrator removes the entries at once
-    there.quota = quota(there.quota.hard, {k: v for k, v in there.quota.annotations.items() if k != by_name()})
-    there.migrate("vm1", phase="Succeeded")
-    assert there.look().namespace  # Rancher works off events of the namespace alone
-    there.settle()
-    assert (there.requested, there.hard, there.record) == (amounts(HARD), amounts(HARD), None)
+    ns1 = RancherNamespace(asks=False)
+    ns1.migrate("vm1")
+    ns1.look()
+    ns1.asks = True  # Rancher is upgraded, and an administrator removes the entries at once
+    ns1.quota = quota(ns1.quota.hard, {k: v for k, v in ns1.quota.annotations.items() if k != by_name()})
+    ns1.migrate("vm1", phase="Succeeded")
+    assert ns1.look().namespace  # Rancher works off events of the namespace alone
+    ns1.settle()
+    assert (ns1.requested, ns1.hard, ns1.record) == (amounts(HARD), amounts(HARD), None)
 
 
 def test_the_way_back_to_own_writes_ends_the_request() -> None:
-    there = RancherNamespace()
-    there.migrate("vm1")
-    there.settle()
-    there.asks = False
-    there.look()
-    assert (there.annotation, there.record) == (BASE, None)
-    assert by_value(there.quota.hard) == by_value(RAISED)
-    assert by_name() in there.quota.annotations
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
+    ns1.asks = False
+    ns1.look()
+    assert (ns1.annotation, ns1.record) == (BASE, None)
+    assert by_value(ns1.quota.hard) == by_value(RAISED)
+    assert by_name() in ns1.quota.annotations
 
 
 def test_a_kill_after_each_write_is_repaired() -> None:
     def story(stop: int) -> RancherNamespace:
-        there = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+        ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
         steps = [
-            lambda: there.migrate("vm1"),
-            there.look,
-            there.sync,
-            lambda: there.edit(limitsCpu="4"),
-            there.look,
-            there.sync,
-            lambda: there.migrate("vm1", phase="Failed"),
-            there.look,
-            there.sync,
-            there.look,
+            lambda: ns1.migrate("vm1"),
+            ns1.look,
+            ns1.sync,
+            lambda: ns1.edit(limitsCpu="4"),
+            ns1.look,
+            ns1.sync,
+            lambda: ns1.migrate("vm1", phase="Failed"),
+            ns1.look,
+            ns1.sync,
+            ns1.look,
         ]
         for step in steps[:stop]:
             step()
-        return there
+        return ns1
 
     for stop in range(11):
-        there = story(stop)
-        there.timers = type(there.timers)()
-        there.migrate("vm1", phase="Succeeded")
-        there.settle()
-        assert there.record is None
-        assert there.hard["limits.cpu"] in (amounts(HARD)["limits.cpu"], amounts({"limits.cpu": "4"})["limits.cpu"])
-        assert there.hard["limits.memory"] == amounts(HARD)["limits.memory"]
+        ns1 = story(stop)
+        ns1.timers = type(ns1.timers)()
+        ns1.migrate("vm1", phase="Succeeded")
+        ns1.settle()
+        assert ns1.record is None
+        assert ns1.hard["limits.cpu"] in (amounts(HARD)["limits.cpu"], amounts({"limits.cpu": "4"})["limits.cpu"])
+        assert ns1.hard["limits.memory"] == amounts(HARD)["limits.memory"]
 
 
 # ---- the record ------------------------------------------------------------------------------------------------

@@ -22,34 +22,38 @@ def cpu(**amounts: str) -> ResourceList:
     return {name.replace("_", "."): Quantity.parse(value) for name, value in amounts.items()}
 
 
-def of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
+def room_of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
     lists = (cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations))
     by_base, by_hard, by_used, by_pods, by_migrations = lists
     return Room(Facts(quota()), by_base, by_hard, by_used, by_pods, by_migrations)
 
 
-FULL, LOWERED, BEHIND = of(counted="5", migrations="2"), of(hard="3", counted="4", migrations="2"), of(used="3")
+FULL, LOWERED, BEHIND = (
+    room_of(counted="5", migrations="2"),
+    room_of(hard="3", counted="4", migrations="2"),
+    room_of(used="3"),
+)
 LET_IN = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
 JUST_ENDED = replace(BEHIND, ended=cpu(limits_cpu="1"))
 BALANCES: dict[str, tuple[Balance, str, str]] = {
-    "what is left of the base": (of(counted="2").beside_all([]), "1", ""),
-    "a thousandth more": (of(counted="2").beside_all([]), "1001m", "1"),
-    "the target is there and takes its room": (of(counted="4", migrations="2").beside_all([]), "1", ""),
+    "what is left of the base": (room_of(counted="2").beside_all([]), "1", ""),
+    "a thousandth more": (room_of(counted="2").beside_all([]), "1001m", "1"),
+    "the target is there and takes its room": (room_of(counted="4", migrations="2").beside_all([]), "1", ""),
     "nothing is left beside the target": (FULL.beside_all([]), "1m", "0"),
     "a target larger than what was added takes of the base": (
-        of(counted="5", hard="4", migrations="3").beside_all([]), "1m", "-1",
+        room_of(counted="5", hard="4", migrations="3").beside_all([]), "1m", "-1",
     ),
-    "room that is not taken yet stays free": (of(counted="3").beside_all([]), "1m", "0"),
-    "above the base already": (of(counted="4").beside_all([]), "1m", "-1"),
-    "no room was added": (of(hard="3", counted="2", migrations="1").beside_all([]), "1", ""),
-    "no room was added, and none is left": (of(hard="3", counted="3", migrations="1").beside_all([]), "1m", "0"),
-    "the limit is below the base for a moment": (of(hard="2", counted="2").beside_all([]), "1", ""),
-    "a pod that wants nothing": (of(counted="9").beside_all([]), "0", ""),
+    "room that is not taken yet stays free": (room_of(counted="3").beside_all([]), "1m", "0"),
+    "above the base already": (room_of(counted="4").beside_all([]), "1m", "-1"),
+    "no room was added": (room_of(hard="3", counted="2", migrations="1").beside_all([]), "1", ""),
+    "no room was added, and none is left": (room_of(hard="3", counted="3", migrations="1").beside_all([]), "1m", "0"),
+    "the limit is below the base for a moment": (room_of(hard="2", counted="2").beside_all([]), "1", ""),
+    "a pod that wants nothing": (room_of(counted="9").beside_all([]), "0", ""),
     "beside what is there all that migrations take is theirs": (LOWERED.beside_pods(), "1", ""),
     "and no more": (LOWERED.beside_pods(), "1001m", "1"),
     "by what is added it is not": (LOWERED.beside_all([]), "1", "-1"),
-    "what was let through is taken": (of().beside_all(LET_IN), "101m", "100m"),
-    "the rest is not": (of().beside_all(LET_IN), "100m", ""),
+    "what was let through is taken": (room_of().beside_all(LET_IN), "101m", "100m"),
+    "the rest is not": (room_of().beside_all(LET_IN), "100m", ""),
     "status.used counts where it is more than the pods": (BEHIND.beside_all([]), "1", "0"),
     "it may still count what has just ended": (JUST_ENDED.beside_all([]), "1", ""),
     "and nothing else": (JUST_ENDED.beside_all([]), "1001m", "1"),
@@ -58,53 +62,53 @@ BALANCES: dict[str, tuple[Balance, str, str]] = {
 
 @sentences(BALANCES)
 def test_whether_a_pod_fits(case: tuple[Balance, str, str]) -> None:
-    balance, wanted, left = case
-    short = format_resource_list(balance.short(cpu(limits_cpu=wanted)))
-    assert short == ({"limits.cpu": left} if left else {})
+    balance, need, expected = case
+    missing = format_resource_list(balance.short(cpu(limits_cpu=need)))
+    assert missing == ({"limits.cpu": expected} if expected else {})
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
-    assert not of(counted="9").beside_all([]).short(cpu(limits_memory="1Gi"))
+    assert not room_of(counted="9").beside_all([]).short(cpu(limits_memory="1Gi"))
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     source, target = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
-    found = Room.of(view, POLICY, Pods([source, target, pod("500m")]))
-    assert found is not None
-    assert format_resource_list({n: q for n, q in found.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
+    room = Room.of(view, POLICY, Pods([source, target, pod("500m")]))
+    assert room is not None
+    assert format_resource_list({n: q for n, q in room.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
 
 
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     here = vmi("vm1", nodeName="node2")
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
-    found = Room.of(view, POLICY, Pods([source, main]))
-    assert found is not None
-    assert found.migrations["limits.cpu"] == Quantity.parse("2")
-    found = Room.of(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
-    assert found is not None
-    assert not found.migrations
+    room = Room.of(view, POLICY, Pods([source, main]))
+    assert room is not None
+    assert room.migrations["limits.cpu"] == Quantity.parse("2")
+    room = Room.of(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
+    assert room is not None
+    assert not room.migrations
 
 
 def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
-    there = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
-    found = Room.of(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(there))
-    assert found is not None
-    assert (found.counted, found.ended) == (cpu(limits_cpu="1500m"), {})
-    assert found.used == cpu(limits_cpu="7")
+    pods = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
+    room = Room.of(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(pods))
+    assert room is not None
+    assert (room.counted, room.ended) == (cpu(limits_cpu="1500m"), {})
+    assert room.used == cpu(limits_cpu="7")
 
 
 def test_of_what_has_ended_status_may_still_count_what_it_would_if_it_ran() -> None:
     stuck = pod("1", deletionTimestamp="2020-01-01T00:00:00Z", deletionGracePeriodSeconds=30)
-    gone, over = pod("250m"), pod("4", phase="Succeeded")
-    pods = Pods([stuck, over], {each.uid: each for each in (gone, over)})
-    for age, counted, ended in ((30, "1", "250m"), (31, "0", "1250m")):
+    gone, finished = pod("250m"), pod("4", phase="Succeeded")
+    pods = Pods([stuck, finished], {gone_pod.uid: gone_pod for gone_pod in (gone, finished)})
+    for age, counted, ended_usage in ((30, "1", "250m"), (31, "0", "1250m")):
         now = from_rfc3339("2020-01-01T00:00:00Z") + age
-        found = Room.of(observed(quota(), now=now), POLICY, pods)
-        assert found is not None
-        assert found.counted.get("limits.cpu", ZERO) == Quantity.parse(counted)
-        assert found.ended["limits.cpu"] == Quantity.parse(ended)
+        room = Room.of(observed(quota(), now=now), POLICY, pods)
+        assert room is not None
+        assert room.counted.get("limits.cpu", ZERO) == Quantity.parse(counted)
+        assert room.ended["limits.cpu"] == Quantity.parse(ended_usage)
 
 
 def test_without_a_readable_base_nothing_is_shared_out() -> None:
@@ -117,7 +121,7 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
     source = plain_launcher(node="node1")
     view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
-    found = Room.of(view, POLICY, Pods([source]))
-    assert found is not None
-    assert found.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
-    assert found.left_for_target("vm2") == {}
+    room = Room.of(view, POLICY, Pods([source]))
+    assert room is not None
+    assert room.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
+    assert room.left_for_target("vm2") == {}

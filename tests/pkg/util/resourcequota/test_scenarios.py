@@ -1,9 +1,8 @@
-"""In assist mode a namespace ends where Harvester's own controllers leave it: 800 recorded scenarios.
+"""The end of a namespace in assist mode: where Harvester's own controllers leave it, in 800 recorded scenarios.
 
-Exceptions, as the record's README names them: a compensation that swings for ever upstream must settle here, a
-running migration without an entry gets one here (nothing but that, and spec.hard with it), and the resync flag's
-"false" may be missing.
-"""
+Exceptions, as the record's README names them: a compensation that swings for ever upstream must settle here, a running
+migration without an entry gets one here (nothing but that, and spec.hard with it), and the resync flag's "false" may be
+missing."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ def end_of(scenario: dict[str, Any]) -> ResourceQuota:
 
 
 def begins_broken(scenario: dict[str, Any]) -> bool:
-    """Whether spec.hard lacks the memory limit or the compensation is garbage: upstream repairs these first, and
-    only what it reads afterwards tells how much is missing."""
+    """Reports whether spec.hard lacks the memory limit or the compensation is garbage: upstream repairs these first,
+    and only what it reads afterwards tells how much is missing."""
     quota = scenario["resource_quota"]
     return (
         quota["spec"].get("hard", {}).get(MEMORY, "0") == "0"
@@ -57,13 +56,13 @@ def begins_broken(scenario: dict[str, Any]) -> bool:
 
 
 def upstream_ends(scenario: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Where Harvester's controllers ended; two ends where their order mattered."""
+    """Returns the ends that Harvester's controllers reached: two where their order mattered."""
     ends = [scenario[key] for key in ("after", "after_rq_first") if key in scenario]
     return [(entries_by_value(end["annotations"] or {}), by_value(end["hard"] or {})) for end in ends]
 
 
 def of_running_without_entry(scenario: dict[str, Any]) -> bool:
-    """Whether upstream left a running migration without an entry."""
+    """Reports whether upstream left a running migration without an entry."""
     phase = scenario["vmim"]["status"].get("phase")
     vmi = scenario["vmi"]["metadata"]
     keys = {migrating_uid_key(vmi["uid"]), f"harvesterhci.io/migrating-{vmi['name']}"}
@@ -109,13 +108,13 @@ def test_a_running_migration_gets_its_own_entry_and_nothing_else(index: int) -> 
 def raised(scenario: dict[str, Any], upstream: dict[str, Any], quota: ResourceQuota) -> dict[str, Any]:
     """Upstream's spec.hard with the added entry in it: base + all entries + compensation where that is scaled."""
     try:
-        standing = [entry.resources for entry in entries(quota.annotations)]
+        values = [entry.resources for entry in entries(quota.annotations)]
         compensation = parse_resources(COMPENSATION, quota.annotations.get(COMPENSATION) or "{}")
         base = parse_base(scenario["namespace_annotation"])
     except Exception:  # garbage: upstream leaves spec.hard alone, and so must we
         return upstream
-    added = total([*standing, compensation])
-    return upstream | {n: add(base, added)[n] for n in (CPU, MEMORY) if not base.get(n, ZERO).is_zero()}
+    headroom = total([*values, compensation])
+    return upstream | {n: add(base, headroom)[n] for n in (CPU, MEMORY) if not base.get(n, ZERO).is_zero()}
 
 
 @pytest.mark.parametrize("index", UNSTABLE)
@@ -127,15 +126,15 @@ def test_where_upstream_swings_for_ever_it_settles_with_enough_room(index: int) 
     used = Quantity.parse(scenario["resource_quota"]["status"]["used"][MEMORY])
     hard = by_value(quota.hard)
     assert hard[MEMORY] >= used + need
-    standing = [entry.resources for entry in entries(quota.annotations)]
+    values = [entry.resources for entry in entries(quota.annotations)]
     compensation = parse_resources(COMPENSATION, quota.annotations[COMPENSATION])
     base = {name: q for name, q in parse_base(scenario["namespace_annotation"]).items() if q != ZERO}
-    added = total([*standing, compensation])
+    headroom = total([*values, compensation])
     assert {name: hard[name] for name in base if name in (CPU, MEMORY)} == {
-        name: add(base, added)[name] for name in base if name in (CPU, MEMORY)
+        name: add(base, headroom)[name] for name in base if name in (CPU, MEMORY)
     }
     # Upstream's end differs from ours in nothing but the compensation and what follows from it.
-    ours, theirs = entries_by_value(quota.annotations), upstream_ends(scenario)
-    assert {key: value for key, value in ours.items() if key != COMPENSATION} in [
-        {key: value for key, value in annotations.items() if key != COMPENSATION} for annotations, _hard in theirs
+    own_entries, upstream = entries_by_value(quota.annotations), upstream_ends(scenario)
+    assert {key: value for key, value in own_entries.items() if key != COMPENSATION} in [
+        {key: value for key, value in annotations.items() if key != COMPENSATION} for annotations, _hard in upstream
     ]

@@ -60,16 +60,16 @@ def test_the_need_is_what_quota_will_count_of_the_whole_template() -> None:
     assert need["limits.cpu"] == Quantity.parse("2015m")
     assert need["limits.memory"] == Quantity.of(NEED_MEMORY)
     gpu = vm(domain={"devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/GPU"}]}})
-    more = need_of(gpu, observed(quota()))["limits.memory"] - need["limits.memory"]
+    difference = need_of(gpu, observed(quota()))["limits.memory"] - need["limits.memory"]
     # 1Gi for VFIO at ratio 1.5, which KubeVirt adds in whole kilobytes.
-    assert abs(more.value() - 1536 * 2**20) < 1000
+    assert abs(difference.value() - 1536 * 2**20) < 1000
 
 
 OTHER = [vmi("other", nodeName="node1")]
 
 
 @dataclass(frozen=True)
-class Case:
+class StartCase:
     limits: str = BASE
     used: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class Case:
 
     @property
     def view(self) -> Facts:
-        found = observed(
+        result = observed(
             quota({}, self.annotations, used=self.used),
             [named(migration, self.pods, OTHER) for migration in self.migrations],
             OTHER,
             limits=self.limits,
         )
-        return replace(found, pods=self.pods)
+        return replace(result, pods=self.pods)
 
 
 BESIDE = (
@@ -93,57 +93,60 @@ BESIDE = (
     plain_launcher("other", node="node2", target_of="uid-migration-of-other"),
 )
 FITS = {
-    "into an empty namespace": Case(),
-    "exactly": Case(limits_text("2015m", str(NEED_MEMORY))),
-    "beside others": Case(limits_text("4", "10Gi"), {"limits.cpu": "1985m", "limits.memory": str(5 * 2**30)}),
-    "only memory is limited": Case(limits_text(memory="10Gi"), {"limits.cpu": "99"}),
-    "only storage is limited": Case(limits_text(requestsStorage="1Gi")),
-    "nothing that counts is limited": Case(limits_text(pods="0")),
-    "no annotation": Case(""),
-    "an annotation that is garbage": Case("garbage"),
-    "a limit that is garbage": Case(limits_text("many")),
-    "an entry's room is not used": Case(
+    "into an empty namespace": StartCase(),
+    "exactly": StartCase(limits_text("2015m", str(NEED_MEMORY))),
+    "beside others": StartCase(limits_text("4", "10Gi"), {"limits.cpu": "1985m", "limits.memory": str(5 * 2**30)}),
+    "only memory is limited": StartCase(limits_text(memory="10Gi"), {"limits.cpu": "99"}),
+    "only storage is limited": StartCase(limits_text(requestsStorage="1Gi")),
+    "nothing that counts is limited": StartCase(limits_text(pods="0")),
+    "no annotation": StartCase(""),
+    "an annotation that is garbage": StartCase("garbage"),
+    "a limit that is garbage": StartCase(limits_text("many")),
+    "an entry's room is not used": StartCase(
         limits_text("4", "20Gi"), {"limits.cpu": "3985m"}, {by_name("other"): ENTRY}
     ),
-    "entries of every form": Case(
+    "entries of every form": StartCase(
         limits_text("4", "20Gi"), {"limits.cpu": "5985m"}, {by_name("a"): ENTRY, by_uid("b"): ENTRY}
     ),
-    "a target takes more than its entry says": Case(
+    "a target takes more than its entry says": StartCase(
         limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): '{"limits.cpu":"1"}'}, pods=BESIDE,
         migrations=(vmim("Running", "other"),),
     ),
-    "a source that is left over, its entry gone": Case(
+    "a source that is left over, its entry gone": StartCase(
         limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, pods=BESIDE, migrations=(vmim("Succeeded", "other"),)
     ),
-    "an entry that is garbage, its pods are there": Case(
+    "an entry that is garbage, its pods are there": StartCase(
         limits_text("6", "20Gi"), {"limits.cpu": "5985m"}, {by_name("other"): "x"}, pods=BESIDE,
         migrations=(vmim("Running", "other"),),
     ),
 }  # fmt: skip
 
 SHORT = {
-    "a thousandth of a CPU": (Case(limits_text("2014m", "10Gi")), CPU),
-    "a byte": (Case(limits_text("3", str(NEED_MEMORY - 1))), MEMORY),
-    "both: the cpu is named": (Case(limits_text("1", "1")), CPU),
-    "beside others": (Case(limits_text("4", "10Gi"), {"limits.cpu": "1986m"}), CPU),
-    "more is used than there is": (Case(limits_text("4", "10Gi"), {"limits.cpu": "5"}), CPU),
-    "by its requests": (Case(limits_text("9", "20Gi", requestsMemory="2Gi")), MEMORY),
-    "its limits alone would fit": (Case(limits_text("2", "10Gi")), CPU),
-    "beside an entry that is garbage": (Case(limits_text("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}), CPU),
+    "a thousandth of a CPU": (StartCase(limits_text("2014m", "10Gi")), CPU),
+    "a byte": (StartCase(limits_text("3", str(NEED_MEMORY - 1))), MEMORY),
+    "both: the cpu is named": (StartCase(limits_text("1", "1")), CPU),
+    "beside others": (StartCase(limits_text("4", "10Gi"), {"limits.cpu": "1986m"}), CPU),
+    "more is used than there is": (StartCase(limits_text("4", "10Gi"), {"limits.cpu": "5"}), CPU),
+    "by its requests": (StartCase(limits_text("9", "20Gi", requestsMemory="2Gi")), MEMORY),
+    "its limits alone would fit": (StartCase(limits_text("2", "10Gi")), CPU),
+    "beside an entry that is garbage": (
+        StartCase(limits_text("4", "20Gi"), {"limits.cpu": "3"}, {by_name(): "x"}),
+        CPU,
+    ),
     "without the migration too": (
-        Case(limits_text("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
+        StartCase(limits_text("4", "20Gi"), {"limits.cpu": "3986m"}, {by_name("other"): ENTRY}),
         CPU,
     ),
 }
 
 
 @sentences(FITS)
-def test_it_can_start(case: Case) -> None:
+def test_it_can_start(case: StartCase) -> None:
     assert shortage_of(case.machine, case.view) is None
 
 
 @sentences(SHORT)
-def test_it_cannot_start(case: tuple[Case, str]) -> None:
-    found, reason = case
-    shortage = shortage_of(found.machine, found.view)
+def test_it_cannot_start(case: tuple[StartCase, str]) -> None:
+    start, reason = case
+    shortage = shortage_of(start.machine, start.view)
     assert str(shortage) == reason

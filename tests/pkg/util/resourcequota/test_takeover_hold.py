@@ -45,19 +45,19 @@ TARGET = launcher(node="node-2", migration=MIGRATION, created="2026-01-01T00:01:
 POD = entry(POD_ENTRY)
 
 
-def done(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
+def finished_vmim(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
     migration = vmim(phase)
     state = MigrationState(end_timestamp=ended_at) if ended_at else None
     return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))
 
 
-def told(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
+def with_last_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
     """The VMI with the pods of its last migration in its status, where they stay."""
     state = MigrationState(migration_uid=MIGRATION.uid, source_pod=SOURCE.name, target_pod=TARGET.name)
     return msgspec.structs.replace(vmi, status=msgspec.structs.replace(vmi.status, migration_state=state))
 
 
-TOLD = told(MOVED)
+TOLD = with_last_migration(MOVED)
 
 
 @dataclass(frozen=True)
@@ -85,35 +85,35 @@ LIFE = {
     "Running": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
     "a phase that newer KubeVirt adds": Step([vmim("WaitingForSync")], [SOURCE, TARGET], BEFORE, POD),
     "Running, the VM has moved": Step([MIGRATION], [SOURCE, TARGET], MOVED, POD),
-    "Succeeded, the source still counts": Step([done()], [SOURCE, TARGET], MOVED, POD),
-    "Succeeded, the VMI does not say so yet": Step([done()], [SOURCE, TARGET], BEFORE, POD),
-    "Succeeded, the source has succeeded too": Step([done()], [ended(SOURCE), TARGET], MOVED, None),
-    "Succeeded, the source has failed": Step([done()], [ended(SOURCE, "Failed"), TARGET], MOVED, None),
-    "Succeeded, the source is gone": Step([done()], [TARGET], MOVED, None),
+    "Succeeded, the source still counts": Step([finished_vmim()], [SOURCE, TARGET], MOVED, POD),
+    "Succeeded, the VMI does not say so yet": Step([finished_vmim()], [SOURCE, TARGET], BEFORE, POD),
+    "Succeeded, the source has succeeded too": Step([finished_vmim()], [ended(SOURCE), TARGET], MOVED, None),
+    "Succeeded, the source has failed": Step([finished_vmim()], [ended(SOURCE, "Failed"), TARGET], MOVED, None),
+    "Succeeded, the source is gone": Step([finished_vmim()], [TARGET], MOVED, None),
     "the migration was deleted, its VMI names both pods": Step([], [SOURCE, TARGET], TOLD, POD),
     "the migration was deleted, and nothing names the source": Step([], [SOURCE, TARGET], MOVED, None),
     "the migration and the source are gone": Step([], [TARGET], TOLD, None),
-    "Failed, the target still counts": Step([done("Failed")], [SOURCE, TARGET], BEFORE, POD),
-    "Failed, the target has failed": Step([done("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
-    "Failed before there was a target": Step([done("Failed")], [SOURCE], BEFORE, None),
+    "Failed, the target still counts": Step([finished_vmim("Failed")], [SOURCE, TARGET], BEFORE, POD),
+    "Failed, the target has failed": Step([finished_vmim("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
+    "Failed before there was a target": Step([finished_vmim("Failed")], [SOURCE], BEFORE, None),
     "it has arrived and the source is gone, whatever the migration says": Step([MIGRATION], [TARGET], MOVED, None),
     "the source is gone and nothing has arrived": Step([MIGRATION], [TARGET], BEFORE, None),
     "an abort is asked for, the target is there": Step([vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD),
-    "the VM was deleted, both pods still count": Step([done("Failed")], [SOURCE, TARGET], None, POD),
+    "the VM was deleted, both pods still count": Step([finished_vmim("Failed")], [SOURCE, TARGET], None, POD),
     "the VM was deleted, and nothing names its pods": Step([], [SOURCE, TARGET], None, None),
     "the VM was deleted, its migration hangs": Step([vmim(deleting=True)], [SOURCE], None, None),
     "the VM was deleted, its last pod still counts": Step([], [TARGET], None, None),
     "two sources are left": Step(
-        [done(), SECOND],
+        [finished_vmim(), SECOND],
         [SOURCE, TARGET, launcher(node="node-3", migration=SECOND, created="2026-01-01T00:02:00Z")],
         vmi(nodeName="node-3"),
         TWICE,
     ),
     "one is left, and the next target will take its place": Step(
-        [done(), vmim(name="second")], [SOURCE, TARGET], MOVED, POD
+        [finished_vmim(), vmim(name="second")], [SOURCE, TARGET], MOVED, POD
     ),
     "a failed target is left, and the next one will take its place": Step(
-        [done("Failed"), vmim(name="second")], [SOURCE, TARGET], BEFORE, POD
+        [finished_vmim("Failed"), vmim(name="second")], [SOURCE, TARGET], BEFORE, POD
     ),
     "a volume is plugged: its attachment pod is to come with the launcher": Step(
         [vmim()], [SOURCE, attachment(SOURCE)], plugged("node-1"), BOTH_PODS
@@ -121,7 +121,7 @@ LIFE = {
     "and after it": Step([vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], plugged("node-1"), BOTH_PODS),
     "it runs without one: none will come": Step([MIGRATION], [SOURCE, TARGET], plugged("node-1"), POD),
     "the source's attachment pod outlives it": Step(
-        [done()],
+        [finished_vmim()],
         [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)],
         plugged("node-2"),
         {"limits.cpu": "100m", "limits.memory": "80M"},
@@ -133,31 +133,31 @@ LIFE = {
 @pytest.mark.parametrize("stands", [False, True], ids=["from nothing", "after the entry was written"])
 def test_the_entry_follows_the_pods(case: Step, stands: bool) -> None:
     raised = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
-    before = raised if stands else quota(HARD, MARKS)
+    rq = raised if stands else quota(HARD, MARKS)
     instances = [case.instance] if case.instance else []
-    found, _made = after(namespace(before, case.migrations, case.pods, instances))
+    result, _plan = after(namespace(rq, case.migrations, case.pods, instances))
     if case.entry is None and not (case.kept and stands):
-        assert found.annotations == MARKS
-        assert by_value(found.hard) == by_value(HARD)
+        assert result.annotations == MARKS
+        assert by_value(result.hard) == by_value(HARD)
     else:
-        added = by_value(case.entry or POD)
-        assert by_value(entry(found.annotations[by_name()])) == added
-        assert by_value(found.hard) == {name: base + added[name] for name, base in by_value(HARD).items()}
+        headroom = by_value(case.entry or POD)
+        assert by_value(entry(result.annotations[by_name()])) == headroom
+        assert by_value(result.hard) == {name: base + headroom[name] for name, base in by_value(HARD).items()}
 
 
 def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> None:
     """The ratio was raised from 1.5 to 4.5: while Pending the entry is the larger target's, then the source's."""
     larger = launcher(node="node-2", migration=MIGRATION, rendering=AT_4_5, created="2026-01-01T00:01:00Z")
-    pending, _made = after(namespace(quota(HARD, MARKS), [vmim()], [SOURCE], [BEFORE], rendering=AT_4_5))
+    pending, _plan = after(namespace(quota(HARD, MARKS), [vmim()], [SOURCE], [BEFORE], rendering=AT_4_5))
     assert entry(pending.annotations[by_name()])["limits.memory"] == str(5622461313 + 60000000)
-    held, _made = after(namespace(pending, [done()], [SOURCE, larger], [MOVED], rendering=AT_4_5))
-    assert entry(held.annotations[by_name()])["limits.memory"] == "4797464313"
+    holding_rq, _plan = after(namespace(pending, [finished_vmim()], [SOURCE, larger], [MOVED], rendering=AT_4_5))
+    assert entry(holding_rq.annotations[by_name()])["limits.memory"] == "4797464313"
 
 
 def test_beside_harvester_an_entry_stays_until_its_migration_is_over_wherever_the_vm_is() -> None:
-    for migration, keys in ((MIGRATION, {by_uid()}), (done(), set())):
-        seen = namespace(quota(RAISED, {by_uid(): ENTRY}), [migration], [TARGET], [MOVED])
-        assert {e.key for e in entries(after(seen, Policy(Mode.ASSIST))[0].annotations)} == keys
+    for migration, keys in ((MIGRATION, {by_uid()}), (finished_vmim(), set())):
+        facts = namespace(quota(RAISED, {by_uid(): ENTRY}), [migration], [TARGET], [MOVED])
+        assert {e.key for e in entries(after(facts, Policy(Mode.ASSIST))[0].annotations)} == keys
 
 
 # ---- the entry is removed - -----------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_beside_harvester_an_entry_stays_until_its_migration_is_over_wherever_th
 ROBBED = {
     "of a migration that is pending": Step([vmim()], [SOURCE], BEFORE, POD),
     "of a migration that runs": Step([MIGRATION], [SOURCE, TARGET], BEFORE, POD),
-    "of a source that is held": Step([done()], [SOURCE, TARGET], MOVED, POD),
+    "of a source that is held": Step([finished_vmim()], [SOURCE, TARGET], MOVED, POD),
     "of a source that is held, its migration is deleted": Step([], [SOURCE, TARGET], TOLD, POD),
 }
 
@@ -175,11 +175,11 @@ ROBBED = {
 def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard: dict[str, str]) -> None:
     """Harvester's restore removes keys also from quotas that it leaves alone, and orders to compute again."""
     assert case.instance is not None
-    seen = namespace(quota(hard, {**MARKS, RESYNC: "true"}), case.migrations, case.pods, [case.instance])
-    found, made = after(seen)
-    assert made.annotations.keys() == {by_name(), RESYNC}
-    assert set(made.hard) == (set() if hard is ONE_MORE else set(HARD))
-    assert by_value(found.hard) == by_value(ONE_MORE)
+    facts = namespace(quota(hard, {**MARKS, RESYNC: "true"}), case.migrations, case.pods, [case.instance])
+    result, new_plan = after(facts)
+    assert new_plan.annotations.keys() == {by_name(), RESYNC}
+    assert set(new_plan.hard) == (set() if hard is ONE_MORE else set(HARD))
+    assert by_value(result.hard) == by_value(ONE_MORE)
 
 
 # ---- the limit -----------------------------------------------------------------------------------------------
@@ -187,9 +187,9 @@ def test_an_entry_that_is_removed_comes_back_in_the_same_patch(case: Step, hard:
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 
 
-def held(ended_at: str | None = None, source: Pod = SOURCE, **more: Any) -> Facts:
-    before = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
-    return namespace(before, [done(ended_at=ended_at)], [source, TARGET], [MOVED], **more)
+def hold_facts(ended_at: str | None = None, source: Pod = SOURCE, **fields: Any) -> Facts:
+    rq = quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY})
+    return namespace(rq, [finished_vmim(ended_at=ended_at)], [source, TARGET], [MOVED], **fields)
 
 
 ENDING = msgspec.structs.replace(
@@ -202,8 +202,8 @@ ENDING = msgspec.structs.replace(
 
 @dataclass(frozen=True)
 class Limit:
-    """When the migration ended (None: KubeVirt does not say), since when the hold is remembered, and how many
-    seconds are left of it at noon; None: it is over."""
+    """The end of the migration (None: KubeVirt does not report it), since when the hold is remembered, and how many
+    seconds it has left at noon; None: it is over."""
 
     ended_at: str | None
     remembered: float | None
@@ -230,17 +230,17 @@ LIMITS = {
 @sentences(LIMITS)
 def test_the_hold_has_a_limit(case: Limit) -> None:
     since = {} if case.remembered is None else {SOURCE.uid: case.remembered}
-    seen = held(case.ended_at, case.source, now=NOON, timers=Timers(held_since=since))
-    made = plan(seen, replace(EXACT, hold_limit=case.limit))
+    facts = hold_facts(case.ended_at, case.source, now=NOON, timers=Timers(held_since=since))
+    new_plan = plan(facts, replace(EXACT, hold_limit=case.limit))
     if case.left is not None:
-        assert not made
-        assert not made.problems
-        assert made.recheck_after == pytest.approx(case.left)
+        assert not new_plan
+        assert not new_plan.problems
+        assert new_plan.recheck_after == pytest.approx(case.left)
         return
-    assert made.annotations == {by_name(): None}
-    assert made.recheck_after is None
-    assert by_value({n: t for n, t in made.hard.items() if t}) == by_value(HARD)
-    (problem,) = made.problems
+    assert new_plan.annotations == {by_name(): None}
+    assert new_plan.recheck_after is None
+    assert by_value({n: t for n, t in new_plan.hard.items() if t}) == by_value(HARD)
+    (problem,) = new_plan.problems
     assert problem.reason == "HoldLimitReached"
     assert re.search(r"VM vm1: pod \S+ still counts \S+ .*after the migration", str(problem))
 
@@ -250,28 +250,28 @@ def test_the_end_of_another_migration_does_not_count() -> None:
     state = MigrationState(end_timestamp="2025-12-31T12:00:00Z", source_pod="elsewhere", target_pod=SOURCE.name)
     earlier = vmim("Succeeded", name="earlier")
     earlier = msgspec.structs.replace(earlier, status=msgspec.structs.replace(earlier.status, migration_state=state))
-    seen = namespace(quota(HARD, MARKS), [earlier, done()], [SOURCE, TARGET], [MOVED], now=NOON)
-    found, made = after(seen)
-    assert by_value(entry(found.annotations[by_name()])) == by_value(POD)
-    assert not made.problems
+    facts = namespace(quota(HARD, MARKS), [earlier, finished_vmim()], [SOURCE, TARGET], [MOVED], now=NOON)
+    result, new_plan = after(facts)
+    assert by_value(entry(result.annotations[by_name()])) == by_value(POD)
+    assert not new_plan.problems
 
 
 def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() -> None:
-    seen = held("2026-01-01T11:00:00Z", now=NOON)
-    found, made = after(seen)
-    again = plan(remembering(replace(seen, quota=found), made.timers, NOON + 1), EXACT)
+    facts = hold_facts("2026-01-01T11:00:00Z", now=NOON)
+    result, new_plan = after(facts)
+    again = plan(remembering(replace(facts, quota=result), new_plan.timers, NOON + 1), EXACT)
     assert not again
     assert [problem.reason for problem in again.problems] == ["HoldLimitReached"]
 
 
 def test_the_limit_counts_also_while_the_vm_migrates_again() -> None:
-    seen = namespace(
+    facts = namespace(
         quota(HARD, MARKS),
-        [done(ended_at="2026-01-01T01:00:00Z"), vmim(name="second")],
+        [finished_vmim(ended_at="2026-01-01T01:00:00Z"), vmim(name="second")],
         [SOURCE, TARGET],
         [MOVED],
         now=NOON,
     )
-    found, made = after(seen)
-    assert entry(found.annotations[by_name()])["limits.memory"] == "4797464313"
-    assert [problem.reason for problem in made.problems] == ["HoldLimitReached"]
+    result, new_plan = after(facts)
+    assert entry(result.annotations[by_name()])["limits.memory"] == "4797464313"
+    assert [problem.reason for problem in new_plan.problems] == ["HoldLimitReached"]

@@ -38,14 +38,14 @@ def managed(
     return quota(dict(hard), annotations, labels=labels)
 
 
-def seen(rq: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration] = OVER) -> Facts:
+def facts_of(rq: ResourceQuota, migrations: Sequence[VirtualMachineInstanceMigration] = OVER) -> Facts:
     """No Rancher, no annotation on the namespace."""
     return namespace(rq, migrations, [SOURCE], [HERE], limits="")
 
 
 @dataclass(frozen=True)
 class Edited:
-    """What another client has made of the quota, and what it becomes."""
+    """Another client's edit of the quota, and the result."""
 
     hard: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -118,14 +118,14 @@ EDITED = {
 
 @sentences(EDITED)
 def test_what_people_write(case: Edited) -> None:
-    found, _made = after(seen(managed(case.hard, case.annotations), case.migrations))
-    assert by_value(found.hard) == by_value(dict(case.then))
-    assert found.annotations[RECORD] == case.record
-    assert found.annotations.keys() == (MIGRATING.keys() if case.migrations else QUIET.keys())
+    result, _plan = after(facts_of(managed(case.hard, case.annotations), case.migrations))
+    assert by_value(result.hard) == by_value(dict(case.then))
+    assert result.annotations[RECORD] == case.record
+    assert result.annotations.keys() == (MIGRATING.keys() if case.migrations else QUIET.keys())
     if case.migrations:
-        raised = {name: limit for name, limit in found.hard.items() if name != "services"}
-        assert by_value(entry(found.annotations[APPLIED])) == by_value(raised)
-    quiet, _made = after(seen(found))
+        raised = {name: limit for name, limit in result.hard.items() if name != "services"}
+        assert by_value(entry(result.annotations[APPLIED])) == by_value(raised)
+    quiet, _plan = after(facts_of(result))
     assert by_value(quiet.hard) == by_value(json.loads(case.record))
     assert set(quiet.annotations) == {RECORD}
 
@@ -147,32 +147,32 @@ BROUGHT_BACK = {
 @sentences(BROUGHT_BACK)
 def test_what_git_or_a_backup_writes_settles_on_what_it_says(case: Edited) -> None:
     """An entry that headroom did not write itself is kept for a minute: its migration may show yet."""
-    first, made = after(seen(managed(case.hard, case.annotations)))
-    found, _made = after(remembering(seen(first), made.timers, EXACT.foreign_grace + 1.0))
-    assert by_value(found.hard) == by_value(dict(case.then))
-    assert found.annotations == {RECORD: case.record}
+    marked, new_plan = after(facts_of(managed(case.hard, case.annotations)))
+    result, _plan = after(remembering(facts_of(marked), new_plan.timers, EXACT.foreign_grace + 1.0))
+    assert by_value(result.hard) == by_value(dict(case.then))
+    assert result.annotations == {RECORD: case.record}
 
 
 def test_an_edit_while_a_vm_migrates_is_said_once() -> None:
     raised = {APPLIED: '{"limits.cpu":"5015m","limits.memory":"9Gi","pods":"6"}'}
     edited = managed({**RAISED, "limits.cpu": "7", "limits.memory": str(16 * 1024**3)}, {**MIGRATING, **raised})
-    found, made = after(seen(edited, RUNNING))
-    (said,) = made.problems
-    assert (said.kind, said.reason) == ("Normal", "BaseChanged")
-    assert "limits.cpu from 5015m to 7, limits.memory from 9.0Gi to 16.0Gi" in str(said)
-    assert not plan(seen(found, RUNNING), EXACT).problems
+    result, new_plan = after(facts_of(edited, RUNNING))
+    (problem,) = new_plan.problems
+    assert (problem.kind, problem.reason) == ("Normal", "BaseChanged")
+    assert "limits.cpu from 5015m to 7, limits.memory from 9.0Gi to 16.0Gi" in str(problem)
+    assert not plan(facts_of(result, RUNNING), EXACT).problems
 
 
 def test_a_record_that_is_garbage_while_an_entry_stands_leaves_spec_hard_alone_and_says_so() -> None:
     spoiled = managed(RAISED, {**MIGRATING, RECORD: "{nope"})
-    made = plan(seen(spoiled, RUNNING), EXACT)
-    assert not made.hard
-    assert [problem.reason for problem in made.problems] == ["InvalidResourceQuotaAnnotation"]
+    new_plan = plan(facts_of(spoiled, RUNNING), EXACT)
+    assert not new_plan.hard
+    assert [problem.reason for problem in new_plan.problems] == ["InvalidResourceQuotaAnnotation"]
 
 
 @pytest.mark.parametrize("label", ["", "false", "True"])
 def test_without_the_label_it_is_not_managed(label: str) -> None:
-    assert not plan(seen(managed(label=label), RUNNING), EXACT)
+    assert not plan(facts_of(managed(label=label), RUNNING), EXACT)
 
 
 @sentences(
@@ -185,22 +185,22 @@ def test_without_the_label_it_is_not_managed(label: str) -> None:
 def test_released_or_without_its_label_it_gets_its_base_back(
     case: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
 ) -> None:
-    hard, annotations, then = case
-    before = managed(hard, annotations)
-    found = applied(before, give_back(seen(before, RUNNING), to_harvester=True))
-    assert found.annotations == {}
-    assert by_value(found.hard) == by_value(dict(then))
+    hard, annotations, limits = case
+    rq = managed(hard, annotations)
+    result = applied(rq, give_back(facts_of(rq, RUNNING), to_harvester=True))
+    assert result.annotations == {}
+    assert by_value(result.hard) == by_value(dict(limits))
     without = managed(hard, annotations, label="")
     for mode in Mode:
-        lost = applied(without, plan(seen(without, RUNNING), Policy(mode)))
-        assert (lost.annotations, lost.hard) == (found.annotations, found.hard)
+        given_back = applied(without, plan(facts_of(without, RUNNING), Policy(mode)))
+        assert (given_back.annotations, given_back.hard) == (result.annotations, result.hard)
 
 
 @pytest.mark.parametrize("estimate", list(EstimateKind))
 def test_beside_harvester_it_is_raised_and_restored_as_in_takeover(estimate: EstimateKind) -> None:
     """Harvester's controllers know default quotas only."""
     for migrations in (OVER, RUNNING):
-        given = seen(managed(annotations=QUIET), migrations)
-        assist, takeover = (plan(given, Policy(mode, estimate)) for mode in (Mode.ASSIST, Mode.TAKEOVER))
+        facts = facts_of(managed(annotations=QUIET), migrations)
+        assist, takeover = (plan(facts, Policy(mode, estimate)) for mode in (Mode.ASSIST, Mode.TAKEOVER))
         assert (assist.annotations, assist.hard) == (takeover.annotations, takeover.hard)
         assert bool(assist) is bool(migrations)

@@ -157,7 +157,7 @@ def annotation(limit: Mapping[str, Any]) -> str:
 def test_every_counted_resource(case: Counted) -> None:
     pods = [launcher(case.instance, rendering=case.rendering)]
     pods += [attachment(pods[0])] if case.instance is PLUGGED else []
-    seen = namespace(
+    facts = namespace(
         quota(dict(case.hard), MARKS),
         [vmim()],
         pods,
@@ -165,11 +165,11 @@ def test_every_counted_resource(case: Counted) -> None:
         limits=annotation(case.limit),
         rendering=case.rendering,
     )
-    found, _made = after(seen)
-    value = entry(found.annotations[by_name()])
+    result, _plan = after(facts)
+    value = entry(result.annotations[by_name()])
     assert by_value(value) == by_value(dict(case.entry))
     raised = add(parse_resource_list(dict(case.hard)), parse_resource_list(value))
-    assert parse_resource_list(found.hard) == raised
+    assert parse_resource_list(result.hard) == raised
 
 
 def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byte() -> None:
@@ -178,12 +178,12 @@ def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byt
     source = msgspec.structs.replace(source, status=msgspec.structs.replace(source.status, phase="Running"))
     at_home = msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, node_name="node-1"))
     rq = recorded("resourcequota-t1-default-abc", ResourceQuota)
-    seen = namespace(rq, [vmim(created="2026-11-21T16:30:40Z")], [source], [at_home], rendering=Rendering(""))
-    found, _made = after(seen)
-    assert by_value(entry(found.annotations[by_name()])) == by_value(
+    facts = namespace(rq, [vmim(created="2026-11-21T16:30:40Z")], [source], [at_home], rendering=Rendering(""))
+    result, _plan = after(facts)
+    assert by_value(entry(result.annotations[by_name()])) == by_value(
         {"limits.cpu": "2015m", "limits.memory": str(4610936833 + 60000000)}
     )
-    room = {n: by_value(found.hard)[n] - by_value(HARD)[n] for n in HARD}
+    room = {n: by_value(result.hard)[n] - by_value(HARD)[n] for n in HARD}
     assert room == {n: by_value(charged(rq, [target]).used)[n] for n in HARD}
 
 
@@ -205,18 +205,18 @@ entry has of it: the launcher and its support container."""
 def test_a_limit_ranges_default_counts_as_far_as_the_source_has_it(
     instance: VirtualMachineInstance, case: tuple[str, str, str | None]
 ) -> None:
-    then, now, expected = case
+    before_start, now, expected = case
     name = "limits.ephemeral-storage"
     base = annotation({"requestsMemory": "8Gi", "extended": {name: "10Gi"}})
 
     def ranges(default: str) -> list[LimitRange]:
         return [limit_range({"ephemeral-storage": default})] if default else []
 
-    source = apply_limit_ranges(launcher(SEED), ranges(then))
+    source = apply_limit_ranges(launcher(SEED), ranges(before_start))
     rq = quota({"requests.memory": "8Gi", name: "10Gi"}, MARKS)
     rendering = Rendering("1.5", limit_ranges=ranges(now))
-    found, _made = after(namespace(rq, [vmim()], [source], [instance], limits=base, rendering=rendering))
-    assert entry(found.annotations[by_name()]).get(name) == expected
+    result, _plan = after(namespace(rq, [vmim()], [source], [instance], limits=base, rendering=rendering))
+    assert entry(result.annotations[by_name()]).get(name) == expected
 
 
 # ---- scopes --------------------------------------------------------------------------------------------------
@@ -245,9 +245,11 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: tuple[Mappin
     rq = msgspec.structs.replace(
         quota(annotations=MARKS), spec=msgspec.convert({"hard": HARD, **spec}, ResourceQuotaSpec)
     )
-    found, _made = after(namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW]))
-    assert sorted(e.vm for e in entries(found.annotations)) == scaled_for
-    assert by_value(found.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
+    result, _plan = after(
+        namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
+    )
+    assert sorted(e.vm for e in entries(result.annotations)) == scaled_for
+    assert by_value(result.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
 
 
 def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does_not() -> None:
@@ -259,8 +261,8 @@ def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does
         spec = msgspec.structs.replace(
             plain.spec, runtime_class_name=runtime_class, overhead={"cpu": "250m", "memory": "160Mi"}
         )
-        seen = namespace(quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering)
-        return by_value(entry(after(seen)[0].annotations.get(by_name())))
+        facts = namespace(quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering)
+        return by_value(entry(after(facts)[0].annotations.get(by_name())))
 
     without = by_value(entry(after(namespace(quota(), [vmim()], [plain], [SEED]))[0].annotations[by_name()]))
     kata = entry_with("kata")
@@ -291,38 +293,38 @@ def with_source(source: str, migration: VirtualMachineInstanceMigration) -> Virt
 
 
 def finished_launcher(instance: VirtualMachineInstance, name: str) -> Pod:
-    there = launcher(instance, phase="Succeeded")
-    return msgspec.structs.replace(there, metadata=msgspec.structs.replace(there.metadata, name=name, uid=name))
+    pod = launcher(instance, phase="Succeeded")
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name, uid=name))
 
 
 @sentences(ENDED)
 def test_a_finished_launcher_counts_as_an_object(case: Ended) -> None:
     earlier = with_source(case.source_named, vmim("Succeeded", name="first", created="2026-01-01T00:01:00Z"))
-    first = finished_launcher(SEED, "virt-launcher-vm1-first")
+    finished = finished_launcher(SEED, "virt-launcher-vm1-first")
     now = launcher(SEED, created="2026-01-01T00:01:00Z")
     migration = with_source("virt-launcher-vm1-source", vmim(created="2026-01-01T00:02:00Z", abort=case.abort))
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","extended":{"count/pods":"1"}}}'
-    there = quota({**HARD, "count/pods": "1"}, used={"count/pods": "2"})
-    seen = namespace(there, [earlier, migration], [first, now], [SEED], limits=limits)
-    done, _ = after(seen)
-    assert entry(done.annotations.get(by_name(), "{}")).get("count/pods", "0") == case.pods
+    rq = quota({**HARD, "count/pods": "1"}, used={"count/pods": "2"})
+    facts = namespace(rq, [earlier, migration], [finished, now], [SEED], limits=limits)
+    result, _ = after(facts)
+    assert entry(result.annotations.get(by_name(), "{}")).get("count/pods", "0") == case.pods
 
 
 @pytest.mark.parametrize("targets", [0, 1, 2])
 def test_what_finished_launchers_lack_is_added_once_for_the_namespace(targets: int) -> None:
-    """Of two VMs each has a finished launcher; the base has room for one of them."""
+    """Two VMs each have a finished launcher; the base has room for one of them."""
     instances = [vmi(name, nodeName="node-1") for name in ("vm1", "vm2")]
     pods, migrations = [], []
     for number, instance in enumerate(instances):
-        name, first = instance.name, f"virt-launcher-{instance.name}-first"
-        over = vmim("Succeeded", name, name=f"{name}-first", created="2026-01-01T00:01:00Z")
+        name, launcher_name = instance.name, f"virt-launcher-{instance.name}-first"
+        finished = vmim("Succeeded", name, name=f"{name}-first", created="2026-01-01T00:01:00Z")
         now = vmim("Running" if number < targets else "Pending", name, created="2026-01-01T00:02:00Z")
         its = [launcher(instance, created="2026-01-01T00:01:00Z")]
         if number < targets:
             its.append(launcher(instance, node="node-2", migration=now, created="2026-01-01T00:03:00Z"))
-        pods += [finished_launcher(instance, first), *its]
-        migrations += [with_source(first, over), named(now, its, instances)]
+        pods += [finished_launcher(instance, launcher_name), *its]
+        migrations += [with_source(launcher_name, finished), named(now, its, instances)]
     limits = annotation({"limitsCpu": "9", "extended": {"count/pods": "3"}})
-    there = quota({"limits.cpu": "9", "count/pods": "3"}, used={"count/pods": str(len(pods))})
-    done, _ = after(namespace(there, migrations, pods, instances, limits=limits))
-    assert done.hard["count/pods"] == "6"
+    rq = quota({"limits.cpu": "9", "count/pods": "3"}, used={"count/pods": str(len(pods))})
+    result, _ = after(namespace(rq, migrations, pods, instances, limits=limits))
+    assert result.hard["count/pods"] == "6"

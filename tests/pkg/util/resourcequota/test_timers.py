@@ -1,4 +1,4 @@
-"""How long the next patch waits for company."""
+"""The delay of the next patch."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ START = 1_700_000_000.0
 DELAYS = [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-def shown(given: ResourceQuota, hard: Resources | None = None) -> ResourceQuota:
+def with_enforced(rq: ResourceQuota, hard: Resources | None = None) -> ResourceQuota:
     """The quota controller has copied spec.hard, or what that was, to status.hard."""
-    status = msgspec.structs.replace(given.status, hard=dict(given.hard if hard is None else hard))
-    return msgspec.structs.replace(given, status=status)
+    status = msgspec.structs.replace(rq.status, hard=dict(rq.hard if hard is None else hard))
+    return msgspec.structs.replace(rq, status=status)
 
 
 @dataclass
@@ -41,21 +41,21 @@ class Controller:
     touches: list[float] = field(default_factory=list)
 
     def look(self, now: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> Plan:
-        seen = observed(self.quota, migrations, now=START + now, timers=self.timers)
-        made = plan(seen, Policy(self.mode, EstimateKind.HARVESTER))
-        if made.annotations.get(ANNOTATION_TOUCHED):
+        facts = observed(self.quota, migrations, now=START + now, timers=self.timers)
+        new_plan = plan(facts, Policy(self.mode, EstimateKind.HARVESTER))
+        if new_plan.annotations.get(ANNOTATION_TOUCHED):
             self.touches.append(now)
-        self.timers, self.quota = made.timers, applied(self.quota, made)
-        return made
+        self.timers, self.quota = new_plan.timers, applied(self.quota, new_plan)
+        return new_plan
 
     def run(self, seconds: float, migrations: Sequence[VirtualMachineInstanceMigration]) -> None:
         """Look again whenever a plan asks for it."""
         now = 0.0
         while now <= seconds:
-            after = self.look(now, migrations).recheck_after
-            if after is None:
+            pause = self.look(now, migrations).recheck_after
+            if pause is None:
                 return
-            now += after
+            now += pause
 
 
 @pytest.fixture(params=Mode)
@@ -63,7 +63,7 @@ def raised(request: pytest.FixtureRequest) -> Controller:
     """A quota that is raised for a migration that turned Pending."""
     controller = Controller(quota(), request.param)
     controller.look(0.0, [vmim()])
-    controller.quota = shown(controller.quota)
+    controller.quota = with_enforced(controller.quota)
     return controller
 
 
@@ -73,9 +73,9 @@ def test_after_a_quarter_of_a_second_then_with_growing_pauses_until_it_moves(rai
     assert pauses == pytest.approx(DELAYS[: len(pauses)])
     assert len(pauses) > 8
     raised.look(100.0, [vmim("Scheduling")])
-    before = list(raised.touches)
+    touches_before = list(raised.touches)
     raised.run(100.0, [vmim("Scheduling")])
-    assert raised.touches == before
+    assert raised.touches == touches_before
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_nothing_is_touched(raised: Controller, migrations: list[VirtualMachineI
 
 
 def test_not_before_status_hard_shows_the_room(raised: Controller) -> None:
-    raised.quota = shown(raised.quota, HARD)
+    raised.quota = with_enforced(raised.quota, HARD)
     raised.run(100.0, [vmim(refused=True)])
     assert raised.touches == []
 
@@ -105,7 +105,7 @@ def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised:
     """Rancher reverts it every fifth of a second; each time it is raised again before KubeVirt is to be woken."""
     refused = [vmim(refused=True)]
     for tenth in range(20):
-        raised.quota = shown(raised.quota, HARD if tenth % 2 == 0 else None)
+        raised.quota = with_enforced(raised.quota, HARD if tenth % 2 == 0 else None)
         raised.look(tenth / 10, refused)
     assert len(raised.touches) == 2
 
@@ -114,7 +114,7 @@ def test_none_comes_before_quota_admission_may_know_what_changed_last(raised: Co
     refused = [vmim(refused=True)]
     raised.look(0.0, refused)
     now = raised.quota
-    raised.quota = shown(now, {"limits.cpu": "3"})
+    raised.quota = with_enforced(now, {"limits.cpu": "3"})
     raised.look(0.2, refused)
     raised.quota = now
     for moment in (0.24, 0.26, 0.33, 0.48):
@@ -128,7 +128,7 @@ def test_one_touch_serves_all_that_wait() -> None:
     controller = Controller(quota())
     names = [f"vm{number}" for number in range(5)]
     controller.look(0.0, [vmim(vm=name) for name in names])
-    controller.quota = shown(controller.quota)
+    controller.quota = with_enforced(controller.quota)
     controller.run(0.3, [vmim(vm=name, refused=True) for name in names])
     assert controller.touches == [0.25]
 
@@ -136,7 +136,7 @@ def test_one_touch_serves_all_that_wait() -> None:
 def test_one_that_is_refused_later_is_served_a_quarter_of_a_second_later(raised: Controller) -> None:
     both = [vmim(), vmim(vm="vm2")]
     raised.look(0.0, both)
-    raised.quota = shown(raised.quota)
+    raised.quota = with_enforced(raised.quota)
     raised.run(20.0, [vmim(refused=True), both[1]])
     raised.touches.clear()
     raised.look(20.0, [vmim(refused=True), vmim(vm="vm2", refused=True)])
@@ -147,11 +147,11 @@ def test_one_that_is_refused_later_is_served_a_quarter_of_a_second_later(raised:
 def test_each_touch_changes_the_annotation_and_says_when_the_next_is_due(raised: Controller) -> None:
     raised.look(0.0, [vmim(refused=True)])
     raised.look(0.25, [vmim(refused=True)])
-    first = raised.quota.annotations[ANNOTATION_TOUCHED]
-    assert json.loads(first) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
+    text = raised.quota.annotations[ANNOTATION_TOUCHED]
+    assert json.loads(text) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
     assert last_touch(raised.quota.annotations) == Touched(START + 0.25, START + 0.75)
     raised.look(0.75, [vmim(refused=True)])
-    assert raised.quota.annotations[ANNOTATION_TOUCHED] != first
+    assert raised.quota.annotations[ANNOTATION_TOUCHED] != text
 
 
 def test_the_annotation_goes_with_the_last_entry(raised: Controller) -> None:
@@ -177,15 +177,15 @@ REFUSED_IN = {
 @pytest.mark.parametrize("mode", Mode)
 @sentences(REFUSED_IN)
 def test_a_quota_is_not_touched_that(case: tuple[dict[str, Any], dict[str, Any]], mode: Mode) -> None:
-    given, around = case
-    annotations = {by_uid(): ENTRY, **given.get("annotations", {})}
-    there = shown(quota(RAISED, **{**given, "annotations": annotations}))
+    fields, around = case
+    annotations = {by_uid(): ENTRY, **fields.get("annotations", {})}
+    rq = with_enforced(quota(RAISED, **{**fields, "annotations": annotations}))
     memory = Timers()
     for now in (0.0, 0.25, 0.5, 0.75):
-        seen = observed(there, [vmim(refused=True)], now=START + now, timers=memory)
-        made = plan(replace(seen, **around), Policy(mode))
-        assert not made.annotations.get(ANNOTATION_TOUCHED)
-        memory = made.timers
+        facts = observed(rq, [vmim(refused=True)], now=START + now, timers=memory)
+        new_plan = plan(replace(facts, **around), Policy(mode))
+        assert not new_plan.annotations.get(ANNOTATION_TOUCHED)
+        memory = new_plan.timers
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"at":1}', "[" * 100_000])

@@ -1,4 +1,4 @@
-"""What each VM of a namespace may have beyond the base: left over, target, and still to come."""
+"""The usage of each VM of a namespace beyond the base: leftover, target, and still to come."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PLUGGED = plugged()
 SOURCE = launcher()
 
 
-def asked(seen: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[Problem]]:
-    found, problems = vms.vms_of(seen, policy, base_of(seen.quota, seen.limits, policy))
-    return {vm.name: vm for vm in found}, problems
+def usages_of(facts: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[Problem]]:
+    result, problems = vms.vms_of(facts, policy, base_of(facts.quota, facts.limits, policy))
+    return {vm.name: vm for vm in result}, problems
 
 
 @pytest.mark.parametrize(("policy", "said"), [(HARVESTER, ["MigrationNotScaled"]), (EXACT, [])])
 def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: list[str]) -> None:
     bare = machine({"resources": {"requests": {"memory": "1Gi"}}})
-    _found, problems = asked(namespace(quota(), [vmim()], [], [bare]), policy)
+    _result, problems = usages_of(namespace(quota(), [vmim()], [], [bare]), policy)
     assert [problem.reason for problem in problems] == said
 
 
@@ -46,7 +46,7 @@ def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_ca
         raise KeyError("limits.cpu")
 
     monkeypatch.setattr(vms, "assess", broken)
-    _found, (problem,) = asked(namespace(quota(), [vmim()], [SOURCE], [HERE]), EXACT)
+    _result, (problem,) = usages_of(namespace(quota(), [vmim()], [SOURCE], [HERE]), EXACT)
     assert (str(problem), problem.vm, problem.reason) == ("VM vm1: KeyError: 'limits.cpu'", "vm1", "MigrationNotScaled")
     assert isinstance(problem.cause, KeyError)
     assert problem.cause.__traceback__ is not None
@@ -100,8 +100,8 @@ AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
 
 @sentences(AMOUNTS)
 def test_each_amount_is_one_side_or_nothing(case: tuple[Facts, Stage, str]) -> None:
-    seen, stage, amounts = case
-    vm = asked(seen, EXACT)[0].get("vm1")
+    facts, stage, amounts = case
+    vm = usages_of(facts, EXACT)[0].get("vm1")
     assert vm is not None
     assert vm.stage is stage
     names = ("target", "to_come", "allowed", "need", "granted", "wanted_entry")
@@ -120,19 +120,19 @@ STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
 @sentences(STAYS)
 def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], VirtualMachineInstance]) -> None:
     pods, instance = case
-    assert asked(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.ANNOUNCED
+    assert usages_of(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.ANNOUNCED
 
 
 def test_a_vm_whose_vmi_is_not_known_is_not_asked_for_more_either() -> None:
-    found, problems = asked(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
-    assert (found["vm1"].stage, problems) == (Stage.ANNOUNCED, [])
+    result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
+    assert (result["vm1"].stage, problems) == (Stage.ANNOUNCED, [])
 
 
 def test_nothing_is_to_come_once_both_pods_of_the_target_are_there() -> None:
     move, source = vmim("Scheduled"), launcher(PLUGGED)
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     pods = [source, attachment(source), target, attachment(target)]
-    assert not asked(namespace(quota(), [move], pods, [PLUGGED]), EXACT)[0]["vm1"].to_come
+    assert not usages_of(namespace(quota(), [move], pods, [PLUGGED]), EXACT)[0]["vm1"].to_come
 
 
 GARBAGE = ["lots", "9" * 5000, "1e2000000000", "", "٣", "1" * 200_000]
@@ -141,10 +141,10 @@ GARBAGE = ["lots", "9" * 5000, "1e2000000000", "", "٣", "1" * 200_000]
 @pytest.mark.parametrize("text", GARBAGE, ids=lambda text: text[:12])
 @pytest.mark.parametrize("policy", [EXACT, HARVESTER], ids=["exact", "harvester"])
 def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: str) -> None:
-    broken, other = vmi(limits={"memory": text}, nodeName="node-1"), vmi("vm2", nodeName="node-1")
-    seen = namespace(quota(), [vmim(), vmim(vm="vm2")], [launcher(HERE), launcher(other)], [broken, other])
-    found, problems = asked(seen, policy)
-    assert found["vm2"].wanted_entry["limits.cpu"] > Quantity.of(1)
+    broken, honest = vmi(limits={"memory": text}, nodeName="node-1"), vmi("vm2", nodeName="node-1")
+    facts = namespace(quota(), [vmim(), vmim(vm="vm2")], [launcher(HERE), launcher(honest)], [broken, honest])
+    result, problems = usages_of(facts, policy)
+    assert result["vm2"].wanted_entry["limits.cpu"] > Quantity.of(1)
     (problem,) = problems
     assert problem.vm == "vm1"
     assert "VM vm1" in str(problem)
@@ -157,10 +157,10 @@ def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> Non
     metadata = msgspec.structs.replace(SOURCE.metadata, annotations={"kubevirt.io/memory-overhead-bytes": text})
     forged = msgspec.structs.replace(SOURCE, metadata=metadata)
     rendering = AT_1_5 if ratio == "1.5" else AT_4_5
-    honest, _ = asked(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)
-    found, problems = asked(namespace(quota(), [vmim()], [forged], [HERE], rendering=rendering), EXACT)
+    honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)
+    result, problems = usages_of(namespace(quota(), [vmim()], [forged], [HERE], rendering=rendering), EXACT)
     assert not problems
-    least, most = (each["vm1"].allowed["limits.memory"] for each in (found, honest))
+    least, most = (usages["vm1"].allowed["limits.memory"] for usages in (result, honest))
     assert least <= most
 
 
@@ -169,18 +169,19 @@ def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
     resources = {"limits": {"cpu": "10", "memory": "50Gi"}, "requests": {"cpu": "10", "memory": "50Gi"}}
     spec = msgspec.convert({"containers": [{"name": "x", "resources": resources}]}, type(real.spec))
     forged = msgspec.structs.replace(real, spec=spec)
-    honest, _ = asked(namespace(quota(), [vmim()], [SOURCE, real], [PLUGGED]), EXACT)
-    found, problems = asked(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
-    assert found["vm1"].allowed == honest["vm1"].allowed
+    honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE, real], [PLUGGED]), EXACT)
+    result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
+    assert result["vm1"].allowed == honest["vm1"].allowed
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
 
 
 def test_a_pod_that_is_being_deleted_counts_until_its_grace_period_is_over_whatever_is_cached() -> None:
     metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
     source = msgspec.structs.replace(SOURCE, metadata=msgspec.structs.replace(SOURCE.metadata, **metadata))
-    seen = namespace(quota(), [vmim()], [source], [HERE])
+    facts = namespace(quota(), [vmim()], [source], [HERE])
     allowed = [
-        bool(asked(replace(seen, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].allowed) for later in (59, 61)
+        bool(usages_of(replace(facts, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].allowed)
+        for later in (59, 61)
     ]
     assert allowed == [True, False]
 
@@ -203,31 +204,31 @@ def test_while_only_kubevirt_and_webhooks_shape_launchers_the_source_as_it_is_is
     resources: tuple[dict[str, str], dict[str, str]],
 ) -> None:
     source = with_container(SOURCE, resources)
-    found = {}
+    result = {}
     for in_force in (True, False):
         rendering = replace(AT_1_5, policy_in_force=in_force)
-        vms, problems = asked(namespace(quota(), [vmim()], [source], [HERE], rendering=rendering), EXACT)
-        found[in_force] = vms["vm1"].allowed
+        vms, problems = usages_of(namespace(quota(), [vmim()], [source], [HERE], rendering=rendering), EXACT)
+        result[in_force] = vms["vm1"].allowed
         assert [problem.reason for problem in problems] == ([] if in_force else ["PodExceedsVirtualMachine"])
-    assert found[True] == pod_usage(source)
-    assert found[False]["requests.cpu"] < found[True]["requests.cpu"]
+    assert result[True] == pod_usage(source)
+    assert result[False]["requests.cpu"] < result[True]["requests.cpu"]
 
 
 def test_a_source_that_is_believed_still_gets_what_a_raised_ratio_adds() -> None:
     sidecar = INJECTED["a mesh's sidecar"]
     rendering = replace(AT_4_5, policy_in_force=True)
-    seen = namespace(quota(), [vmim()], [with_container(SOURCE, sidecar)], [HERE], rendering=rendering)
+    facts = namespace(quota(), [vmim()], [with_container(SOURCE, sidecar)], [HERE], rendering=rendering)
     rendered = with_container(launcher(HERE, rendering=AT_4_5), sidecar)
-    assert asked(seen, EXACT)[0]["vm1"].allowed == pod_usage(rendered)
+    assert usages_of(facts, EXACT)[0]["vm1"].allowed == pod_usage(rendered)
 
 
 def test_a_target_with_more_than_its_source_has_no_more_than_that() -> None:
     move = vmim("Scheduled")
     target = launcher(HERE, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
-    grown = with_container(target, INJECTED["a mesh's sidecar"])
+    injected = with_container(target, INJECTED["a mesh's sidecar"])
     rendering = replace(AT_1_5, policy_in_force=True)
-    seen = namespace(quota(), [move], [SOURCE, grown], [HERE], rendering=rendering)
-    assert asked(seen, EXACT)[0]["vm1"].allowed == pod_usage(SOURCE)
+    facts = namespace(quota(), [move], [SOURCE, injected], [HERE], rendering=rendering)
+    assert usages_of(facts, EXACT)[0]["vm1"].allowed == pod_usage(SOURCE)
 
 
 def test_since_is_the_oldest_migration_under_way() -> None:
@@ -236,7 +237,7 @@ def test_since_is_the_oldest_migration_under_way() -> None:
         vmim(name="b", created="2026-01-03T00:00:00Z"),
         vmim("Running", name="c", created="2026-01-02T00:00:00Z"),
     ]
-    claim = asked(namespace(quota(), migrations, [SOURCE], [HERE]), EXACT)[0]["vm1"]
+    claim = usages_of(namespace(quota(), migrations, [SOURCE], [HERE]), EXACT)[0]["vm1"]
     assert claim.since == "2026-01-02T00:00:00Z"
 
 
@@ -245,8 +246,8 @@ def test_a_target_from_before_the_ratio_was_lowered_counts_as_far_as_its_source(
     move = vmim("Scheduling")
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     pods = [launcher(PLUGGED), attachment(launcher(PLUGGED)), target]
-    seen = namespace(quota(), [move], pods, [PLUGGED], rendering=replace(AT_1_5, ratio=""))
-    room = asked(seen, EXACT)[0]["vm1"].allowed
+    facts = namespace(quota(), [move], pods, [PLUGGED], rendering=replace(AT_1_5, ratio=""))
+    room = usages_of(facts, EXACT)[0]["vm1"].allowed
     assert room["limits.memory"] == Quantity.parse(4797464313) + Quantity.parse("80M")
 
 
@@ -254,14 +255,14 @@ BARE = machine({"resources": {"requests": {"memory": "1Gi"}}})
 
 
 def test_limits_that_another_quota_asks_for_are_no_reason_to_call_a_pod_too_large() -> None:
-    seen = namespace(quota({"requests.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE])
-    found, problems = asked(seen, EXACT)
+    facts = namespace(quota({"requests.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE])
+    result, problems = usages_of(facts, EXACT)
     assert not problems
-    assert found["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
+    assert result["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
 
 
 def test_a_limit_that_spec_hard_has_just_lost_still_counts() -> None:
     """The base has it, and the same patch puts it back."""
     without = replace(AT_1_5, quota_limits=frozenset())
-    seen = namespace(quota({"limits.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE], rendering=without)
-    assert asked(seen, EXACT)[0]["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
+    facts = namespace(quota({"limits.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE], rendering=without)
+    assert usages_of(facts, EXACT)[0]["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
