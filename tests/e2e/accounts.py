@@ -32,9 +32,11 @@ def collection(api: Api, document: Raw) -> str:
     version, kind = document["apiVersion"], document["kind"]
     prefix = f"/{'apis' if '/' in version else 'api'}/{version}"
     served = api.get(prefix)["resources"]
-    (found,) = [each for each in served if each["kind"] == kind and "/" not in each["name"]]
-    where = f"/namespaces/{document['metadata'].get('namespace')}" if found["namespaced"] else ""
-    return f"{prefix}{where}/{found['name']}"
+    (served_kind,) = [
+        kind_of_api for kind_of_api in served if kind_of_api["kind"] == kind and "/" not in kind_of_api["name"]
+    ]
+    path = f"/namespaces/{document['metadata'].get('namespace')}" if served_kind["namespaced"] else ""
+    return f"{prefix}{path}/{served_kind['name']}"
 
 
 def apply(api: Api, objects: Sequence[Raw], *, dry_run: bool = False) -> None:
@@ -82,9 +84,9 @@ def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPA
     content = json.loads(api.kubeconfig.read_text("utf-8"))
     content["users"][0]["user"] = {"token": token}
     content["contexts"][0]["context"]["namespace"] = namespace
-    own = folder / f"{account}.kubeconfig"
-    own.write_text(json.dumps(content), "utf-8")
-    return own
+    config = folder / f"{account}.kubeconfig"
+    config.write_text(json.dumps(content), "utf-8")
+    return config
 
 
 def bindings(name: str, role: str) -> list[Raw]:
@@ -176,13 +178,13 @@ class Right:
         )
 
     def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.account}: {self.verb} {self.resource} {self.name}".rstrip() + where
+        place = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.account}: {self.verb} {self.resource} {self.name}".rstrip() + place
 
 
 def rules(manifests: Sequence[Raw]) -> dict[str, list[Right]]:
     """Rights that each rule of the roles gives, by role, the rule's place in it and service account."""
-    roles = {(each["kind"], each["metadata"]["name"]): each.get("rules", []) for each in manifests}
+    roles = {(manifest["kind"], manifest["metadata"]["name"]): manifest.get("rules", []) for manifest in manifests}
     return {
         f"rule {number} of {binding['roleRef']['kind']} {binding['roleRef']['name']} for {subject['name']}": [
             Right(subject["name"], verb, group, resource, name, binding["metadata"].get("namespace", ""))
@@ -201,4 +203,4 @@ def rules(manifests: Sequence[Raw]) -> dict[str, list[Right]]:
 
 def rights(manifests: Sequence[Raw]) -> list[Right]:
     """Rights that the roles give to service accounts, each by itself."""
-    return [right for given in rules(manifests).values() for right in given]
+    return [right for granted in rules(manifests).values() for right in granted]

@@ -61,8 +61,8 @@ class Admin:
     ) -> Namespace:
         """A new one. `limits` (by ResourceQuota names) is what Rancher grants; its stand-in makes the default quota."""
         namespace = Namespace(self.client, bodies.new_name())
-        given = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.granting(limits)} if limits else {}
-        body = {"metadata": {"name": namespace.name, "annotations": {**given, **(annotations or {})}}}
+        project_quota = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.granting(limits)} if limits else {}
+        body = {"metadata": {"name": namespace.name, "annotations": {**project_quota, **(annotations or {})}}}
         await self.client.resource(registry.NAMESPACES).create(body)
         self._namespaces.append(namespace)
         if limits:
@@ -117,11 +117,11 @@ async def admin_of(cluster: Cluster, *, clear: bool = True) -> AsyncIterator[Adm
         path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         with contextlib.suppress(Exception):
             await client.transport.request("POST", path, body=json.dumps(body).encode())
-        made = Admin(config, client)
+        admin_client = Admin(config, client)
         try:
-            yield made
+            yield admin_client
         finally:
-            await made.close(clear=clear)
+            await admin_client.close(clear=clear)
 
 
 async def refused(attempt: Awaitable[object]) -> str:

@@ -62,8 +62,8 @@ class Api:
             raise
 
     def items(self, path: str, **query: str) -> list[Raw]:
-        found: list[Raw] = self.get(path, **query)["items"]
-        return found
+        objects: list[Raw] = self.get(path, **query)["items"]
+        return objects
 
     def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         return self.send("POST", path, body)

@@ -50,12 +50,12 @@ RANCHERS = (releases.DEFAULT, releases.NEWEST)
 def rancher(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RancherAgent]:
     """Rancher's agent, of each release in turn."""
     agent = RancherAgent(cluster.directory)
-    before = agent.release
-    if before != request.param:
+    release = agent.release
+    if release != request.param:
         agent.install(request.param)
     yield agent
-    if before != request.param:
-        agent.install(before)
+    if release != request.param:
+        agent.install(release)
 
 
 @contextlib.contextmanager
@@ -104,10 +104,10 @@ class Controllers:
     def __call__(self, mode: str = "takeover", *arguments: str, ready: bool = True) -> Program:
         """`mode` with Harvester's estimate (the seeds' numbers) unless `arguments` say otherwise."""
         log = self._logs / f"controller-{len(self._started)}.log"
-        given = ["controller", "--kubeconfig", str(self._kubeconfig), "--mode", mode, *arguments]
+        words = ["controller", "--kubeconfig", str(self._kubeconfig), "--mode", mode, *arguments]
         if "--estimate" not in arguments:
-            given += ["--estimate", "harvester"]
-        program = Program(log, *given)
+            words += ["--estimate", "harvester"]
+        program = Program(log, *words)
         self._started.append(program)
         return program.start(ready=ready)
 
@@ -145,15 +145,15 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
     """What a test made goes with it."""
-    async with admin_of(cluster) as found:
-        yield found
+    async with admin_of(cluster) as administrator:
+        yield administrator
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def on(cluster: Cluster, shared_controller: StartController) -> AsyncIterator[Environment]:
     """For the tests whose VMs the stand-ins run."""
-    async with environment(cluster, shared_controller) as made:
-        yield made
+    async with environment(cluster, shared_controller) as shared:
+        yield shared
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -22,8 +22,8 @@ Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 @contextlib.contextmanager
-def denying_webhook(api: Api, name: str, namespace: str, answer: Answer, folder: Path, **more: Any) -> Iterator[None]:
-    """A webhook that is asked about every update of a quota in the namespace. `more` are fields of the webhook."""
+def denying_webhook(api: Api, name: str, namespace: str, answer: Answer, folder: Path, **fields: Any) -> Iterator[None]:
+    """A webhook that is asked about every update of a quota in the namespace. `fields` are fields of the webhook."""
     material = issue(["127.0.0.1"], time.time())
     pair = folder / f"{name}.pem"
     pair.write_bytes(material.serving.certificate + material.serving.key)
@@ -44,7 +44,7 @@ def denying_webhook(api: Api, name: str, namespace: str, answer: Answer, folder:
             {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["UPDATE"]}
         ],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        **more,
+        **fields,
     }
     api.create(path, {"metadata": {"name": name}, "webhooks": [webhook]})
     try:

@@ -65,8 +65,8 @@ _numbers = itertools.count()
 def _misshapen(sent: bytes) -> bytes:
     """Here and there something is of another type than it should be, each time something else."""
     for right, wrong in _SPOILT:
-        first, *others = sent.split(right)
-        sent = first + b"".join((right if next(_numbers) % 3 else wrong) + part for part in others)
+        head, *tails = sent.split(right)
+        sent = head + b"".join((right if next(_numbers) % 3 else wrong) + part for part in tails)
     return sent
 
 
@@ -161,23 +161,23 @@ class FaultProxy:
         url = URL(self._server + request.raw_path, encoded=True)
         async with self._session.request(
             request.method, url, data=body or None, headers=headers, timeout=None
-        ) as found:
-            if "watch" in request.query and found.status == 200:
-                return await self._relay(request, found)
-            return await self._answer(found)
+        ) as answer:
+            if "watch" in request.query and answer.status == 200:
+                return await self._relay(request, answer)
+            return await self._answer(answer)
 
-    async def _answer(self, found: aiohttp.ClientResponse) -> web.StreamResponse:
-        content = await found.read()
-        if found.status == 200:
+    async def _answer(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        content = await answer.read()
+        if answer.status == 200:
             content = self._fault.spoil(content)
-        return web.Response(status=found.status, body=content, content_type=found.content_type)
+        return web.Response(status=answer.status, body=content, content_type=answer.content_type)
 
-    async def _relay(self, request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": found.content_type})
+    async def _relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": answer.content_type})
         await response.prepare(request)
         self._watches[response] = request
         try:
-            async for line in found.content:
+            async for line in answer.content:
                 if not self._fault.mute:
                     await response.write(self._fault.spoil(line))
         finally:

@@ -77,21 +77,21 @@ def _refused(write: Callable[[], Raw]) -> bool:
 def tenant_of(api: Api, namespace: str) -> Api:
     """Requests of a tenant: the cluster's own role `edit` in one namespace, and what KubeVirt's releases before the
     role kubevirt.io:migrate add to it; and migration budgets, by an administrator's mistake."""
-    where = f"{RBAC}/namespaces/{namespace}"
+    path = f"{RBAC}/namespaces/{namespace}"
     everything = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
     kinds = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations"]
     rules = [
         {"apiGroups": ["kubevirt.io"], "resources": kinds, "verbs": everything},
         {"apiGroups": [BUDGETS.group], "resources": [BUDGETS.plural], "verbs": everything},
     ]
-    api.create(f"{where}/roles", {"metadata": {"name": "vms"}, "rules": rules})
+    api.create(f"{path}/roles", {"metadata": {"name": "vms"}, "rules": rules})
     for kind, role in (("ClusterRole", "edit"), ("Role", "vms")):
         body: Raw = {
             "metadata": {"name": role},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": MALLORY}],
         }
-        api.create(f"{where}/rolebindings", body)
+        api.create(f"{path}/rolebindings", body)
     mallory = api.as_user(MALLORY, "system:authenticated")
     eventually(lambda: _may(mallory, f"{CORE}/namespaces/{namespace}/pods"))
     return mallory
@@ -99,8 +99,8 @@ def tenant_of(api: Api, namespace: str) -> Api:
 
 def small_claim(name: str) -> Raw:
     """A PersistentVolumeClaim as large as that of a VM's state."""
-    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Mi"}}}
-    return {"metadata": {"name": name}, "spec": asked}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Mi"}}}
+    return {"metadata": {"name": name}, "spec": claim}
 
 
 def pod(name: str, cpu: str = "1", memory: str = "64Mi", **metadata: Any) -> Raw:

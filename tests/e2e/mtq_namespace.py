@@ -36,26 +36,26 @@ class Budgeted(Namespace):
         spec = {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)}
         await self.create(BUDGETS, {"metadata": {"name": "budget"}, "spec": spec})
 
-    async def machine(self, name: str = "vm1", **more: Any) -> None:
-        await super().machine(name, **{**SMALL, **more})
+    async def machine(self, name: str = "vm1", **options: Any) -> None:
+        await super().machine(name, **{**SMALL, **options})
 
-    async def migrate(self, vm: str = "vm1", name: str = "", **more: Any) -> str:
-        return await super().migrate(vm, name, **{"running": 0.2, "phase": 0.1, "linger": 0.2, **more})
+    async def migrate(self, vm: str = "vm1", name: str = "", **options: Any) -> str:
+        return await super().migrate(vm, name, **{"running": 0.2, "phase": 0.1, "linger": 0.2, **options})
 
-    async def fill(self, **left: str) -> dict[str, str]:
-        """Lower the quota to what is used; `left`: and a bit. Its spec.hard, by which the API server admits pods then:
-        its cache of quotas may be late."""
+    async def fill(self, **spare_amounts: str) -> dict[str, str]:
+        """Lower the quota to what is used; `spare_amounts`: and a bit. Its spec.hard, by which the API server
+        admits pods then: its cache of quotas may be late."""
         await self.until_counted("quota")
-        spare = by_value({name.replace("_", "."): more for name, more in left.items()})
+        spare = by_value({name.replace("_", "."): too_much for name, too_much in spare_amounts.items()})
         hard = {name: str(used + spare.get(name, ZERO)) for name, used in (await self.used("quota")).items()}
         await self.patch_quota({"spec": {"hard": hard}}, "quota")
         await self.until_counted("quota")
-        more = str(spare.get("limits.cpu", ZERO) + Quantity.parse("1m"))
+        too_much = str(spare.get("limits.cpu", ZERO) + Quantity.parse("1m"))
         pods = self.client.resource(registry.PODS).dry_run()
 
         async def refused() -> bool:
             try:
-                await pods.create(bodies.pod(more), namespace=self.name)
+                await pods.create(bodies.pod(too_much), namespace=self.name)
             except Forbidden:
                 return True
             return False
@@ -119,19 +119,19 @@ class Seen(Versions):
 @contextlib.asynccontextmanager
 async def watched(namespace: Budgeted) -> AsyncIterator[Seen]:
     """Watches while the block runs."""
-    seen, ready = Seen(namespace), asyncio.Event()
-    locks = asyncio.create_task(_watch_locks(namespace, seen, ready))
-    async with Watching(namespace.client, {namespace.name: seen.record}, registry.RESOURCE_QUOTAS):
+    record, ready = Seen(namespace), asyncio.Event()
+    locks = asyncio.create_task(_watch_locks(namespace, record, ready))
+    async with Watching(namespace.client, {namespace.name: record.record}, registry.RESOURCE_QUOTAS):
         await ready.wait()
         try:
-            yield seen
+            yield record
             await asyncio.sleep(0.3)
         finally:
             locks.cancel()
             await asyncio.wait([locks])
 
 
-async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) -> None:
+async def _watch_locks(namespace: Budgeted, record: Seen, ready: asyncio.Event) -> None:
     locks = namespace.client.resource(LOCKS)
     version = (await locks.list()).resource_version
     async with locks.watch(resource_version=version) as events:
@@ -141,10 +141,10 @@ async def _watch_locks(namespace: Budgeted, seen: Seen, ready: asyncio.Event) ->
             if lock is None or lock.namespace != namespace.name:
                 continue
             if event.type == "ADDED":
-                seen.since = time.monotonic()
-            elif event.type == "DELETED" and seen.since is not None:
-                seen.locked.append((seen.since, time.monotonic()))
-                seen.since = None
+                record.since = time.monotonic()
+            elif event.type == "DELETED" and record.since is not None:
+                record.locked.append((record.since, time.monotonic()))
+                record.since = None
 
 
 @contextlib.asynccontextmanager

@@ -43,8 +43,8 @@ async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates
     await alice.annotate(quota_text(LIMITS))
     migration = await namespace.migrate(running=LASTING)
     await namespace.until_phase(migration, "Running")
-    said = await refused(alice.annotate(quota_text({"limitsCpu": "100"})))
-    assert said == f"namespace {namespace} has migrating VMs, can't change resource quotas"
+    refusal = await refused(alice.annotate(quota_text({"limitsCpu": "100"})))
+    assert refusal == f"namespace {namespace} has migrating VMs, can't change resource quotas"
     # What lowers nothing is let in, and is the base at once.
     await alice.annotate(quota_text({**LIMITS, "limitsCpu": "4"}))
 
@@ -65,10 +65,10 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     await namespace.migrating()
     raised = await namespace.hard()
     assert raised["limits.cpu"] == Quantity.parse("3") + TARGET_CPU
-    said = await refused(alice.set_hard(HARD))
-    assert "(vm1)" in said
-    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
-    assert f"the lowest allowed value is {raised['limits.memory']}" in said
+    refusal = await refused(alice.set_hard(HARD))
+    assert "(vm1)" in refusal
+    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in refusal
+    assert f"the lowest allowed value is {raised['limits.memory']}" in refusal
     # Also for the administrator, and without the label, and down to zero.
     await refused(namespace.set_hard({"limits.cpu": "5014m"}))
     labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: None}
@@ -77,16 +77,16 @@ async def test_a_quota_under_a_migration_is_not_lowered(admin: Admin) -> None:
     # Nor what makes it managed taken off by itself, through whichever subresource.
     name = (await namespace.quota()).name
     for part in ("", "status"):
-        for mark, what in (
+        for mark, refusal_text in (
             ({"labels": labels}, "its label"),
             ({"annotations": {constants.ANNOTATION_OWNER: None}}, constants.ANNOTATION_OWNER),
         ):
-            said = await refused(alice.patch(QUOTAS, name, {"metadata": mark}, part))
-            assert f"{what} can be removed when" in said
+            refusal = await refused(alice.patch(QUOTAS, name, {"metadata": mark}, part))
+            assert f"{refusal_text} can be removed when" in refusal
     # Nor the limits that quota admission goes by; what the quota controller writes there never waits for a webhook.
     low = {"status": {"hard": {"limits.cpu": "3"}}}
-    said = await refused(alice.patch(QUOTAS, name, low, "status"))
-    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in said
+    refusal = await refused(alice.patch(QUOTAS, name, low, "status"))
+    assert f"limits.cpu can't be 3, the lowest allowed value is {raised['limits.cpu']}" in refusal
     await namespace.by(admin.by(QUOTA_CONTROLLERS[0])).patch(QUOTAS, name, low, "status")
     # Whoever copies spec.hard there, whatever the controller manager is called.
     await alice.patch(QUOTAS, name, {"status": {"hard": dict((await namespace.quota()).hard)}}, "status")
@@ -109,8 +109,8 @@ async def test_a_quota_is_not_deleted_under_a_migration(admin: Admin) -> None:
     alice = namespace.by(admin.by("alice"))
     migration = await namespace.migrating()
     quota = await namespace.quota()
-    said = await refused(alice.delete(QUOTAS, quota.name))
-    assert "it can be deleted when they are done" in said
+    refusal = await refused(alice.delete(QUOTAS, quota.name))
+    assert "it can be deleted when they are done" in refusal
     assert await namespace.phase(migration) == "Running"
     empty = await admin.namespace(HARD)
     await empty.by(alice.client).delete(QUOTAS, (await empty.quota()).name)
@@ -129,8 +129,8 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(admin: Admin) -
     assert await refused(create) == "storage insufficient resources due to resource quota"
     await alice.create_machine(annotations=claims("60Gi", "40Gi"), strategy="Halted")
     await alice.patch(VMS, "vm1", {"metadata": {"annotations": claims("200Gi")}})
-    grown = alice.patch(VMS, "vm1", {"metadata": {"annotations": claims("301Gi")}})
-    assert await refused(grown) == "storage insufficient resources due to resource quota"
+    larger_claim = alice.patch(VMS, "vm1", {"metadata": {"annotations": claims("301Gi")}})
+    assert await refused(larger_claim) == "storage insufficient resources due to resource quota"
 
 
 async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: Admin) -> None:
@@ -140,10 +140,10 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
     migration = await namespace.migrate(running=4.0, linger=0.5)
     await namespace.until_phase(migration, "Running")
     assert await namespace.is_labelled()
-    first = await tenant.create(PODS, bodies.pod(cpu="900m"))
-    said = await refused(tenant.create(PODS, bodies.pod(cpu="86m")))
-    assert "limits.cpu 86m is requested and 85m is left" in said
-    assert "reserved for migrating VMs (vm1)" in said
+    first_pod = await tenant.create(PODS, bodies.pod(cpu="900m"))
+    refusal = await refused(tenant.create(PODS, bodies.pod(cpu="86m")))
+    assert "limits.cpu 86m is requested and 85m is left" in refusal
+    assert "reserved for migrating VMs (vm1)" in refusal
     await tenant.create(PODS, bodies.pod(cpu="85m"))
     # Nor does a label make a migration's pod of a tenant's.
     uid = (await namespace.migration(migration)).uid
@@ -158,7 +158,7 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
     # A pod does not grow into it either.
     resize = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
     with pytest.raises(ApiError):
-        await tenant.patch(PODS, first.name, resize, "resize")
+        await tenant.patch(PODS, first_pod.name, resize, "resize")
     await namespace.until_phase(migration, "Succeeded")
     await namespace.until_hard(HARD)
 
@@ -169,7 +169,7 @@ async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> 
     def asked() -> float:
         return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="pods")
 
-    before = asked()
+    requests = asked()
     assert not await namespace.is_labelled()
     await namespace.by(admin.by("tenant")).create(PODS, bodies.pod())
-    assert asked() == before
+    assert asked() == requests

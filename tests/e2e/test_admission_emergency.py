@@ -79,8 +79,8 @@ class Emergency:
         return ""
 
     async def configurations(self) -> set[str]:
-        found = [await self.admin.client.resource(resource).list() for resource in CONFIGURATIONS]
-        return {each.name for some in found for each in some}
+        registrations = [await self.admin.client.resource(resource).list() for resource in CONFIGURATIONS]
+        return {registration.name for some in registrations for registration in some}
 
     async def is_restored(self) -> bool:
         return await self.windowed.hard("quota") == by_value(self.hard)
@@ -89,28 +89,28 @@ class Emergency:
 async def run(cluster: Cluster, command: str) -> str:
     """With a cluster administrator's kubeconfig."""
     program, *words = shlex.split(command)
-    own = {"KUBECONFIG": str(cluster.kubeconfig)}
+    environ = {"KUBECONFIG": str(cluster.kubeconfig)}
     if program == "headroom":
-        done = await asyncio.to_thread(run_headroom, *words, timeout=60, **own)
+        process = await asyncio.to_thread(run_headroom, *words, timeout=60, **environ)
     else:
-        given = partial(subprocess.run, cwd=ROOT, env=os.environ | own, capture_output=True, text=True, timeout=60)
-        done = await asyncio.to_thread(given, [program, *words])
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+        call = partial(subprocess.run, cwd=ROOT, env=os.environ | environ, capture_output=True, text=True, timeout=60)
+        process = await asyncio.to_thread(call, [program, *words])
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture
 async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Emergency]:
     async with admin_of(cluster) as admin, contextlib.AsyncExitStack() as stack:
-        left: list[VirtualMachineInstanceMigration] = []
+        unfinished: list[VirtualMachineInstanceMigration] = []
 
         async def none_runs() -> bool:
-            found = await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
-            left[:] = [each for each in found if not is_finished(each)]
-            return not left
+            vmims = await admin.client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).list()
+            unfinished[:] = [vmim for vmim in vmims if not is_finished(vmim)]
+            return not unfinished
 
         # KubeVirt lets two leave a node: with those of an earlier test no window is opened.
-        await until(none_runs, lambda: f"earlier migrations to end: {left}")
+        await until(none_runs, lambda: f"earlier migrations to end: {unfinished}")
         managed, windowed = await admin.namespace(HARD), await made(admin)
         await managed.machine()
         await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
@@ -118,24 +118,24 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
         hard = await windowed.fill(pods="1", limits_cpu="10m")
         await windowed.until_refused(await windowed.migrate())
         migration = await managed.migrate(running=LASTING)
-        own = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
-        process = program(cluster, "controller", "--webhook", *own)
+        flags = ("--kubeconfig", str(own_kubeconfig), "--failure-policy", "Fail")
+        process = program(cluster, "controller", "--webhook", *flags)
         process.start()
         stack.callback(process.kill)  # also where something is not reached
         await managed.until_phase(migration, "Running")
-        found = Emergency(admin, cluster, managed, windowed, hard)
+        remains = Emergency(admin, cluster, managed, windowed, hard)
         with frozen(cluster, "kubevirt"):
             await windowed.budget()
 
             async def is_raised() -> bool:
-                return not await found.is_restored()
+                return not await remains.is_restored()
 
             await until(is_raised, "the raise")
             process.kill()
-            yield found
+            yield remains
             for resource in CONFIGURATIONS:
-                for each in await admin.client.resource(resource).list():
-                    await admin.client.resource(resource).delete(name=each.name)
+                for registration in await admin.client.resource(resource).list():
+                    await admin.client.resource(resource).delete(name=registration.name)
 
 
 @pytest.mark.parametrize("tool", [0, pytest.param(1, marks=WITH_KUBECTL)], ids=["headroom", "kubectl"])
@@ -156,15 +156,15 @@ async def test_webhooks_and_locks_go_by_one_command_each(emergency: Emergency, t
 async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> None:
     # Without an answer of the webhook the quota controller goes on.
     assert "failed calling webhook" in await emergency.limits_quota("alice", "1")
-    assert [await emergency.limits_quota(each, cpu) for each, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)] == [
-        ""
-    ] * 3
-    said = await run(emergency.cluster, ROWS[QUOTAS][0])
+    assert [
+        await emergency.limits_quota(plural, cpu) for plural, cpu in zip(QUOTA_CONTROLLERS, "123", strict=True)
+    ] == [""] * 3
+    output = await run(emergency.cluster, ROWS[QUOTAS][0])
     quota = await emergency.managed.quota()
-    assert f"released {quota.key}" in said
-    left = set(quota.annotations)
-    assert constants.ANNOTATION_SKIP_AUTO_SCALING not in left
-    assert constants.ANNOTATION_OWNER not in left
+    assert f"released {quota.key}" in output
+    annotations = set(quota.annotations)
+    assert constants.ANNOTATION_SKIP_AUTO_SCALING not in annotations
+    assert constants.ANNOTATION_OWNER not in annotations
     assert await emergency.is_restored()
     await run(emergency.cluster, ROWS[QUOTAS][0])
     await run(emergency.cluster, ROWS["all of it"][0])
@@ -175,7 +175,11 @@ async def test_quotas_are_given_back_by_one_command(emergency: Emergency) -> Non
 @WITH_KUBECTL
 async def test_the_deployments_are_stopped_by_one_command(cluster: Cluster, admin: Admin) -> None:
     namespace, client = "headroom-system", admin.client
-    if not [each for each in await client.resource(registry.NAMESPACES).list() if each.name == namespace]:
+    if not [
+        namespace_object
+        for namespace_object in await client.resource(registry.NAMESPACES).list()
+        if namespace_object.name == namespace
+    ]:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": namespace}})
     labels = {"app": "stopped"}
     container = {"name": "main", "image": "none"}

@@ -25,14 +25,14 @@ async def test_a_strangers_reviews_are_refused_and_leave_nothing_behind(admin: A
     tenant = namespace.by(admin.by("tenant"))
     await namespace.migrating()
     remembered = running.metric("headroom_reserve_remembered_pods")
-    before, begun = running.metric("rest_client_requests_total"), time.monotonic()
+    requests_at_start, began = running.metric("rest_client_requests_total"), time.monotonic()
     for _ in range(25):
         for path in (*NAMES, *(f"{path}/{'0' * 32}" for path in NAMES)):
             status, _ = await forge(running.url + path, namespace)
             assert status == 403
-    asked = running.metric("rest_client_requests_total") - before
+    requests = running.metric("rest_client_requests_total") - requests_at_start
     # What the controllers and the upkeep do meanwhile, and one read of the key a second for the 350 reviews.
-    assert asked < 20 + 3 * (time.monotonic() - begun)
+    assert requests < 20 + 3 * (time.monotonic() - began)
     assert running.metric("headroom_reserve_remembered_pods") <= remembered
     await tenant.create(PODS, bodies.pod(cpu="985m"))
 
@@ -43,20 +43,20 @@ async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(admi
     await namespace.migrating()
     configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     registered = (await configurations.get(name=WEBHOOK_CONFIGURATION_NAME)).webhooks or []
-    (url,) = [each["clientConfig"]["url"] for each in registered if each["name"].startswith("pods.")]
+    (url,) = [hook["clientConfig"]["url"] for hook in registered if hook["name"].startswith("pods.")]
     status, answer = await forge(url, namespace)
     assert (status, json.loads(answer)["response"]) == (200, {"uid": "forged", "allowed": True})
     assert running.metric("headroom_reserve_remembered_pods") > 0
-    late = await given_up(admin)
+    timeouts = await given_up(admin)
     await namespace.by(admin.by("tenant")).create(PODS, bodies.pod(cpu="985m"))
-    assert await given_up(admin) == late
+    assert await given_up(admin) == timeouts
 
 
 async def given_up(admin: Admin) -> float:
     """How many pods the API server has let in because the webhook said nothing in time."""
     text = (await admin.client.transport.request("GET", "/metrics", accept="text/plain")).decode()
-    found = samples(text, "apiserver_admission_webhook_fail_open_count")
-    return sum(value for labels, value in found if labels["name"].startswith("pods."))
+    open_failures = samples(text, "apiserver_admission_webhook_fail_open_count")
+    return sum(value for labels, value in open_failures if labels["name"].startswith("pods."))
 
 
 async def forge(url: str, namespace: Namespace) -> tuple[int, str]:

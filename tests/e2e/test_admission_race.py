@@ -36,11 +36,11 @@ async def restart_for_ever(agent: RancherAgent) -> None:
         await asyncio.sleep(0.01)
 
 
-async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> None:
+async def migrate_for_ever(namespace: Namespace, vm: str, migrations: list[str]) -> None:
     while True:
         migration = await namespace.migrate(vm, running=0.2, linger=0.2)
         await namespace.succeed(migration, seconds=30)
-        done.append(migration)
+        migrations.append(migration)
 
 
 async def race(
@@ -50,15 +50,15 @@ async def race(
     namespaces = [await admin.home(HARD, rancher), await admin.home(HARD, rancher)]
     vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
     await asyncio.gather(*(namespace.machine(vm) for namespace, vm in vms))
-    done: list[str] = []
+    migrations: list[str] = []
     before = rancher.restarts()
-    seen = {each.name: Record() for each in namespaces}
-    async with Watching(admin.client, seen, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
+    records = {each.name: Record() for each in namespaces}
+    async with Watching(admin.client, records, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
         tasks = [asyncio.create_task(restart_for_ever(rancher))]
-        tasks += [asyncio.create_task(migrate_for_ever(*each, done)) for each in vms]
+        tasks += [asyncio.create_task(migrate_for_ever(*each, migrations)) for each in vms]
         deadline = time.monotonic() + SECONDS
         try:
-            while not enough(rancher.restarts() - before, done, seen) and time.monotonic() < deadline:
+            while not enough(rancher.restarts() - before, migrations, records) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
@@ -66,37 +66,40 @@ async def race(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        versions, low = [len(each.quotas) for each in seen.values()], sum(len(reverts(r, BASE)) for r in seen.values())
+        versions, low = (
+            [len(each.quotas) for each in records.values()],
+            sum(len(reverts(r, BASE)) for r in records.values()),
+        )
         restarts = rancher.restarts() - before
-        return seen, f"{restarts} restarts, {len(done)} migrations, {versions} versions, {low} too low"
+        return records, f"{restarts} restarts, {len(migrations)} migrations, {versions} versions, {low} too low"
 
 
 async def test_with_the_guard_no_version_of_a_quota_is_ever_too_low(
     cluster: Cluster, rancher: RancherAgent, admin: Admin
 ) -> None:
-    def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
-        changed = all(len(record.quotas) > VERSIONS for record in seen.values())
-        return changed and restarts >= RESTARTS and len(done) >= MIGRATIONS
+    def enough(restarts: int, migrations: list[str], records: Mapping[str, Record]) -> bool:
+        changed = all(len(record.quotas) > VERSIONS for record in records.values())
+        return changed and restarts >= RESTARTS and len(migrations) >= MIGRATIONS
 
     with headroom(cluster, "controller", "--webhook"):
-        seen, what = await race(rancher, admin, enough)
-    print(what)
-    assert int(what.split()[0]) >= RESTARTS, what
-    assert int(what.split()[2]) >= MIGRATIONS, what
-    for record in seen.values():
-        assert len(record.quotas) > VERSIONS, what
-        assert not reverts(record, BASE), (what, reverts(record, BASE)[:3])
-        kept_out = [each.detail for each in late_refusals(record, BASE) if each.full]
-        assert not kept_out, (what, kept_out[:3])
+        records, summary = await race(rancher, admin, enough)
+    print(summary)
+    assert int(summary.split()[0]) >= RESTARTS, summary
+    assert int(summary.split()[2]) >= MIGRATIONS, summary
+    for record in records.values():
+        assert len(record.quotas) > VERSIONS, summary
+        assert not reverts(record, BASE), (summary, reverts(record, BASE)[:3])
+        kept_out = [refusal.detail for refusal in late_refusals(record, BASE) if refusal.full]
+        assert not kept_out, (summary, kept_out[:3])
 
 
 async def test_without_the_guard_the_window_shows(cluster: Cluster, admin: Admin) -> None:
     rancher = RancherAgent(cluster.directory)
 
-    def enough(restarts: int, done: list[str], seen: Mapping[str, Record]) -> bool:
-        return any(reverts(record, BASE) for record in seen.values()) and restarts >= 20
+    def enough(restarts: int, migrations: list[str], records: Mapping[str, Record]) -> bool:
+        return any(reverts(record, BASE) for record in records.values()) and restarts >= 20
 
     with headroom(cluster, "controller", "--webhook", "--quota-guard=off"):
-        seen, what = await race(rancher, admin, enough)
-    print(what)
-    assert any(reverts(record, BASE) for record in seen.values()), what
+        records, summary = await race(rancher, admin, enough)
+    print(summary)
+    assert any(reverts(record, BASE) for record in records.values()), summary

@@ -77,10 +77,10 @@ class Tenant:
                 await pods.delete(name=self._pods.pop(0), namespace=self._namespace.name, grace_period_seconds=0)
 
 
-async def migrate_for_ever(namespace: Namespace, vm: str, done: list[str]) -> None:
+async def migrate_for_ever(namespace: Namespace, vm: str, migrations: list[str]) -> None:
     while True:
         migration = await namespace.migrate(vm, running=0.1, phase=0.02, linger=0.2)
-        done.append(await namespace.until_phase(migration, "Succeeded", "Failed", seconds=40))
+        migrations.append(await namespace.until_phase(migration, "Succeeded", "Failed", seconds=40))
 
 
 async def contest(
@@ -95,47 +95,47 @@ async def contest(
     await asyncio.gather(*(namespace.machine(name, cpu="500m", memory="64Mi") for name in names))
     tenant = Tenant(namespace.by(admin.by("tenant")))
     done: list[str] = []
-    seen = Seen()
-    async with Watching(admin.client, {namespace.name: seen}, QUOTAS, VMIMS, EVENTS, PODS):
+    record = Seen()
+    async with Watching(admin.client, {namespace.name: record}, QUOTAS, VMIMS, EVENTS, PODS):
         work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]
         work += [migrate_for_ever(namespace, name, done) for name in names]
-        tasks = [asyncio.create_task(each) for each in work]
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
         deadline = time.monotonic() + SECONDS
         try:
             while (
                 len(done) < migrations
                 or tenant.refused_by_reserve < refusals
-                or (refusals and seen.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
+                or (refusals and record.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
             ) and time.monotonic() < deadline:
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
-                if until_theft and seen.most_of_tenants.cpu > FREE:
+                if until_theft and record.most_of_tenants.cpu > FREE:
                     break
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
         await asyncio.sleep(0.5)  # what was under way is still to be seen
-        return seen, tenant, done
+        return record, tenant, done
 
 
 async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, admin: Admin) -> None:
     with headroom(cluster, "controller", "--webhook"):
-        seen, tenant, done = await contest(admin, MIGRATIONS, refusals=MIGRATIONS // 5)
-    most, kept_out = seen.most_of_tenants, [each.detail for each in seen.refusals if each.full]
-    what = (
-        f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
+        record, tenant, migrations = await contest(admin, MIGRATIONS, refusals=MIGRATIONS // 5)
+    most, kept_out = record.most_of_tenants, [refusal.detail for refusal in record.refusals if refusal.full]
+    summary = (
+        f"{len(migrations)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
         f"at most {most}, {len(kept_out)} targets refused"
     )
-    print(what)
-    assert len(done) >= MIGRATIONS, what
-    assert set(done) == {"Succeeded"}, what
-    assert not kept_out, "\n".join([what, *kept_out[:3]])
-    assert tenant.refused_by_reserve >= MIGRATIONS // 5, what
+    print(summary)
+    assert len(migrations) >= MIGRATIONS, summary
+    assert set(migrations) == {"Succeeded"}, summary
+    assert not kept_out, "\n".join([summary, *kept_out[:3]])
+    assert tenant.refused_by_reserve >= MIGRATIONS // 5, summary
     # It had the base, and nothing else. (Its last place may be gone again before quota has noticed a pod's end.)
-    assert FREE - Quantity.parse(_POD) <= most.cpu <= FREE, what
+    assert FREE - Quantity.parse(_POD) <= most.cpu <= FREE, summary
 
 
 async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Cluster, admin: Admin) -> None:
@@ -152,28 +152,28 @@ async def test_two_replicas_and_fifty_creators_keep_no_target_out(cluster: Clust
             replica.start(ready=False)
         for replica in replicas:
             replica.wait_ready()
-        seen, tenant, done = await contest(admin, MIGRATIONS, creators=50)
-        asked = "controller_runtime_webhook_latency_seconds_count"
-        answered = [replica.metric(asked, webhook="pods") for replica in replicas]
-    most, refusals = seen.most_of_tenants, seen.refusals
-    kept_out = [each.detail for each in refusals if each.full]
-    what = (
-        f"{len(done)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
+        record, tenant, migrations = await contest(admin, MIGRATIONS, creators=50)
+        count = "controller_runtime_webhook_latency_seconds_count"
+        answered = [replica.metric(count, webhook="pods") for replica in replicas]
+    most, refusals = record.most_of_tenants, record.refusals
+    kept_out = [refusal.detail for refusal in refusals if refusal.full]
+    summary = (
+        f"{len(migrations)} migrations, {tenant.created} pods created, {tenant.refused_by_reserve} refused, "
         f"at most {most}, reviews by replica {answered}, "
         f"{len(kept_out)} targets refused, {len(refusals) - len(kept_out)} behind"
     )
-    print(what)
-    assert min(answered) > MIGRATIONS, what
-    assert len(done) >= MIGRATIONS, what
-    assert set(done) == {"Succeeded"}, what
+    print(summary)
+    assert min(answered) > MIGRATIONS, summary
+    assert len(migrations) >= MIGRATIONS, summary
+    assert set(migrations) == {"Succeeded"}, summary
     # Two replicas may let through two last pods at the same moment (docs/security.md): while they stand, and only then,
     # a target may be refused.
-    assert not kept_out or most.cpu > FREE, "\n".join([what, *kept_out])
-    assert len(kept_out) <= MIGRATIONS // 5, "\n".join([what, *kept_out])
+    assert not kept_out or most.cpu > FREE, "\n".join([summary, *kept_out])
+    assert len(kept_out) <= MIGRATIONS // 5, "\n".join([summary, *kept_out])
 
 
 async def test_without_the_reserve_the_theft_shows(cluster: Cluster, admin: Admin) -> None:
     with headroom(cluster, "controller", "--webhook", "--reserve=off"):
-        seen, tenant, done = await contest(admin, 10 * MIGRATIONS, until_theft=True)
-    print(f"{len(done)} migrations, {tenant.created} pods created, at most {seen.most_of_tenants}")
-    assert seen.most_of_tenants.cpu > FREE
+        record, tenant, migrations = await contest(admin, 10 * MIGRATIONS, until_theft=True)
+    print(f"{len(migrations)} migrations, {tenant.created} pods created, at most {record.most_of_tenants}")
+    assert record.most_of_tenants.cpu > FREE

@@ -211,6 +211,6 @@ async def cpu_of(namespace: Namespace) -> Quantity:
     return (await namespace.hard())["limits.cpu"]
 
 
-def bundle_of(found: ValidatingWebhookConfiguration | None) -> bytes:
-    webhooks = found.webhooks if found is not None else None
+def bundle_of(configuration: ValidatingWebhookConfiguration | None) -> bytes:
+    webhooks = configuration.webhooks if configuration is not None else None
     return base64.b64decode(webhooks[0]["clientConfig"]["caBundle"]) if webhooks else b""

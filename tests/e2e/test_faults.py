@@ -33,14 +33,14 @@ DEEP = 1000
 
 @pytest.fixture
 async def on(cluster: Cluster, controller: StartController) -> AsyncIterator[Environment]:
-    async with environment(cluster, controller) as made:
-        yield made
+    async with environment(cluster, controller) as env:
+        yield env
 
 
 @pytest.fixture
 def proxy(api: Api, tmp_path: Path) -> Iterator[FaultProxy]:
-    with FaultProxy(api, tmp_path) as made:
-        yield made
+    with FaultProxy(api, tmp_path) as fault_proxy:
+        yield fault_proxy
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
         room = minus((await versions.hards())[1], base)
         kinds = proxy.watched()
         for name in FAULTS:
-            await migrate_under(name, namespace, proxy, held=plus(base, room))
+            await migrate_under(name, namespace, proxy, amounts=plus(base, room))
             await namespace.settle(base)
         await until(lambda: proxy.watched() >= kinds, "every kind to be watched", seconds=PATIENCE)
         most = plus(plus(base, room), room)
@@ -90,8 +90,8 @@ async def test_watches_that_open_and_stay_silent_are_told_within_a_minute_and_li
         return all(hard[name] > amount for name, amount in base.items())
 
     await until(is_raised, "the raise", seconds=PATIENCE)
-    status, said = headroom.get("/readyz")
-    assert (status, "virtualmachineinstancemigrations: watches bring nothing for " in said) == (503, True), said
+    status, text = headroom.get("/readyz")
+    assert (status, "virtualmachineinstancemigrations: watches bring nothing for " in text) == (503, True), text
     assert 'reflector_silent_watches{name="virtualmachineinstancemigrations"} 1.0' in headroom.get("/metrics")[1]
     proxy.end()
     await namespace.succeed(migration)
@@ -139,8 +139,8 @@ async def test_a_client_that_prunes_the_reserves_label_is_reported(cluster: Clus
     await meter(namespace, *LIMITS)
     await start(namespace, "vm1")
     base = await grant_what_is_used(namespace, *LIMITS)
-    about = {"involvedObject.name": namespace.name, "reason": "ReserveLabelRemoved"}
-    selector = ",".join(f"{name}={value}" for name, value in about.items())
+    fields = {"involvedObject.name": namespace.name, "reason": "ReserveLabelRemoved"}
+    selector = ",".join(f"{name}={value}" for name, value in fields.items())
     with run_headroom(cluster, "controller", "--webhook", "--estimate", "exact"):
         migration = await namespace.migrate("vm1", running=LASTING)
         await namespace.until_phase(migration, "Running")
@@ -160,23 +160,23 @@ def served(api: Api, kinds: Sequence[str], is_served: bool) -> None:
     for kind in kinds:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.kubevirt.io"
         versions = api.get(path)["spec"]["versions"]
-        changed = [{**each, "served": is_served or each["name"] != "v1"} for each in versions]
+        changed = [{**version, "served": is_served or version["name"] != "v1"} for version in versions]
         api.patch(path, {"spec": {"versions": changed}})
 
 
-async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, held: Amounts) -> None:
+async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, amounts: Amounts) -> None:
     """One migration runs when the fault begins and ends meanwhile, another begins meanwhile."""
-    first = await namespace.migrate("vm1", running=LASTING)
-    await namespace.until_phase(first, "Running")
+    first_vmim = await namespace.migrate("vm1", running=LASTING)
+    await namespace.until_phase(first_vmim, "Running")
     proxy.begin(FAULTS[fault])
     second = await namespace.migrate("vm2")
     await asyncio.sleep(LASTS)
     hard = await namespace.hard()
-    assert within(held, hard), f"{fault}: {hard} is less than {held}"
-    await namespace.hurry(first)
+    assert within(amounts, hard), f"{fault}: {hard} is less than {amounts}"
+    await namespace.hurry(first_vmim)
     await asyncio.sleep(LASTS)
     proxy.end()
-    await namespace.succeed(first, second)
+    await namespace.succeed(first_vmim, second)
 
 
 def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:

@@ -47,10 +47,10 @@ class Terminal:
             words = [str(self._folder / word) if word.endswith(".html") else word for word in line.split()[1:]]
             if words[0] == "release":
                 self._started.close()
-            done = run(*words, "--kubeconfig", str(self._cluster.kubeconfig), COLUMNS="160")
+            process = run(*words, "--kubeconfig", str(self._cluster.kubeconfig), COLUMNS="160")
             # VMs of other tests may be those that would stay.
-            assert done.returncode in ((0, 1) if line == "headroom plan --evacuate all" else (0,)), done.stderr
-            return done.stdout
+            assert process.returncode in ((0, 1) if line == "headroom plan --evacuate all" else (0,)), process.stderr
+            return process.stdout
         if waits := WAIT.fullmatch(line):
             self._wait(*waits.groups())
             return ""
@@ -63,11 +63,11 @@ class Terminal:
         eventually(lambda: (self._api.find(path) or {}).get("status", {}).get("phase") == phase)
 
     def apply(self, file: str) -> None:
-        for each in documents(ROOT / file):
-            self._api.create(collection(self._api, each), each)
+        for document in documents(ROOT / file):
+            self._api.create(collection(self._api, document), document)
 
     def delete(self, file: str) -> None:
-        names = [each["metadata"]["name"] for each in documents(ROOT / file) if each["kind"] == "Namespace"]
+        names = [document["metadata"]["name"] for document in documents(ROOT / file) if document["kind"] == "Namespace"]
         for name in names:
             self._api.delete(f"{CORE}/namespaces/{name}")
 

@@ -48,8 +48,8 @@ async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_
         await small.until_phase(pending, "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running")
 
         async def given_back() -> bool:
-            found = await compensations(versions)
-            return len(found) > 1 and found[-1] is None
+            amounts = await compensations(versions)
+            return len(amounts) > 1 and amounts[-1] is None
 
         await until(given_back, "the compensation to be given back")
         phase = await small.phase(pending)
@@ -61,5 +61,5 @@ async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_
         # used 5682461313 + needed 5682461313 - hard 10865341313
         assert await compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
         raised = by_value(SEED_SMALL)
-        more = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
-        assert compensated == [raised, more, raised]
+        larger = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
+        assert compensated == [raised, larger, raised]

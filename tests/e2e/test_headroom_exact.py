@@ -40,9 +40,9 @@ CONSOLE = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def on(cluster: Cluster, api: Api, shared_controller: StartController) -> AsyncIterator[Environment]:
     """Under deploy/policy.yaml, which lets pass all that KubeVirt and headroom do."""
-    async with environment(cluster, shared_controller) as made:
+    async with environment(cluster, shared_controller) as env:
         with applied_policy(api):
-            yield made
+            yield env
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
@@ -112,24 +112,24 @@ async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: E
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
     namespaces = await running(on)
-    others = [each for name, each in namespaces.items() if name != "no screen and no console"]
-    await asyncio.gather(*(grant_what_is_used(each, *LIMITS) for each in others))
+    vm_namespaces = [each for name, each in namespaces.items() if name != "no screen and no console"]
+    await asyncio.gather(*(grant_what_is_used(each, *LIMITS) for each in vm_namespaces))
 
     async def is_refused(namespace: Namespace) -> None:
         migration = await namespace.migrate()
         await namespace.stays_refused(migration)
         await namespace.abort(migration)
 
-    await asyncio.gather(*(is_refused(each) for each in others))
+    await asyncio.gather(*(is_refused(each) for each in vm_namespaces))
     on.run(ALONE)
     bases = await full(namespaces)
-    for name, (found, target) in (await move(namespaces, bases)).items():
+    for name, (amounts, target) in (await move(namespaces, bases)).items():
         base, raised = bases[name], plus(bases[name], target)
         assert all(amount > ZERO for amount in target.values()), (name, target)
-        assert (found[0], found[1], found[-1]) == (base, raised, base), (name, found)
+        assert (amounts[0], amounts[1], amounts[-1]) == (base, raised, base), (name, amounts)
         if not SHAPES[name].steps:
-            assert len(found) == 3, (name, found)
-        for hard in found:
+            assert len(amounts) == 3, (name, amounts)
+        for hard in amounts:
             assert all(hard[resource] <= raised[resource] for resource in raised), (name, hard)
     plugged = namespaces["a hotplugged volume"]
     await plugged.delete(VMIS, "vm1")
@@ -149,13 +149,13 @@ async def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_abov
     assert len(overheads) > 5, "shapes differ in their overhead"
 
 
-def within(bases: dict[str, Amounts], moved: dict[str, Moved], what: str) -> None:
+def within(bases: dict[str, Amounts], moves: dict[str, Moved], message: str) -> None:
     """Never below; above by the margin at most, and that only in memory."""
-    for name, (found, target) in moved.items():
-        added = minus(found[1], bases[name])
+    for name, (amounts, target) in moves.items():
+        addition = minus(amounts[1], bases[name])
         for resource, amount in target.items():
             margin = MARGIN if "memory" in resource else ZERO
-            assert amount <= added[resource] <= amount + margin, (what, name, resource, added, target)
+            assert amount <= addition[resource] <= amount + margin, (message, name, resource, addition, target)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ async def test_what_came_after_the_source_pod_counts_for_the_target(on: Environm
             if name == "the size of the console's container":
                 await on.configure(supportContainerResources=[CONSOLE])
             base = by_value(ROOMY)
-            found, target = (await move({name: namespace}, {name: base}))[name]
-            added = minus(target, by_value(OF_SMALL)) if name == "a LimitRange" else target
+            amounts, target = (await move({name: namespace}, {name: base}))[name]
+            addition = minus(target, by_value(OF_SMALL)) if name == "a LimitRange" else target
             if name == "a quota on limits":
-                added = target | by_value(OF_CONSOLE)
-            assert (found[0], found[1]) == (base, plus(base, added)), name
+                addition = target | by_value(OF_CONSOLE)
+            assert (amounts[0], amounts[1]) == (base, plus(base, addition)), name
     finally:
         await on.configure(supportContainerResources=None)

@@ -37,8 +37,8 @@ class TestWhatWentAway:
     async def test_while_headroom_was_down(self, on: Environment) -> None:
         """Until it is back no other pod takes the room away: that is what its start is for."""
         on.run()
-        made = await asyncio.gather(*(migrating(on) for _ in range(5)))
-        (aborted, m1), (vm_gone, m2), (vmi_gone, m3), (still, m4), (done, m5) = made
+        vmims = await asyncio.gather(*(migrating(on) for _ in range(5)))
+        (aborted, m1), (vm_gone, m2), (vmi_gone, m3), (still, m4), (finished, m5) = vmims
         on.kill()
         await aborted.abort(m1)
         await vm_gone.delete(VMS, "vm1")
@@ -46,10 +46,10 @@ class TestWhatWentAway:
         for namespace, migration in ((vm_gone, m2), (vmi_gone, m3)):
             await namespace.until_launchers(0)
             await namespace.abort(migration)
-        await done.hurry(m5)
-        await done.succeed(m5)
-        await done.until_launchers(1)
-        gone = [aborted, vm_gone, vmi_gone, done]
+        await finished.hurry(m5)
+        await finished.succeed(m5)
+        await finished.until_launchers(1)
+        gone = [aborted, vm_gone, vmi_gone, finished]
         for namespace in gone:
             assert await namespace.hard() == by_value(TWO)
             assert ENTRY in await namespace.entries()
@@ -94,9 +94,9 @@ class TestWhatWentAway:
 async def test_the_next_migration_is_not_refused_while_the_source_of_the_last_one_lingers(on: Environment) -> None:
     on.run("--no-compensate")  # it is the hold, and nothing else, that makes room
     namespace = await on.running("vm1", "vm2", limits=TWO)
-    first = await namespace.migrate("vm1", linger=LASTING)
-    await namespace.succeed(first)
-    state = (await namespace.migration(first)).status.migration_state
+    first_vmim = await namespace.migrate("vm1", linger=LASTING)
+    await namespace.succeed(first_vmim)
+    state = (await namespace.migration(first_vmim)).status.migration_state
     source = state.source_pod or "" if state else ""
     await namespace.succeed(await namespace.migrate("vm2"))
     await becomes(namespace.entries, {ENTRY: by_value(ONE)})

@@ -73,12 +73,12 @@ async def highest(namespace: Namespace, name: str = "limits.cpu") -> Quantity:
 async def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, api: Api, namespace: Namespace) -> None:
     """Two labels that every tenant can write; no VM, no migration."""
     mallory = tenant_of(api, namespace.name)
-    made = 0
+    writes = 0
     for number in range(12):
         labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "ghost", JOB: "none"}
-        made += allowed(policy, mallory.create, PODS.path(namespace.name), pod(f"forged-{number}", labels=labels))
+        writes += allowed(policy, mallory.create, PODS.path(namespace.name), pod(f"forged-{number}", labels=labels))
         await asyncio.sleep(0.1)
-    assert made <= 3
+    assert writes <= 3
     assert await highest(namespace) == Quantity.parse("3")
 
 
@@ -88,11 +88,11 @@ async def test_forged_pods_of_a_vm_that_migrates_get_no_more_than_its_migration(
     """They name the VM, its VMI as controller and its migration."""
     await start(namespace, "vm1")
     mallory = tenant_of(api, namespace.name)
-    moving = await namespace.migrate(running=LASTING)
-    await namespace.until_phase(moving, "Running")
+    vmim = await namespace.migrate(running=LASTING)
+    await namespace.until_phase(vmim, "Running")
     fair = await namespace.hard()
     owner = controller_reference("vm1", (await namespace.vmi()).uid)
-    uid = (await namespace.migration(moving)).uid
+    uid = (await namespace.migration(vmim)).uid
     labels = {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm1", JOB: uid}
     for number in range(6):
         body = pod(f"forged-{number}", cpu="500m", labels=labels, ownerReferences=[owner])
@@ -130,15 +130,15 @@ async def test_an_annotation_adds_no_more_than_kubevirt_renders(
     await namespace.migrate(running=LASTING)
     base, used = Quantity.parse("5000Mi"), (await namespace.used())["limits.memory"]
     assert await highest(namespace, "limits.memory") <= base + used + used
-    other = await on.admin.namespace()
-    await meter(other, *LIMITS)
-    await start(other, "vm2")
-    granted = await grant_what_is_used(other, *LIMITS)
-    await other.succeed(await other.migrate("vm2"))
-    await other.settle(granted)
-    said = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
-    assert said.returncode == 0, said.stderr
-    assert {quota["namespace"] for quota in json.loads(said.stdout)["quotas"]} >= {namespace.name, other.name}
+    stranger = await on.admin.namespace()
+    await meter(stranger, *LIMITS)
+    await start(stranger, "vm2")
+    granted = await grant_what_is_used(stranger, *LIMITS)
+    await stranger.succeed(await stranger.migrate("vm2"))
+    await stranger.settle(granted)
+    process = run("status", "-o", "json", "--kubeconfig", str(kubeconfig))
+    assert process.returncode == 0, process.stderr
+    assert {quota["namespace"] for quota in json.loads(process.stdout)["quotas"]} >= {namespace.name, stranger.name}
 
 
 async def test_claims_of_a_tenant_take_what_is_added_for_those_of_targets_once(on: Environment, api: Api) -> None:
@@ -150,17 +150,17 @@ async def test_claims_of_a_tenant_take_what_is_added_for_those_of_targets_once(o
     await start(space, "vm1", "vm2", shape=SHAPES["a persistent TPM"])
     base = await grant_what_is_used(space, *names)
     mallory = tenant_of(api, space.name)
-    made = 0
+    writes = 0
     for _round in range(3):
         moves = [await space.migrate(vm, running=LASTING) for vm in ("vm1", "vm2")]
         deadline = time.monotonic() + WATCHED
         while time.monotonic() < deadline:
             with contextlib.suppress(ApiFailure):
-                mallory.create(f"{CORE}/namespaces/{space.name}/persistentvolumeclaims", small_claim(f"taken-{made}"))
-                made += 1
+                mallory.create(f"{CORE}/namespaces/{space.name}/persistentvolumeclaims", small_claim(f"taken-{writes}"))
+                writes += 1
             await asyncio.sleep(0.02)
         for move in moves:
             await space.abort(move)
         await space.settle(base)
     used = await space.used(METER)
-    assert used == {"pods": used["pods"], **plus(base, base)}, made
+    assert used == {"pods": used["pods"], **plus(base, base)}, writes

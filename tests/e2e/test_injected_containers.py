@@ -49,8 +49,8 @@ MESH = {
 def mesh(api: Api) -> Iterator[None]:
     """Puts a proxy into every launcher pod of the namespaces with the mesh's label."""
     binding = {"policyName": NAME}
-    made = {"mutatingadmissionpolicies": MESH, "mutatingadmissionpolicybindings": binding}
-    for kind, spec in made.items():
+    objects = {"mutatingadmissionpolicies": MESH, "mutatingadmissionpolicybindings": binding}
+    for kind, spec in objects.items():
         try:
             api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": NAME}, "spec": spec})
         except ApiFailure as failure:
@@ -58,7 +58,7 @@ def mesh(api: Api) -> Iterator[None]:
                 raise
             pytest.skip("this release has no MutatingAdmissionPolicy")
     yield
-    for kind in made:
+    for kind in objects:
         api.delete(f"{ADMISSION}/{kind}/{NAME}")
 
 

@@ -80,8 +80,8 @@ def test_the_api_server_accepts_every_rendering(api: Api, own_namespace: None) -
             eventually(partial(is_served, api, path), 20)
     try:
         for values in RENDERINGS.values():
-            arguments = [each for value in values for each in ("--set", value)]
-            apply(api, [each for each in yaml.safe_load_all(template(*arguments)) if each], dry_run=True)
+            arguments = [word for value in values for word in ("--set", value)]
+            apply(api, [word for word in yaml.safe_load_all(template(*arguments)) if word], dry_run=True)
     finally:
         remove(api, definitions())
 
@@ -116,15 +116,19 @@ class Node:
         """The downward API's fields."""
         fields = {"metadata.name": f"{pod['serviceAccountName']}-{number}", "metadata.namespace": NAMESPACE}
         (container,) = pod["containers"]
-        return {each["name"]: fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
+        return {
+            variable["name"]: fields[variable["valueFrom"]["fieldRef"]["fieldPath"]] for variable in container["env"]
+        }
 
     def _arguments(self, pod: Raw) -> list[str]:
         """The container's own; addresses are those of this machine, and the kubeconfig stands for the token file."""
         (container,) = pod["containers"]
         kubeconfig = self._kubeconfig(pod["serviceAccountName"])
-        given = [each for each in container["args"] if not each.startswith(("--metrics-bind", "--health-bind"))]
+        given = [
+            argument for argument in container["args"] if not argument.startswith(("--metrics-bind", "--health-bind"))
+        ]
         here = {"--bind-address=:9443": f"--bind-address=127.0.0.1:{self.port}"}
-        arguments = [here.get(each, each) for each in given]
+        arguments = [here.get(argument, argument) for argument in given]
         return [*arguments, f"--kubeconfig={kubeconfig}"]
 
     def _kubeconfig(self, account: str) -> Path:
@@ -136,10 +140,10 @@ class Node:
     def test(self) -> str:
         """What the Job of `helm test` prints."""
         hooks = helm(self.api, "get", "hooks", "headroom").stdout
-        (job,) = [each for each in yaml.safe_load_all(hooks) if each and each["metadata"]["name"] == "headroom-test"]
+        (job,) = [hook for hook in yaml.safe_load_all(hooks) if hook and hook["metadata"]["name"] == "headroom-test"]
         pod = job["spec"]["template"]["spec"]
-        done = run(*self._arguments(pod), **self._environment(pod, 0))
-        return done.stdout + done.stderr
+        process = run(*self._arguments(pod), **self._environment(pod, 0))
+        return process.stdout + process.stderr
 
     def hook(self) -> str:
         """Plays the Job controller once the pre-delete hook is there; what it printed."""
@@ -147,14 +151,14 @@ class Node:
         with ThreadPoolExecutor() as pool:
             pool.submit(self._stop_scaled_down)
             pod = job["spec"]["template"]["spec"]
-            done = run(*self._arguments(pod), timeout=300, **self._environment(pod, 0))
+            process = run(*self._arguments(pod), timeout=300, **self._environment(pod, 0))
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        ended = {"status": "True", "lastTransitionTime": now, "reason": "CompletionsReached", "message": ""}
-        conditions = [{"type": kind, **ended} for kind in ("SuccessCriteriaMet", "Complete")]
+        condition = {"status": "True", "lastTransitionTime": now, "reason": "CompletionsReached", "message": ""}
+        conditions = [{"type": kind, **condition} for kind in ("SuccessCriteriaMet", "Complete")]
         status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions}
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
         self.api.patch(f"{JOB}/status", {"status": status})
-        return done.stdout
+        return process.stdout
 
     def _is_scaled_down(self, name: str) -> bool:
         return bool(self.api.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"] == 0)
@@ -168,28 +172,28 @@ class Node:
 
 def helm(api: Api, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(ensure_helm()), *arguments, "--namespace", NAMESPACE, "--kubeconfig", str(api.kubeconfig)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done
+    process = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 def traces(api: Api) -> set[str]:
     """Whatever of headroom is left on the cluster; the CRD is kept on purpose."""
-    kept = ("roles", "rolebindings", "serviceaccounts", "secrets", "configmaps", "services")
-    paths = [f"{CORE}/namespaces/{NAMESPACE}/{each}" for each in kept[2:]]
-    paths += [f"/apis/rbac.authorization.k8s.io/v1/{each}" for each in ("clusterroles", "clusterrolebindings")]
-    paths += [f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/{each}" for each in kept[:2]]
+    plurals = ("roles", "rolebindings", "serviceaccounts", "secrets", "configmaps", "services")
+    paths = [f"{CORE}/namespaces/{NAMESPACE}/{plural}" for plural in plurals[2:]]
+    paths += [f"/apis/rbac.authorization.k8s.io/v1/{plural}" for plural in ("clusterroles", "clusterrolebindings")]
+    paths += [f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/{plural}" for plural in plurals[:2]]
     paths += [f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"]
     paths += [
-        f"/apis/admissionregistration.k8s.io/v1/{each}"
-        for each in (
+        f"/apis/admissionregistration.k8s.io/v1/{plural}"
+        for plural in (
             "validatingwebhookconfigurations",
             "mutatingwebhookconfigurations",
             "validatingadmissionpolicies",
             "validatingadmissionpolicybindings",
         )
     ]
-    names = [f"{path}/{each['metadata']['name']}" for path in paths for each in api.items(path)]
+    names = [f"{path}/{plural['metadata']['name']}" for path in paths for plural in api.items(path)]
     return {name for name in names if "headroom" in name.rpartition("/")[2] or "lock." in name}
 
 
@@ -200,7 +204,7 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
     since = (cluster.directory / "audit.log").stat().st_size
     remove(api, documents(ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "policy.yaml"))  # what another test left
     forget(api)
-    before = traces(api)
+    traces_at_start = traces(api)
     values = [
         *("--set", "image.repository=registry.example.org/headroom"),
         *("--set", f"webhook.url=https://127.0.0.1:{port}"),
@@ -211,14 +215,14 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
     helm(api, "install", "headroom", str(CHART), "--create-namespace", *values)
     node = Node(api, tmp_path, port)
     try:
-        first, second = node.start("headroom-controller")
+        first_process, second = node.start("headroom-controller")
         node.start("headroom-webhook")
-        leader = eventually(lambda: next((p for p in (first, second) if "holding the lease" in p.text()), None))
+        leader = eventually(lambda: next((p for p in (first_process, second) if "holding the lease" in p.text()), None))
         namespace = await tenant()
         await namespace.vm()
         migration = await namespace.refused()
         await namespace.until_hard(RAISED)
-        assert len(traces(api) - before) > 15
+        assert len(traces(api) - traces_at_start) > 15
         assert node.test() == "headroom works\n"
         leader.kill()
         await namespace.enter(migration, "Succeeded")
@@ -231,7 +235,7 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
     finally:
         for program in node.programs:
             program.kill()
-    assert traces(api) == before
+    assert traces(api) == traces_at_start
     assert SKIP not in await namespace.annotations()
     refused = [r for r in requests(cluster.directory, since) if r.is_denied]
     assert refused == []

@@ -44,8 +44,8 @@ class Pair:
         self._since = self._log.stat().st_size
 
     def start(self, name: str) -> Program:
-        own = kubeconfig_of(self.api, name, self.folder)
-        arguments = ["controller", "--kubeconfig", str(own), "--estimate", "harvester", "--leader-elect"]
+        config = kubeconfig_of(self.api, name, self.folder)
+        arguments = ["controller", "--kubeconfig", str(config), "--estimate", "harvester", "--leader-elect"]
         for flag, seconds in (("lease-duration", LEASE_SECONDS), ("renew-deadline", DEADLINE), ("retry-period", RETRY)):
             arguments += [f"--leader-elect-{flag}", str(seconds)]
         program = self.programs[name] = Program(self.folder / f"{name}.log", *arguments)
@@ -65,8 +65,8 @@ class Pair:
     def writes(self) -> list[Request]:
         """What a leader alone may write, in the order in which the API server got it."""
         written = [each for each in requests(self.cluster.directory, self._since) if each.writes]
-        found = [each for each in written if (each.resource, each.namespace) not in OF_CANDIDATES]
-        return sorted(found, key=lambda request: request.at)
+        leader_writes = [each for each in written if (each.resource, each.namespace) not in OF_CANDIDATES]
+        return sorted(leader_writes, key=lambda request: request.at)
 
     def check_one_at_a_time(self, *order: str) -> None:
         """Each had its turn, and none wrote after the next one had begun."""
@@ -127,9 +127,9 @@ async def test_stopped_for_longer_than_its_lease_and_continued(pair: Pair, migra
 async def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
     """A rolling update: one after the other is replaced."""
     namespace, leader, standby = migrating
-    held = pair.holder()
+    holder = pair.holder()
     assert pair.programs[leader].stop() == 0
-    assert pair.holder() != held, "the Lease is released, not left to expire"
+    assert pair.holder() != holder, "the Lease is released, not left to expire"
     await finish(namespace, GRACEFUL)
     pair.start(leader)
     again = await namespace.refused()

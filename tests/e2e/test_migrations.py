@@ -53,14 +53,14 @@ async def test_the_seeds_scenario(namespace: Namespace, headroom: Program) -> No
         await namespace.succeed(migration)
         # While the source pod still counts: room for exactly that pod.
         base = by_value(HARD)
-        held = [plus(base, by_value(ONE))] if OWNER in await namespace.annotations() else []
-        await namespace.until_hard((held or [base])[0])
+        raised = [plus(base, by_value(ONE))] if OWNER in await namespace.annotations() else []
+        await namespace.until_hard((raised or [base])[0])
         await namespace.end(source.name)
         await namespace.settle(HARD)
         await namespace.until_used(ONE)
         await namespace.until_shown(None)
         await asyncio.sleep(0.5)
-        assert await versions.hards() == [base, by_value(RAISED), *held, base]
+        assert await versions.hards() == [base, by_value(RAISED), *raised, base]
 
 
 async def test_a_failed_migration_gives_its_room_back_and_the_next_one_works_whatever_rancher_does(

@@ -41,21 +41,21 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
 
     locks, cores = released()
     hard = await namespace.fill()
-    async with watched(namespace) as seen:
+    async with watched(namespace) as record:
         await namespace.budget()
         migration = await namespace.migrate()
         await namespace.succeed(migration)
         await namespace.at_rest(hard)
-        before, raised, after = await seen.hards("quota")
-    assert before == after == by_value(hard)
+        start, raised, end = await record.hards("quota")
+    assert start == end == by_value(hard)
     # One side of the only VM uses all of the quota: as much is added for the other.
-    assert raised == {name: limit + limit for name, limit in before.items()}
-    assert len(seen.locked) == 1
-    assert all(locked for _, limits, locked in seen.raised if limits == raised), "raised without a lock"
+    assert raised == {name: limit + limit for name, limit in start.items()}
+    assert len(record.locked) == 1
+    assert all(locked for _, limits, locked in record.raised if limits == raised), "raised without a lock"
     await namespace.told("NamespaceLocked", BUDGETS.kind)
     await namespace.told("ResourceQuotaRaised", "VirtualMachineInstanceMigration")
     await namespace.told("NamespaceUnlocked", BUDGETS.kind)
-    assert released() == (locks + 1, pytest.approx(cores + before["limits.cpu"].nanos * 1e-9))
+    assert released() == (locks + 1, pytest.approx(cores + start["limits.cpu"].nanos * 1e-9))
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
@@ -80,15 +80,15 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         assert "resource quotas can't be changed" in message
         message = await refused(alice.delete(QUOTAS, "quota"))
         assert "resource quotas can't be deleted" in message
-        more = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
-        await refused(tenant_admin.patch(BUDGETS, "budget", more))
+        edit = {"spec": {"additionalMigrationResources": {"pods": "99"}}}
+        await refused(tenant_admin.patch(BUDGETS, "budget", edit))
         await refused(tenant_admin.patch(BUDGETS, "budget", {"status": None}, "status"))
         await refused(tenant_admin.delete(BUDGETS, "budget"))
         with pytest.raises(Forbidden, match="locked by headroom"):
             await tenant_admin.create(BUDGETS, {"metadata": {"name": "another"}, "spec": {}})
         # Everything else goes on: another namespace, another kind, the status of a quota.
-        other = await made(admin)
-        await other.by(alice.client).create(PODS, bodies.pod())
+        neighbour = await made(admin)
+        await neighbour.by(alice.client).create(PODS, bodies.pod())
         await alice.items(PODS)
     await namespace.succeed(migration)
     await namespace.at_rest(hard)
@@ -103,9 +103,9 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
     """The lock's webhook answers nothing: what is asked about it is refused. headroom, which would end a lock without
     a cause at once, stands still."""
     namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
-    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     admitted = ["a/vm1", "b/vm2"]
-    hook = lock_webhook(namespace.name, where, owners=[], virt_controllers=[user], admitted=admitted)
+    hook = lock_webhook(namespace.name, client_config, owners=[], virt_controllers=[user], admitted=admitted)
     body = lock_body(namespace.name, hook, now=time.time(), owner="", reason="")
     virt_controller = namespace.by(admin.by(user))
 
@@ -123,7 +123,7 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
         await admin.client.resource(LOCKS).create(body)
         await until(lambda: is_refused("c", "vm3"), "the lock to be in force")
         targets = (("a", "vm1"), ("b", "vm2"), ("a", "vm2"), ("c", "vm3"))
-        assert [await is_refused(*each) for each in targets] == [False, False, True, True]
+        assert [await is_refused(*target) for target in targets] == [False, False, True, True]
     finally:
         running.process.send_signal(signal.SIGCONT)
 
@@ -132,8 +132,8 @@ async def _until_there_is_room(namespace: Budgeted) -> None:
     """The source pod has ended and quota has noticed."""
 
     async def free() -> bool:
-        found = await namespace.quota("quota")
-        used, hard = by_value(found.used), by_value(found.hard)
+        quota = await namespace.quota("quota")
+        used, hard = by_value(quota.used), by_value(quota.hard)
         return used["limits.cpu"] < hard["limits.cpu"] and used["pods"] < hard["pods"]
 
     await until(free, "room in the quota")
@@ -148,11 +148,11 @@ async def test_a_volume_that_is_hotplugged_needs_a_second_pod(admin: Admin) -> N
     await namespace.create(VMIS, bodies.kubevirt("VirtualMachineInstance", "vm1", instance))
     await namespace.until_used({"pods": "2"}, "quota")
     hard = await namespace.fill()
-    async with watched(namespace) as seen:
+    async with watched(namespace) as record:
         await namespace.budget({"pods": "2"})
         await namespace.succeed(await namespace.migrate())
         await namespace.at_rest(hard)
-    assert 1 <= len(seen.locked) <= 2
+    assert 1 <= len(record.locked) <= 2
 
 
 async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster, namespace: Budgeted) -> None:
@@ -166,6 +166,8 @@ async def test_a_namespace_that_is_deleted_under_its_lock_goes(cluster: Cluster,
         await namespace.until_unlocked()
 
     async def gone() -> bool:
-        return namespace.name not in {each.name for each in await namespace.client.resource(NAMESPACES).list()}
+        return namespace.name not in {
+            namespace_object.name for namespace_object in await namespace.client.resource(NAMESPACES).list()
+        }
 
     await until(gone, "the end of the namespace", seconds=40)

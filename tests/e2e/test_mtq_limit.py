@@ -44,21 +44,21 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
     migration = await namespace.migrate()
     await namespace.until_refused(migration)
     with frozen(cluster, "kubevirt"):
-        async with watched(namespace) as seen:
+        async with watched(namespace) as record:
             await namespace.budget()
             event = await namespace.told("LockLimitReached", "VirtualMachineInstanceMigration")
             await namespace.told("LockLimitReached", BUDGETS.kind)
             await namespace.at_rest(hard)
         assert "locked for 4 s" in event.message
-        assert len(seen.locked) == 1
+        assert len(record.locked) == 1
         assert await namespace.lock() is None
 
 
 async def test_a_lock_that_was_edited_ends_too(admin: Admin) -> None:
     """By hand, while no controller ran; and nothing else says that there is one."""
     namespace = await made(admin)
-    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
-    hook = lock_webhook(namespace.name, where, owners=["me"], virt_controllers=["virt"])
+    client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    hook = lock_webhook(namespace.name, client_config, owners=["me"], virt_controllers=["virt"])
     body = lock_body(namespace.name, hook, now=time.time(), owner="me", reason="vm1")
     body["metadata"] |= {"labels": {}, "finalizers": ["example.com/stays"]}
     await admin.client.resource(LOCKS).create(body)
@@ -80,10 +80,10 @@ async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin
     assert await _given_back(namespace)
 
     second = await namespace.migrate()
-    async with watched(namespace) as seen:
+    async with watched(namespace) as record:
         await namespace.succeed(second)
         await namespace.at_rest(BASE, quota.name)
-    assert len(seen.locked) == 1
+    assert len(record.locked) == 1
     assert await _given_back(namespace)
 
     await namespace.delete(BUDGETS, "budget")
@@ -101,37 +101,37 @@ async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin
 
 async def _given_back(namespace: Budgeted) -> bool:
     quota = await namespace.quota()
-    ours = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
-    return not ours and by_value(quota.hard) == BASE
+    keys = [key for key in quota.annotations if "headroom" in key or "migrating" in key or "skip" in key]
+    return not keys and by_value(quota.hard) == BASE
 
 
 async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
     """Three times as many namespaces as are worked on at a time, and no restore gets an answer within 10 s: a lock that
     waited for its turn among them would end a good 20 s too late."""
     client = admin.client
-    where = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
+    client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     raised = Record({"pods": "5"}, {"pods": "3"})
     locked = [await made(admin) for _ in range(30)]
     async with hanging(client, "resourcequotas", {"hangs": "yes"}, "Fail"):
 
-        async def lock(each: Budgeted) -> None:
-            hook = lock_webhook(each.name, where, owners=[], virt_controllers=[])
-            body = lock_body(each.name, hook, now=begun, owner="me", reason="vm1")
+        async def lock(budgeted: Budgeted) -> None:
+            hook = lock_webhook(budgeted.name, client_config, owners=[], virt_controllers=[])
+            body = lock_body(budgeted.name, hook, now=began, owner="me", reason="vm1")
             metadata = {"name": "quota", "annotations": {ANNOTATION_ORIGINALS: raised.text("quota")}}
             quota = {"metadata": metadata, "spec": {"hard": {"pods": "8"}}}
-            await each.mark(labels={"hangs": "yes"})
+            await budgeted.mark(labels={"hangs": "yes"})
             await client.resource(LOCKS).create(body)
-            await each.create(QUOTAS, quota)
+            await budgeted.create(QUOTAS, quota)
 
-        begun = time.time()
+        began = time.time()
         await asyncio.gather(*map(lock, locked))
 
         async def all_ended() -> bool:
-            return not any([await each.lock() for each in locked])
+            return not any([await budgeted.lock() for budgeted in locked])
 
-        await until(all_ended, "the end of every lock", seconds=begun + 4 + 10 + 10 - time.time())
-    for each in locked:
-        await until(partial(_has_five, each), "the restore", seconds=45)
+        await until(all_ended, "the end of every lock", seconds=began + 4 + 10 + 10 - time.time())
+    for budgeted in locked:
+        await until(partial(_has_five, budgeted), "the restore", seconds=45)
 
 
 async def _has_five(namespace: Budgeted) -> bool:

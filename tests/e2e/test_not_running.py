@@ -42,9 +42,9 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
     own = ("--kubeconfig", str(own_kubeconfig))
 
     def said(*command: str, code: int = 0) -> str:
-        done = run(*command, *own, **POD)
-        assert done.returncode == code, done.stderr
-        return done.stdout if code == 0 else done.stderr
+        process = run(*command, *own, **POD)
+        assert process.returncode == code, process.stderr
+        return process.stdout if code == 0 else process.stderr
 
     flags = ("--webhook", "--failure-policy", "Fail", "--estimate", "harvester", *ELECTION, *own)
     headroom = program(cluster, "controller", *flags).start()
@@ -65,23 +65,23 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
     eventually(lambda: said("status").startswith("headroom has not been running for "))
     assert run("status", "--check", "controller", *own, **POD).returncode == 1
     for command in (("status",), ("explain", f"{namespace.name}/vm1"), ("plan", "-n", namespace.name)):
-        first, *others = said(*command).splitlines()
-        assert re.match(r"headroom has not been running for \d+ s: nothing is raised or given back$", first)
-        assert any(each.startswith("webhook pods.headroom.harvesterhci.io is registered and does not answer: pods are "
-                                   "refused") and "connection refused" in each for each in others)  # fmt: skip
+        first_line, *lines = said(*command).splitlines()
+        assert re.match(r"headroom has not been running for \d+ s: nothing is raised or given back$", first_line)
+        assert any(line.startswith("webhook pods.headroom.harvesterhci.io is registered and does not answer: pods are "
+                                   "refused") and "connection refused" in line for line in lines)  # fmt: skip
     with program_of(cluster, "controller", "--remove-webhooks", "--no-leader-elect", *own):
         eventually(lambda: json.loads(said("status", "-o", "json"))["headroom"]["webhooks"] == {})
-    left = [
-        each["metadata"]["name"]
+    registrations = [
+        configuration["metadata"]["name"]
         for kind in ("validating", "mutating")
-        for each in api.items(f"{ADMISSION}/{kind}webhookconfigurations")
+        for configuration in api.items(f"{ADMISSION}/{kind}webhookconfigurations")
     ]
-    assert [name for name in left if "headroom" in name] == []
-    done = run("release", "--kubeconfig", str(kubeconfig_of(api, "headroom-release", tmp_path)), **POD)
-    assert done.returncode == 0, done.stderr
-    released = done.stdout.splitlines()
-    assert f"released {namespace.name}/default-abc" in released
-    assert "Lease headroom" in "\n".join(released)
-    after = json.loads(said("status", "-o", "json"))["headroom"]
-    assert (after["running"], after["webhooks"]) == (False, {})
+    assert [name for name in registrations if "headroom" in name] == []
+    process = run("release", "--kubeconfig", str(kubeconfig_of(api, "headroom-release", tmp_path)), **POD)
+    assert process.returncode == 0, process.stderr
+    output = process.stdout.splitlines()
+    assert f"released {namespace.name}/default-abc" in output
+    assert "Lease headroom" in "\n".join(output)
+    report = json.loads(said("status", "-o", "json"))["headroom"]
+    assert (report["running"], report["webhooks"]) == (False, {})
     assert said("explain", f"{namespace.name}/vm1").startswith("headroom is not running here: ")

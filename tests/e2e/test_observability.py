@@ -55,12 +55,12 @@ class Run:
         return self._start("webhook", self.webhook_port, *self.served(), *arguments, ready=ready)
 
     def served(self) -> tuple[str, ...]:
-        at = f"127.0.0.1:{self._serving}"
-        return "--bind-address", at, "--webhook-url", f"https://{at}"
+        address = f"127.0.0.1:{self._serving}"
+        return "--bind-address", address, "--webhook-url", f"https://{address}"
 
     def _start(self, command: str, port: int, *arguments: str, ready: bool = True) -> Program:
-        given = (command, "--kubeconfig", str(self._kubeconfig), *arguments)
-        program = Program(self._folder / f"{command}-{len(self._running)}.log", *given, port=port)
+        words = (command, "--kubeconfig", str(self._kubeconfig), *arguments)
+        program = Program(self._folder / f"{command}-{len(self._running)}.log", *words, port=port)
         self._running.append(program)
         return program.start(ready=ready)
 
@@ -71,16 +71,16 @@ class Run:
 
 @pytest.fixture
 def run(own_kubeconfig: Path, tmp_path: Path) -> Iterator[Run]:
-    made = Run(own_kubeconfig, tmp_path)
-    yield made
-    made.end()
+    running = Run(own_kubeconfig, tmp_path)
+    yield running
+    running.end()
 
 
 @pytest.fixture
 def prometheus(run: Run, tmp_path: Path) -> Iterator[Prometheus]:
-    made = Prometheus(tmp_path, {"controller": run.controller_port, "webhook": run.webhook_port})
-    yield made
-    made.stop()
+    started = Prometheus(tmp_path, {"controller": run.controller_port, "webhook": run.webhook_port})
+    yield started
+    started.stop()
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ async def on(cluster: Cluster) -> AsyncIterator[Environment]:
     def none(*_: object) -> Program:
         raise AssertionError("the test starts its programs itself")
 
-    async with environment(cluster, none) as made:
-        yield made
+    async with environment(cluster, none) as env:
+        yield env
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +123,7 @@ async def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
     async with firing(prometheus, "HeadroomWebhookUnreachable", "HeadroomCertificateExpires"):
         run.webhook(*certificate(tmp_path), "--webhook-url", f"https://127.0.0.1:{run.nowhere}", ready=False)
     assert prometheus.fired() == severities().keys()
-    missing = {title: [q for q in of if not prometheus.has_data(q)] for title, of in panels().items()}
+    missing = {title: [q for q in queries if not prometheus.has_data(q)] for title, queries in panels().items()}
     assert {title: empty for title, empty in missing.items() if empty} == {}
 
 
@@ -143,13 +143,13 @@ async def migrations(on: Environment, prometheus: Prometheus) -> None:
     await refusing.make_quota("small", ONE)
     await start(refusing, "vm1")
     async with firing(prometheus, "HeadroomMigrationRefused", "HeadroomQuotaRaised"):
-        refused, moved = await refusing.migrate(), await holding.migrate(linger=600)
+        refused, migrated = await refusing.migrate(), await holding.migrate(linger=600)
         await refusing.stays_refused(refused)
-        await holding.succeed(moved)
+        await holding.succeed(migrated)
         with pytest.raises(Forbidden, match="can't"):
             await holding.annotate("garbage")
     await refusing.abort(refused)
-    state = (await holding.migration(moved)).status.migration_state
+    state = (await holding.migration(migrated)).status.migration_state
     assert state is not None
     await holding.end(state.source_pod or "")
     await holding.settle(ONE)

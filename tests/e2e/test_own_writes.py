@@ -31,8 +31,8 @@ def labelled(**values: str | None) -> Raw:
     return {"metadata": {"labels": values}}
 
 
-def annotated(values: dict[str, str | None], **more: Any) -> Raw:
-    return {"metadata": {"annotations": values}, **more}
+def annotated(values: dict[str, str | None], **metadata: Any) -> Raw:
+    return {"metadata": {"annotations": values}, **metadata}
 
 
 def limited(**limits: str) -> Raw:
@@ -117,7 +117,7 @@ ON_OTHER_QUOTA: dict[str, tuple[Raw, bool]] = {
 
 
 async def test_of_existing_objects_it_changes_what_is_its_own(api: Api, attacked: Tenant) -> None:
-    own, core = api.as_user(ACCOUNT, "system:masters"), f"{CORE}/namespaces/{attacked}"
+    thief, core = api.as_user(ACCOUNT, "system:masters"), f"{CORE}/namespaces/{attacked}"
     tables = {
         core: ON_NAMESPACE,
         VMS.path(attacked.name, "vm1"): ON_VM,
@@ -126,26 +126,26 @@ async def test_of_existing_objects_it_changes_what_is_its_own(api: Api, attacked
         f"{core}/resourcequotas/theirs": ON_OTHER_QUOTA,
     }
     for path, table in tables.items():
-        passed = {name: not refused(own, "PATCH", path, patch) for name, (patch, _) in table.items()}
+        passed = {name: not refused(thief, "PATCH", path, patch) for name, (patch, _) in table.items()}
         assert passed == {name: is_allowed for name, (_, is_allowed) in table.items()}, path
 
 
-def metadata(name: str, **more: Any) -> Raw:
-    return {"metadata": {"name": name, **more}}
+def metadata(name: str, **fields: Any) -> Raw:
+    return {"metadata": {"name": name, **fields}}
 
 
 async def test_it_creates_nothing_but_its_own_objects(api: Api, attacked: Tenant) -> None:
     apply(api, documents(*BY_HAND))
     forget(api)
-    own, home = api.as_user(ACCOUNT, "system:masters"), f"{CORE}/namespaces/{NAMESPACE}"
+    thief, home = api.as_user(ACCOUNT, "system:masters"), f"{CORE}/namespaces/{NAMESPACE}"
     token = {
         "type": "kubernetes.io/service-account-token",
         **metadata("headroom-webhook-tls", annotations={"kubernetes.io/service-account.name": "default"}),
     }
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-    asked = api.get(f"{CORE}/namespaces/{attacked}")["metadata"]["annotations"][RANCHER]
+    request = api.get(f"{CORE}/namespaces/{attacked}")["metadata"]["annotations"][RANCHER]
     granted = {**quota("default-xyz", {DEFAULT: "true"}, limits_cpu="3")}
-    granted["metadata"]["annotations"] = {RANCHER: asked}
+    granted["metadata"]["annotations"] = {RANCHER: request}
     creations: dict[str, tuple[str, Raw, bool]] = {
         "a quota that stops a namespace": (
             f"{CORE}/namespaces/kube-system/resourcequotas",
@@ -167,7 +167,9 @@ async def test_it_creates_nothing_but_its_own_objects(api: Api, attacked: Tenant
         "its Lease": (leases, metadata("headroom"), True),
         "another Lease": (leases, metadata("mtq-controller"), False),
     }
-    passed = {name: not refused(own, "POST", f"{path}?dryRun=All", body) for name, (path, body, _) in creations.items()}
+    passed = {
+        name: not refused(thief, "POST", f"{path}?dryRun=All", body) for name, (path, body, _) in creations.items()
+    }
     assert passed == {name: is_allowed for name, (*_, is_allowed) in creations.items()}
 
 
@@ -209,34 +211,34 @@ STATES: dict[str, tuple[Raw, bool]] = {
 async def test_it_deletes_what_a_migration_left_behind_and_no_pod_in_which_a_vm_lives(
     api: Api, attacked: Tenant
 ) -> None:
-    kubevirt, own = api.as_user(VIRT_CONTROLLER, "system:masters"), api.as_user(ACCOUNT, "system:masters")
+    kubevirt, thief = api.as_user(VIRT_CONTROLLER, "system:masters"), api.as_user(ACCOUNT, "system:masters")
     pods, path = f"{CORE}/namespaces/{attacked}/pods", VMIS.path(attacked.name, "vm1")
     uid = api.patch(path, {"status": {"nodeName": "home"}})["metadata"]["uid"]
-    wanted = LAUNCHERS | {name: Launcher(is_deleted, name) for name, (_, is_deleted) in STATES.items()}
-    for name, each in wanted.items():
+    launchers = LAUNCHERS | {name: Launcher(is_deleted, name) for name, (_, is_deleted) in STATES.items()}
+    for name, launcher in launchers.items():
         marks = (
             LAUNCHER
-            | ({"kubevirt.io/created-by": uid} if each.is_known else {})
-            | ({JOB: each.job} if each.job else {})
+            | ({"kubevirt.io/created-by": uid} if launcher.is_known else {})
+            | ({JOB: launcher.job} if launcher.job else {})
         )
         body = pod(name, "10m", "1Mi", labels=marks)
-        kubevirt.create(pods, {**body, "spec": {**body["spec"], "nodeName": each.node}})
-        if each.conditions:
-            api.patch(f"{pods}/{name}/status", {"status": {"conditions": each.conditions}})
+        kubevirt.create(pods, {**body, "spec": {**body["spec"], "nodeName": launcher.node}})
+        if launcher.conditions:
+            api.patch(f"{pods}/{name}/status", {"status": {"conditions": launcher.conditions}})
     # The API server reads VMIs for the policy by a watch.
-    eventually(lambda: refused(own, "DELETE", f"{pods}/target-in-which-the-vm-lives?dryRun=All"), 20)
-    deleted = {name: not refused(own, "DELETE", f"{pods}/{name}?gracePeriodSeconds=0") for name in LAUNCHERS}
-    assert deleted == {name: each.is_deleted for name, each in LAUNCHERS.items()}
+    eventually(lambda: refused(thief, "DELETE", f"{pods}/target-in-which-the-vm-lives?dryRun=All"), 20)
+    deleted = {name: not refused(thief, "DELETE", f"{pods}/{name}?gracePeriodSeconds=0") for name in LAUNCHERS}
+    assert deleted == {name: launcher.is_deleted for name, launcher in LAUNCHERS.items()}
     for name, (state, is_deleted) in STATES.items():
         api.patch(path, {"status": {"migrationState": None}})
         api.patch(path, {"status": {"migrationState": {"migrationUid": name, **state}}})
-        eventually(partial(is_refused_as, own, f"{pods}/{name}?dryRun=All", not is_deleted), 20)
-    for name in wanted:
+        eventually(partial(is_refused_as, thief, f"{pods}/{name}?dryRun=All", not is_deleted), 20)
+    for name in launchers:
         api.delete(f"{pods}/{name}", gracePeriodSeconds="0")
 
 
-def is_refused_as(own: Api, path: str, wanted: bool) -> bool:
-    return refused(own, "DELETE", path) is wanted
+def is_refused_as(thief: Api, path: str, is_expected: bool) -> bool:
+    return refused(thief, "DELETE", path) is is_expected
 
 
 def refused(api: Api, method: str, path: str, body: Raw | None = None) -> bool:

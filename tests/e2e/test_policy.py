@@ -55,17 +55,17 @@ class AttackedNamespace:
 
 @pytest.fixture
 def attacked(api: Api) -> Iterator[AttackedNamespace]:
-    made = AttackedNamespace(api)
-    yield made
-    api.delete(VMIS.path(made.name))
-    api.delete(made.path)
+    namespace = AttackedNamespace(api)
+    yield namespace
+    api.delete(VMIS.path(namespace.name))
+    api.delete(namespace.path)
 
 
-def refused(write: Callable[[str, Raw], Any], path: str, body: Raw, why: str = REFUSED) -> None:
+def refused(write: Callable[[str, Raw], Any], path: str, body: Raw, reason: str = REFUSED) -> None:
     with pytest.raises(ApiFailure) as failure:
         write(path, body)
     assert failure.value.status == 403, failure.value
-    assert why in failure.value.message, (body, failure.value.message)
+    assert reason in failure.value.message, (body, failure.value.message)
 
 
 FORGED: dict[str, Callable[[Raw], Raw]] = {
@@ -157,7 +157,7 @@ RESIZED: Raw = {"spec": {"containers": [{"name": "compute", "resources": {"limit
 @pytest.mark.parametrize("mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"])
 def test_a_vm_s_pod_is_resized_by_kubevirt_and_kubelets_alone(attacked: AttackedNamespace, mark: str) -> None:
     """One that shrinks leaves room that its migration takes once more."""
-    if "pods/resize" not in {each["name"] for each in attacked.api.get("/api/v1")["resources"]}:
+    if "pods/resize" not in {resource["name"] for resource in attacked.api.get("/api/v1")["resources"]}:
         pytest.skip("a pod is resized since Kubernetes 1.33")
     body = pod("launcher", **FORGED[mark](attacked.owner))
     attacked.kubevirt.create(attacked.pods, body)

@@ -47,12 +47,12 @@ def agent(cluster: Cluster) -> Iterator[RancherAgent]:
 @pytest.fixture(scope="module")
 def headroom(cluster: Cluster, agent: RancherAgent, own_kubeconfig: Path) -> Iterator[Program]:
     """The controller with its webhooks and no flag about Rancher, with its own rights alone: it may not impersonate."""
-    made = program(
+    controller = program(
         cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE
     ).start()
-    yield made
-    assert "Traceback" not in made.text()
-    made.stop()
+    yield controller
+    assert "Traceback" not in controller.text()
+    controller.stop()
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def at_rest(namespace: Namespace, text: str, hard: dict[str, str] | None =
     await namespace.until_hard(hard or HARD)
 
     async def state() -> tuple[str, bool]:
-        found = await marks_of(namespace)
-        return found[REQUEST], constants.ANNOTATION_REQUEST in found
+        marks = await marks_of(namespace)
+        return marks[REQUEST], constants.ANNOTATION_REQUEST in marks
 
     await becomes(state, (text, False))
     assert await namespace.entries() == {}
@@ -92,17 +92,17 @@ async def at_rest(namespace: Namespace, text: str, hard: dict[str, str] | None =
 async def test_a_migration_is_raised_by_rancher_and_everything_comes_back(admin: Admin) -> None:
     project = await admin.project(ROOM, default=HARD)
     namespace = await running(project)
-    before = await requested(namespace)
+    request = await requested(namespace)
     async with watched(namespace) as (versions,):
         await namespace.succeed(await namespace.migrate(linger=1.0))
-        await at_rest(namespace, before)
+        await at_rest(namespace, request)
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
     assert await namespace.verdict() == ""
 
 
 async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Admin, agent: RancherAgent) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     async with watched(namespace) as (versions,):
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
@@ -111,26 +111,26 @@ async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Adm
             await asyncio.sleep(0.2)
         await namespace.hurry(migration)
         await namespace.succeed(migration)
-        await at_rest(namespace, before)
+        await at_rest(namespace, request)
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
 
 
 async def test_a_project_without_room_changes_nothing_until_it_has_room(cluster: Cluster, admin: Admin) -> None:
     project = await admin.project(HARD, default=HARD)
     namespace = await running(project)
-    before = await requested(namespace)
+    request = await requested(namespace)
     migration = await namespace.migrate(linger=1.0)
     await namespace.until_refused(migration)
     event = await namespace.told("ProjectQuotaExceeded")
     assert project.name in event.message
     assert event.message.endswith("; left 0 of limits.cpu, 0 of limits.memory"), event.message
-    await at_rest(namespace, before)
-    said = await asyncio.to_thread(run, "explain", f"{namespace.name}/vm1", "--kubeconfig", str(cluster.kubeconfig))
-    assert f"Rancher's project local:{project.name} has no room for" in said.stdout
+    await at_rest(namespace, request)
+    process = await asyncio.to_thread(run, "explain", f"{namespace.name}/vm1", "--kubeconfig", str(cluster.kubeconfig))
+    assert f"Rancher's project local:{project.name} has no room for" in process.stdout
     assert await namespace.phase(migration) == "Pending"
     await project.limit(ROOM)
     await namespace.succeed(migration)
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def test_what_rancher_has_not_granted_is_no_base_with_or_without_a_migration(admin: Admin) -> None:
@@ -175,13 +175,13 @@ async def test_a_person_who_edits_meanwhile_has_changed_the_base(admin: Admin) -
 @pytest.mark.parametrize("moment", ["Pending", "Scheduling", "Running", "Succeeded"])
 async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program, moment: str) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     migration = await namespace.migrate(phase=0.5, running=0.5, linger=2.0)
     await namespace.until_phase(migration, moment, "Succeeded")
     headroom.kill()
     await headroom.started()
     await namespace.succeed(migration)
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 @pytest.mark.parametrize("way", ["annotation", "auto"])
@@ -189,26 +189,28 @@ async def test_a_release_ends_the_request_of_a_migration_under_way(
     cluster: Cluster, admin: Admin, headroom: Program, way: str
 ) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     migration = await namespace.migrate(running=LASTING, linger=1.0)
     await namespace.until_phase(migration, "Running")
     headroom.kill()
     flags = ("--force", "--rancher-quotas", way, "--namespace", NAMESPACE, "--kubeconfig", str(cluster.kubeconfig))
-    done = await asyncio.to_thread(run, "release", *flags)
-    assert (done.returncode, f"released {namespace.name}/" in done.stdout) == (0, True), done.stdout + done.stderr
-    await at_rest(namespace, before)
+    process = await asyncio.to_thread(run, "release", *flags)
+    assert (process.returncode, f"released {namespace.name}/" in process.stdout) == (0, True), (
+        process.stdout + process.stderr
+    )
+    await at_rest(namespace, request)
     await headroom.started()
     await namespace.hurry(migration)
     await namespace.succeed(migration)
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def test_a_namespace_without_a_project_is_raised_by_its_request_too(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     await namespace.machine(spec=SEED, strategy="Always")
-    before = await requested(namespace)
+    request = await requested(namespace)
     await namespace.succeed(await namespace.migrate(linger=1.0))
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def test_rancher_upgraded_in_the_middle_of_a_migration(
@@ -217,7 +219,7 @@ async def test_rancher_upgraded_in_the_middle_of_a_migration(
     agent.install(DEFAULT)
     try:
         namespace = await running(await admin.project(ROOM, default=HARD))
-        before = await requested(namespace)
+        request = await requested(namespace)
         await until_open(namespace)
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
@@ -229,7 +231,7 @@ async def test_rancher_upgraded_in_the_middle_of_a_migration(
     sudo = namespace.by(admin.by(lock.SUDO_USER, lock.SUDO_GROUP))
     for key in await namespace.entries():  # as `status` tells an administrator
         await sudo.patch_quota({"metadata": {"annotations": {key: None}}})
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def until_open(namespace: Namespace) -> None:

@@ -42,10 +42,10 @@ def headroom(cluster: Cluster, agent: RancherAgent, api: Api, own_kubeconfig: Pa
         api.create(f"{CORE}/namespaces", {"metadata": {"name": "cattle-system"}})
     apply(api, documents(RIGHTS))
     flags = ("--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE)
-    made = program(cluster, "controller", *flags).start()
-    yield made
-    assert "Traceback" not in made.text()
-    made.stop()
+    controller = program(cluster, "controller", *flags).start()
+    yield controller
+    assert "Traceback" not in controller.text()
+    controller.stop()
     remove(api, documents(RIGHTS))
 
 
@@ -57,10 +57,10 @@ async def admin(cluster: Cluster, headroom: Program) -> AsyncIterator[Admin]:
 
 async def test_a_migration_is_raised_and_everything_comes_back(cluster: Cluster, admin: Admin) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     async with watched(namespace) as (versions,):
         await namespace.succeed(await namespace.migrate(linger=1.0))
-        await at_rest(namespace, before)
+        await at_rest(namespace, request)
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
     status = await asyncio.to_thread(run, "status", "--kubeconfig", str(cluster.kubeconfig))
     assert "quotas of Rancher are raised by impersonate" in status.stdout
@@ -68,7 +68,7 @@ async def test_a_migration_is_raised_and_everything_comes_back(cluster: Cluster,
 
 async def test_an_agent_that_restarts_again_and_again_lowers_nothing(admin: Admin, agent: RancherAgent) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     async with watched(namespace) as (versions,):
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
@@ -77,7 +77,7 @@ async def test_an_agent_that_restarts_again_and_again_lowers_nothing(admin: Admi
             await asyncio.sleep(0.2)
         await namespace.hurry(migration)
         await namespace.succeed(migration)
-        await at_rest(namespace, before)
+        await at_rest(namespace, request)
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
 
 
@@ -95,27 +95,27 @@ async def test_what_rancher_has_not_granted_is_no_base(admin: Admin) -> None:
 @pytest.mark.parametrize("moment", ["Pending", "Running", "Succeeded"])
 async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program, moment: str) -> None:
     namespace = await running(await admin.project(ROOM, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     migration = await namespace.migrate(phase=0.5, running=0.5, linger=2.0)
     await namespace.until_phase(migration, moment, "Succeeded")
     headroom.kill()
     await headroom.started()
     await namespace.succeed(migration)
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def test_a_project_without_room_is_not_asked(admin: Admin) -> None:
     namespace = await running(await admin.project(HARD, default=HARD))
-    before = await requested(namespace)
+    request = await requested(namespace)
     await namespace.succeed(await namespace.migrate(linger=1.0))
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)
 
 
 async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, agent: RancherAgent) -> None:
     agent.install(DEFAULT)
     try:
         namespace = await running(await admin.project(ROOM, default=HARD))
-        before = await requested(namespace)
+        request = await requested(namespace)
         await until_open(namespace)
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
@@ -124,4 +124,4 @@ async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, agent
     await namespace.until_hard(RAISED)
     await namespace.hurry(migration)
     await namespace.succeed(migration)
-    await at_rest(namespace, before)
+    await at_rest(namespace, request)

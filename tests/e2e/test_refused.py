@@ -56,11 +56,11 @@ def policy(**validation: Any) -> Obstacle:
         selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
         validations = [{"expression": "false", "message": SENTENCE, **validation}]
         constraints = {"resourceRules": [rule], "namespaceSelector": selector}
-        made: list[tuple[str, Raw]] = [
+        objects: list[tuple[str, Raw]] = [
             ("validatingadmissionpolicies", {"validations": validations, "matchConstraints": constraints}),
             ("validatingadmissionpolicybindings", {"policyName": "no-quotas", "validationActions": ["Deny"]}),
         ]
-        for kind, spec in made:
+        for kind, spec in objects:
             api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": "no-quotas"}, "spec": spec})
         body = {"metadata": {"annotations": {"example.org/probe": "1"}}}
         quota = f"/api/v1/namespaces/{namespace}/resourcequotas/default-abc?dryRun=All"
@@ -75,7 +75,7 @@ def policy(**validation: Any) -> Obstacle:
         try:
             yield
         finally:
-            for kind, _spec in made:
+            for kind, _spec in objects:
                 api.delete(f"{ADMISSION}/{kind}/no-quotas")
 
     return obstacle
@@ -112,10 +112,10 @@ OBSTACLES: dict[str, tuple[Obstacle, str, int, str]] = {
 def headroom(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[Program]:
     forget(api)
     flags = ("--estimate", "harvester", "--leader-elect", "--leader-elect-retry-period", "0.4")
-    made = program(cluster, "controller", *flags, "--kubeconfig", str(own_kubeconfig))
-    yield made.start()
-    assert made.stop() == 0
-    assert "Traceback" not in made.text()
+    controller = program(cluster, "controller", *flags, "--kubeconfig", str(own_kubeconfig))
+    yield controller.start()
+    assert controller.stop() == 0
+    assert "Traceback" not in controller.text()
     forget(api)
 
 
@@ -132,8 +132,8 @@ class Commands:
         return run(*words, *self._own).stdout
 
     def check(self) -> tuple[int, str]:
-        done = run("status", "--check", "controller", *self._own)
-        return done.returncode, done.stdout
+        process = run("status", "--check", "controller", *self._own)
+        return process.returncode, process.stdout
 
 
 @pytest.fixture
@@ -158,16 +158,16 @@ async def test_who_refuses_is_named_everywhere_and_the_repair_is_noticed(
         await namespace.refused()
         eventually(lambda: f"{by} refuses" in commands.first("explain", f"{namespace.name}/vm1"), timeout=TOLD)
         for words in (("status",), ("status", "-n", namespace.name), ("explain", f"{namespace.name}/vm1")):
-            first = commands.first(*words)
-            assert first.startswith(f"headroom cannot do its work: {by} refuses headroom's requests ({status}): ")
-            assert sentence in first
-            assert f"ResourceQuota {namespace.name}/default-abc" in first
+            first_line = commands.first(*words)
+            assert first_line.startswith(f"headroom cannot do its work: {by} refuses headroom's requests ({status}): ")
+            assert sentence in first_line
+            assert f"ResourceQuota {namespace.name}/default-abc" in first_line
         assert "raises" not in commands.said("explain", f"{namespace.name}/vm1")
         code, text = commands.check()
         assert (code, by in text) == (1, True)
         await namespace.told("RequestRefused")
         events = await namespace.events("RequestRefused")
-        assert [(each.involved_object.kind, each.involved_object.name) for each in events] == [
+        assert [(event.involved_object.kind, event.involved_object.name) for event in events] == [
             ("ResourceQuota", "default-abc")
         ]
         assert sentence in events[0].message
@@ -209,8 +209,8 @@ async def test_a_webhook_that_does_not_answer_is_named(
     nobody = {"clientConfig": {"url": "https://127.0.0.1:1/"}}
     with denying_webhook(api, "gone.example.org", namespace.name, lambda _: {"allowed": True}, tmp_path, **nobody):
         await namespace.refused()
-        said = "webhook gone.example.org: it does not answer"
-        eventually(lambda: said in commands.first("explain", f"{namespace.name}/vm1"), timeout=TOLD)
+        complaint = "webhook gone.example.org: it does not answer"
+        eventually(lambda: complaint in commands.first("explain", f"{namespace.name}/vm1"), timeout=TOLD)
         assert commands.check()[0] == 1
     await namespace.until_hard(RAISED, seconds=REPAIRED)
     document = json.loads(commands.said("status", "-o", "json"))
@@ -225,9 +225,9 @@ async def test_limits_that_kube_controller_manager_does_not_copy_are_named(
     with frozen(cluster, "kube-controller-manager"):
         await namespace.refused()
         await namespace.until_hard(RAISED, seconds=REPAIRED)
-        said = commands.said("status", "-n", namespace.name)
-        assert "quota admission goes by status.hard, which is not spec.hard: limits.cpu 3 of 5" in said
-        assert "kube-controller-manager has not copied it" in said
+        output = commands.said("status", "-n", namespace.name)
+        assert "quota admission goes by status.hard, which is not spec.hard: limits.cpu 3 of 5" in output
+        assert "kube-controller-manager has not copied it" in output
         assert "headroom_quotas_not_enforced 1.0" in headroom.get("/metrics")[1]
     eventually(lambda: "status.hard" not in commands.said("status", "-n", namespace.name), timeout=TOLD)
 

@@ -49,7 +49,7 @@ async def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: 
     # A migration is refused, and it is explained with quota's own numbers.
     migration = await namespace.migrate(running=LASTING)
     await namespace.stays_refused(migration)
-    before = await namespace.used()
+    used = await namespace.used()
     explained = ask("explain", f"{namespace.name}/vm1")
     assert (explained["verdict"], explained["migration"]["refused"]) == ("waits for quota", True)
     (quota,) = explained["quotas"]
@@ -63,7 +63,7 @@ async def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: 
     on.run()
     await namespace.until_phase(migration, "Running")
     assert await namespace.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
-    await namespace.until_used(plus(before, by_value(ONE)))
+    await namespace.until_used(plus(used, by_value(ONE)))
     assert ask("explain", f"{namespace.name}/vm1")["verdict"] == "is under way"
     (shown,) = ask("status", "-n", namespace.name)["quotas"]
     (addition,) = shown["additions"]

@@ -218,8 +218,8 @@ async def a_project_has_no_room(reader: Path, admin: Admin) -> None:
 
 
 async def called(*command: str) -> None:
-    done = await asyncio.to_thread(run, *command, HEADROOM_NAMESPACE=NAMESPACE)
-    assert done.returncode == 0, done.stderr
+    process = await asyncio.to_thread(run, *command, HEADROOM_NAMESPACE=NAMESPACE)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -260,17 +260,17 @@ def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
 
 def webhooks_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
     """Beside a controller: what that one adds is what they protect."""
-    own = ("--kubeconfig", str(kubeconfig_of(api, "headroom-webhook", kubeconfig.parent)))
+    flags = ("--kubeconfig", str(kubeconfig_of(api, "headroom-webhook", kubeconfig.parent)))
     policies: tuple[tuple[str, ...], ...] = (), ("--failure-policy", "Fail")
     for policy in policies:
         with (
-            headroom(cluster, "webhook", *policy, *own),
+            headroom(cluster, "webhook", *policy, *flags),
             headroom(cluster, "controller", "--kubeconfig", str(kubeconfig)),
         ):
             run_as_admin(cluster, a_quota_is_lowered)
-    with without_budgets(api), headroom(cluster, "webhook", *own):
+    with without_budgets(api), headroom(cluster, "webhook", *flags):
         """It has to learn of that kind, too."""
-    run("release", "--only", "webhooks", *own, HEADROOM_NAMESPACE=NAMESPACE)
+    run("release", "--only", "webhooks", *flags, HEADROOM_NAMESPACE=NAMESPACE)
 
 
 @contextlib.contextmanager
@@ -297,7 +297,9 @@ def test_nothing_is_missing(asked: list[Request]) -> None:
     assert asked
     # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
     elsewhere = {("leases", "harvester-system"), ("leases", "default")}
-    assert [each for each in asked if each.is_denied and (each.resource, each.namespace) not in elsewhere] == []
+    assert [
+        request for request in asked if request.is_denied and (request.resource, request.namespace) not in elsewhere
+    ] == []
 
 
 def test_every_rule_is_used(asked: list[Request]) -> None:
@@ -311,8 +313,8 @@ def test_every_rule_is_used(asked: list[Request]) -> None:
 
 
 def test_no_verb_is_spare(asked: list[Request]) -> None:
-    given = rights(GIVEN)
+    granted = rights(GIVEN)
     answered = [request for request in asked if not request.is_denied]
-    spare = {str(right) for right in given if not any(right.covers(request) for request in answered)}
+    spare = {str(right) for right in granted if not any(right.covers(request) for request in answered)}
     assert not spare - UNUSED.keys(), "not used:\n" + "\n".join(sorted(spare - UNUSED.keys()))
-    assert not UNUSED.keys() - set(map(str, given)), "named, and not given"
+    assert not UNUSED.keys() - set(map(str, granted)), "named, and not given"

@@ -70,8 +70,8 @@ def everything(api: Api) -> dict[str, set[str]]:
     return {path: names(api, path) for path in (*paths, "/apis/coordination.k8s.io/v1/leases", CRDS)}
 
 
-def nothing_is_left(api: Api, before: dict[str, set[str]]) -> None:
-    eventually(lambda: everything(api) == before)
+def nothing_is_left(api: Api, objects: dict[str, set[str]]) -> None:
+    eventually(lambda: everything(api) == objects)
 
 
 class Onlooker(threading.Thread):
@@ -95,43 +95,43 @@ class Onlooker(threading.Thread):
 def test_its_figures_are_what_others_count_and_nothing_is_left(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
     tenant = f"{CORE}/namespaces/tenant"
     bare_api.create(f"{CORE}/namespaces", bodies.namespace("tenant", bodies.granting(HARD)))
-    standing = bare_api.create(f"{tenant}/resourcequotas", bodies.default_quota("default-abc", HARD))
-    before, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
+    standing_quota = bare_api.create(f"{tenant}/resourcequotas", bodies.default_quota("default-abc", HARD))
+    objects, onlooker = everything(bare_api), Onlooker(Api(bare.kubeconfig))
     refused_before = refused_patches(bare_api)
     onlooker.start()
     program = started(bare, tmp_path, "removing")
     program.send_signal(signal.SIGINT)  # which changes the exit code alone
-    printed, said = program.communicate(timeout=300)
+    printed, errors = program.communicate(timeout=300)
     onlooker.over.set()
     onlooker.join()
-    assert program.returncode == 130, said
+    assert program.returncode == 130, errors
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert report["migrations"] == report["succeeded"] == len(onlooker.migrations) == 3
     assert report["refused_after_raise"] == 0
     assert report["restored"]
-    seen = report["api_server_requests_per_migration"]
+    requests = report["api_server_requests_per_migration"]
     refused = report["refused_before_raise"] + report["refused_after_raise"]
-    assert seen["POST pods"] * 3 == pytest.approx(3 + refused, abs=0.01)
+    assert requests["POST pods"] * 3 == pytest.approx(3 + refused, abs=0.01)
     conflicts = refused_patches(bare_api) - refused_before
-    assert -0.01 <= seen["PATCH resourcequotas"] * 3 - report["quota_writes"] <= conflicts + 0.01
+    assert -0.01 <= requests["PATCH resourcequotas"] * 3 - report["quota_writes"] <= conflicts + 0.01
     assert report["headroom"]["rss_peak_bytes"] > 2**20
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     assert "migrations a minute" in printed
-    nothing_is_left(bare_api, before)
-    found = bare_api.get(f"{tenant}/resourcequotas/default-abc")
-    assert (found["metadata"].get("annotations"), found["spec"]) == (
-        standing["metadata"].get("annotations"),
-        standing["spec"],
+    nothing_is_left(bare_api, objects)
+    quota = bare_api.get(f"{tenant}/resourcequotas/default-abc")
+    assert (quota["metadata"].get("annotations"), quota["spec"]) == (
+        standing_quota["metadata"].get("annotations"),
+        standing_quota["spec"],
     )
     bare_api.delete(tenant)
     eventually(lambda: "tenant" not in names(bare_api, f"{CORE}/namespaces"))
 
 
-def started(bare: Cluster, out: Path, stage: str, *words: str) -> subprocess.Popen[str]:
+def started(bare: Cluster, folder: Path, stage: str, *words: str) -> subprocess.Popen[str]:
     """A run that has come to a stage."""
     # In the background of a shell a program would start deaf to SIGINT; it sets its own handler once it runs.
     program = subprocess.Popen(
-        [*COMMAND, "scale", *SIZE, "--kubeconfig", str(bare.kubeconfig), "--out", str(out), *words],
+        [*COMMAND, "scale", *SIZE, "--kubeconfig", str(bare.kubeconfig), "--out", str(folder), *words],
         env=environment() | {"CI": "true"},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -147,36 +147,36 @@ SLOWLY = ("--rate", "0.2/s", "--strategy", "vmmrq")
 
 
 def test_ctrl_c_cleans_up(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
-    before = everything(bare_api)
+    objects = everything(bare_api)
     program = started(bare, tmp_path, "migrating", *SLOWLY)
     program.send_signal(signal.SIGINT)
-    said = program.communicate(timeout=300)[1]
-    assert program.returncode == 130, said
-    assert "Traceback" not in said
-    nothing_is_left(bare_api, before)
+    errors = program.communicate(timeout=300)[1]
+    assert program.returncode == 130, errors
+    assert "Traceback" not in errors
+    nothing_is_left(bare_api, objects)
 
 
 def test_what_a_killed_run_leaves_is_removed_by_clean(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
-    before = everything(bare_api)
+    objects = everything(bare_api)
     program = started(bare, tmp_path, "migrating", *SLOWLY)
     program.kill()
     program.communicate(timeout=300)
-    assert everything(bare_api) != before
+    assert everything(bare_api) != objects
     registered = bare_api.get(f"{ADMISSION}/validatingwebhookconfigurations/headroom.harvesterhci.io")
-    for each in registered["webhooks"]:
-        assert "headroom\\-scale\\-" in each["matchConditions"][0]["expression"], "tenants' objects are not asked about"
-    done = run("scale", "--clean", "--kubeconfig", str(bare.kubeconfig), timeout=300, CI="true")
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    nothing_is_left(bare_api, before)
+    for hook in registered["webhooks"]:
+        assert "headroom\\-scale\\-" in hook["matchConditions"][0]["expression"], "tenants' objects are not asked about"
+    process = run("scale", "--clean", "--kubeconfig", str(bare.kubeconfig), timeout=300, CI="true")
+    assert (process.returncode, "Traceback" in process.stderr) == (0, False), process.stderr
+    nothing_is_left(bare_api, objects)
 
 
 def test_a_cluster_with_nodes_for_vms_is_refused(bare: Cluster, bare_api: Api, tmp_path: Path) -> None:
     node = {"metadata": {"name": "metal", "labels": {"kubevirt.io/schedulable": "true"}}}
     bare_api.create(f"{CORE}/nodes", node)
-    before = everything(bare_api)
-    done = run("scale", *SIZE, "--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path))
+    objects = everything(bare_api)
+    process = run("scale", *SIZE, "--kubeconfig", str(bare.kubeconfig), "--out", str(tmp_path))
     bare_api.delete(f"{CORE}/nodes/metal")
-    assert done.returncode == 2
-    assert "metal" in done.stderr.splitlines()[-1]
-    assert len(done.stderr.splitlines()) == 1
-    assert everything(bare_api) == {**before, f"{CORE}/nodes": before[f"{CORE}/nodes"] - {"metal"}}
+    assert process.returncode == 2
+    assert "metal" in process.stderr.splitlines()[-1]
+    assert len(process.stderr.splitlines()) == 1
+    assert everything(bare_api) == {**objects, f"{CORE}/nodes": objects[f"{CORE}/nodes"] - {"metal"}}

@@ -65,9 +65,9 @@ LINGER = "3"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def site(cluster: Cluster) -> AsyncIterator[Environment]:
     """KubeVirt with its own parallel limits."""
-    async with environment(cluster, lambda *_: pytest.fail("headroom runs already")) as made:
-        await made.configure(migrations=None)
-        yield made
+    async with environment(cluster, lambda *_: pytest.fail("headroom runs already")) as env:
+        await env.configure(migrations=None)
+        yield env
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,18 +87,18 @@ async def recorded(namespace: Namespace) -> AsyncIterator[Record]:
 
 async def start_on_one_node(namespace: Namespace, spec: dict[str, Any], vms: tuple[str, ...]) -> str:
     """Starts VMs while all other nodes are closed; the node."""
-    node, *others = [found.name for found in await namespace.client.resource(NODES).list()]
-    await nodes.cordon(namespace.client, others)
+    node, *other_nodes = [item.name for item in await namespace.client.resource(NODES).list()]
+    await nodes.cordon(namespace.client, other_nodes)
     try:
         await asyncio.gather(*(namespace.machine(vm, spec=spec, strategy="Always") for vm in vms))
     finally:
-        await nodes.cordon(namespace.client, others, cordoned=False)
+        await nodes.cordon(namespace.client, other_nodes, cordoned=False)
     return node
 
 
 async def migrations(namespace: Namespace, prefix: str) -> list[str]:
     """The phases of the migrations that a controller has created."""
-    return sorted(found.phase for found in await namespace.items(VMIMS) if found.name.startswith(prefix))
+    return sorted(vmim.phase for vmim in await namespace.items(VMIMS) if vmim.name.startswith(prefix))
 
 
 def check_record(record: Record, base: Amounts, per_node: int) -> None:
@@ -109,10 +109,10 @@ def check_record(record: Record, base: Amounts, per_node: int) -> None:
     targets = [record.targets[track.uid] for track in record.migrations.values() if track.uid in record.targets]
     moments = [(track.began.at, 1) for track in targets]
     moments += [(track.ended.at, -1) for track in record.migrations.values() if track.ended]
-    moving = most = 0
+    running = most = 0
     for _, change in sorted(moments):
-        moving += change
-        most = max(most, moving)
+        running += change
+        most = max(most, running)
     assert most <= per_node, f"{most} at once"
 
 
@@ -135,8 +135,8 @@ async def test_node_maintenance_with_ranchers_agent_on_the_node(site: Environmen
                 await nodes.restore(namespace.client, node)
     assert rancher.restarts() - restarts == RESTARTS
     assert node not in [vmi.status.node_name for vmi in await namespace.items(VMIS)]
-    made = await namespace.items(VMIMS)
-    assert {migration.annotations[evacuation_controller.ANNOTATION] for migration in made} == {node}
+    vmims = await namespace.items(VMIMS)
+    assert {migration.annotations[evacuation_controller.ANNOTATION] for migration in vmims} == {node}
     await namespace.until_used(USED)
     check_record(record, Amounts.within(LIMITS), per_node=2)
 
@@ -172,8 +172,8 @@ async def test_a_vm_that_would_start_again_after_its_quota_shrank_is_halted_and_
     namespace = await site.admin.home(RUNNING, rancher)
     await namespace.machine(spec=SMALL, strategy="Always")
     # While it runs its quota may not shrink below what it uses.
-    told = await refused(namespace.by(site.admin.by("alice")).annotate(bodies.granting(SHRUNK)))
-    assert "new Memory limit 1Gi is lower than the current used Memory limit 1497364928" in told
+    refusal = await refused(namespace.by(site.admin.by("alice")).annotate(bodies.granting(SHRUNK)))
+    assert "new Memory limit 1Gi is lower than the current used Memory limit 1497364928" in refusal
     await namespace.patch(VMS, "vm1", {"spec": {"runStrategy": "Halted"}})
     await namespace.until_launchers(0)
     await namespace.annotate(bodies.granting(SHRUNK))

@@ -22,14 +22,14 @@ TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
 
 
-def plus(one: Amounts, other: Amounts) -> Amounts:
-    """`one` with what `other` has of the same names added."""
-    return {name: amount + other.get(name, ZERO) for name, amount in one.items()}
+def plus(amounts: Amounts, summand: Amounts) -> Amounts:
+    """`amounts` with what `summand` has of the same names added."""
+    return {name: amount + summand.get(name, ZERO) for name, amount in amounts.items()}
 
 
-def minus(one: Amounts, other: Amounts) -> Amounts:
-    """What `one` has more than `other`, names of `one`."""
-    return {name: amount - other.get(name, ZERO) for name, amount in one.items()}
+def minus(amounts: Amounts, subtrahend: Amounts) -> Amounts:
+    """What `amounts` has more than `subtrahend`, names of `amounts`."""
+    return {name: amount - subtrahend.get(name, ZERO) for name, amount in amounts.items()}
 
 
 @dataclass
@@ -41,8 +41,8 @@ class Versions:
 
     async def of(self, name: str = "") -> list[ResourceQuota]:
         """Every version of a quota, up to those that are there now."""
-        newest = max([int(each.metadata.resource_version) for each in await self.namespace.items(QUOTAS)])
-        await until(lambda: any(each.version >= newest for each in self.record.quotas), "the watch")
+        newest = max([int(item.metadata.resource_version) for item in await self.namespace.items(QUOTAS)])
+        await until(lambda: any(item.version >= newest for item in self.record.quotas), "the watch")
         quotas = [version.quota for version in self.record.quotas]
         if name:
             return [quota for quota in quotas if quota.name == name]
@@ -67,7 +67,7 @@ class Versions:
 @contextlib.asynccontextmanager
 async def watched(*namespaces: Namespace) -> AsyncIterator[list[Versions]]:
     """From what is there now until the block ends."""
-    seen = [Versions(namespace) for namespace in namespaces]
-    records = {versions.namespace.name: versions.record for versions in seen}
+    all_versions = [Versions(namespace) for namespace in namespaces]
+    records = {versions.namespace.name: versions.record for versions in all_versions}
     async with Watching(namespaces[0].client, records, QUOTAS, PODS):
-        yield seen
+        yield all_versions

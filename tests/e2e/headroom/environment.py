@@ -35,9 +35,9 @@ class Environment:
         self._flags: tuple[str, ...] = ()
         self._program: Program | None = None
 
-    async def running(self, *vms: str, shape: Shape | None = None, **given: Any) -> Namespace:
+    async def running(self, *vms: str, shape: Shape | None = None, **options: Any) -> Namespace:
         """A new namespace, as Admin.namespace makes it, whose VMs run."""
-        namespace = await self.admin.namespace(**given)
+        namespace = await self.admin.namespace(**options)
         await start(namespace, *vms, shape=shape)
         return namespace
 
@@ -106,7 +106,7 @@ class Environment:
 async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncIterator[Environment]:
     """An environment whose KubeVirt lets every migration go at once. It leaves nothing behind."""
     async with admin_of(cluster) as admin:
-        made = Environment(cluster, admin, start)
+        env = Environment(cluster, admin, start)
         kubevirts = admin.client.resource(KUBEVIRTS)
         body = {"metadata": {"name": _CR["name"]}, "spec": {"configuration": PARALLEL}}
         await kubevirts.create(body, namespace=_CR["namespace"])
@@ -116,10 +116,10 @@ async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncI
 
         try:
             await until(deployed, "KubeVirt")
-            await made.ratio("1.5")
-            yield made
+            await env.ratio("1.5")
+            yield env
             await admin.clear()
-            made.stop()
+            env.stop()
         finally:
             await admin.client.resource(SETTINGS).delete(name=RATIO)
             await kubevirts.delete(name="kubevirt", namespace="default")
