@@ -36,7 +36,7 @@ class Metric:
     help: str
     labels: Mapping[str, str] = field(default_factory=dict)
     exported: Literal["all", "leader", "webhook"] = "all"
-    """By which processes: all, the leader once its caches have synced, or those that serve webhooks."""
+    """The processes that export it: all, the leader once its caches have synced, or those that serve webhooks."""
 
     def counter(self) -> Counter:
         return Counter(self.name, self.help, list(self.labels))

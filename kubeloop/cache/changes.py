@@ -25,7 +25,7 @@ class CheckedIndexer(Indexer[T]):
     def __init__(self) -> None:
         self._encoded: dict[str, bytes] = {}
         self._problems: list[str] = []
-        # Of objects that have been replaced since.
+        # The changes of objects that have been replaced since.
         super().__init__()
 
     def put(self, key: str, obj: T) -> T | None:

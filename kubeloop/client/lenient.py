@@ -158,7 +158,7 @@ def _zero(kind: inspect.Type) -> Any:
     match kind:
         case inspect.UnionType(types=options):
             zeros = [_zero(option) for option in options]
-            # Of a quantity, a text or a number, it is the number.
+            # A quantity, a text or a number: a null is the number.
             return None if None in zeros else next((zero for zero in zeros if zero == 0), zeros[0])
         case inspect.StructType() | inspect.DictType():
             return {}

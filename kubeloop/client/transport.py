@@ -306,7 +306,7 @@ class Transport:
             code = str(response.status)
             self.server_clock.heard(response.headers.get("Date", ""))
         except ApiError as err:
-            # What was refused before it was sent is no connection that broke.
+            # A request that was refused before it was sent is no connection that broke.
             if guarded is None or guarded.refused is None or guarded.refused is err:
                 raise
             raise guarded.refused from err

@@ -82,14 +82,14 @@ class Listener:
 
         self._server = web.Server(
             handle_request,
-            # What a client has asked for ends with the client.
+            # The work for a client ends with the client.
             handler_cancellation=True,
             access_log=None,
             logger=_SILENT,
             keepalive_timeout=_KEEP_ALIVE,
             # The API server never compresses a review; of others 3 MB can be 3 GB.
             auto_decompress=False,
-            # What an early answer leaves unread is not waited for: a body without end would hold the connection.
+            # An early answer does not wait for the rest of the body: one without end would hold the connection.
             lingering_time=0.0,
         )
         self._context = context

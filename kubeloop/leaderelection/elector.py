@@ -94,7 +94,7 @@ class LeaderElector:
         self._trouble = ""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
-        # When an attempt last got an answer, whichever candidate holds the lease.
+        # The time of the last answer to an attempt, whichever candidate holds the lease.
         MASTER.labels(str(lock)).set(0)
 
     def unready(self) -> list[str]:

@@ -33,7 +33,7 @@ def main(spec_path: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # What the caller had open, a lock of flock(1) or a pipe that is read to its end, is not the cluster's.
+    # The caller's open files, a lock of flock(1) or a pipe that is read to its end, are not the cluster's.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     record = spec_path.removesuffix(".json") + ".pid"
     with open(record + ".new", "w", encoding="ascii") as file:

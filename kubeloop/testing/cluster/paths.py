@@ -37,7 +37,7 @@ class Paths:
         # JSON lines of audit.k8s.io/v1: what the audit policy asks for.
         self.lock = directory / ".lock"
         self.scratch = [self.etcd_data, self.pki, self.kubeconfig, self.description]
-        # What belongs to one run and goes with it: everything but the logs.
+        # The files of one run, which go with it: everything but the logs.
 
 
 def free_ports(count: int) -> list[int]:

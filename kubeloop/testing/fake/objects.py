@@ -70,7 +70,7 @@ class Objects:
         self.requests: list[Request] = []
         self.reactors: list[Reactor] = []
         self.clock: Callable[[], float] = time.time
-        # Of creationTimestamps.
+        # The clock of creationTimestamps.
         self.open = asyncio.Event()
         # Cleared: watches bring nothing for now (the caches lag).
         self.open.set()
