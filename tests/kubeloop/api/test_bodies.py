@@ -119,7 +119,7 @@ def strict() -> Client:
     return FakeCluster().client(strict=True)
 
 
-async def test_a_strict_client_of_the_fake_refuses_fields_that_the_struct_does_not_declare() -> None:
+async def test_a_strict_client_of_the_fake_refuses_unknown_fields() -> None:
     jobs = strict().resource(registry.JOBS)
     with pytest.raises(Exception, match=r'strict decoding error: unknown field "spec.backofLimit"'):
         await jobs.create({"metadata": WHERE, "spec": {"backofLimit": 2}})

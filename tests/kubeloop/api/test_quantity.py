@@ -30,7 +30,7 @@ def outcome(text: str) -> dict[str, Any]:
     return {"in": text, "canonical": str(quantity), "zero": quantity.is_zero()}
 
 
-def test_a_text_is_a_quantity_exactly_when_apimachinery_says_so_and_printed_alike() -> None:
+def test_a_text_is_a_quantity_exactly_as_in_apimachinery() -> None:
     keys = ("in", "error", "canonical", "zero")
     expected = [{key: vector[key] for key in keys if key in vector} for vector in VECTORS]
     assert (len(VECTORS), len(GOOD)) == (617, 518)

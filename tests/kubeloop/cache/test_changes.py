@@ -54,7 +54,7 @@ async def test_a_handler_that_changes_its_object_fails_and_so_does_the_stop(
         await factory.stop()
 
 
-async def test_what_another_handler_read_is_found_at_the_stop_also_if_it_was_replaced_or_deleted() -> None:
+async def test_a_change_in_place_is_found_at_the_stop_at_the_latest() -> None:
     cluster = FakeCluster()
     for name in "abc":
         cluster.put(LIMIT_RANGES, {**BODY, "metadata": {**BODY["metadata"], "name": name}})

@@ -131,7 +131,7 @@ def serving(server: ScriptedServer, *, until_hidden: float = 0.5) -> None:
     server.always(GET, "/apis", groups("kubevirt.io/v1"))
 
 
-async def test_objects_of_a_kind_that_is_no_longer_served_stay_while_its_definition_is_there() -> None:
+async def test_objects_stay_as_long_as_their_kind_is_defined() -> None:
     live = LiveWatch()
     async with ScriptedServer() as server, Client(server.config()) as client:
         serving(server)

@@ -175,7 +175,7 @@ def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
     assert late_recorder.take() == "added c@1"
 
 
-def test_a_handler_that_is_removed_while_a_list_is_told_hears_nothing_more_and_the_others_do() -> None:
+def test_a_handler_removed_in_a_notification_hears_no_more() -> None:
     shared, gone, stays = informer(), Recorder(), Recorder()
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration)))
     registration = shared.add_event_handler(gone)
@@ -276,7 +276,7 @@ def forget(_: Pod) -> Pod:
 
 
 @pytest.mark.parametrize("wrong", [fail, forget], ids=["raises", "returns nothing"])
-def test_a_transform_that_fails_stores_nothing_and_keeps_what_was_stored_before(
+def test_a_transform_that_fails_keeps_the_stored_object(
     wrong: Callable[[Pod], Pod], caplog: pytest.LogCaptureFixture
 ) -> None:
     shared = informer(transform=lambda obj: wrong(obj) if obj.labels.get("app") == "bad" else obj)

@@ -63,7 +63,7 @@ async def test_a_kind_is_watched_as_soon_as_it_may_be() -> None:
         assert run.requests_made() == ["WATCH initial", "GET", "WATCH initial"]
 
 
-async def test_a_right_that_is_taken_away_leaves_no_cache_behind_that_nobody_keeps() -> None:
+async def test_a_lost_right_leaves_no_stale_cache_behind() -> None:
     start = watch(added(sent("a")), bookmark("5", initial_events_end=True))
     async with running([start], [listing([sent("b")], "9")]) as run:
         run.server.always(WATCH, PATH, NO_RIGHT)
@@ -133,7 +133,7 @@ DELETIONS: dict[str, tuple[list[Reply], list[Reply], Reply, list[str]]] = {
 
 
 @sentences(DELETIONS)
-async def test_a_restore_that_undid_deletions_alone_is_noticed_under_a_silent_watch(
+async def test_a_restore_that_undid_deletions_alone_is_noticed(
     case: tuple[list[Reply], list[Reply], Reply, list[str]],
 ) -> None:
     """The newest object that is cached is as it was: only the kind's version tells."""
@@ -145,7 +145,7 @@ async def test_a_restore_that_undid_deletions_alone_is_noticed_under_a_silent_wa
         assert run.requests_made() == asked
 
 
-async def test_a_watch_that_waits_for_a_version_which_a_restored_etcd_does_not_have_is_given_up() -> None:
+async def test_a_watch_of_a_version_beyond_a_restored_etcd_is_ended() -> None:
     """It is as silent as one of a kind that nothing happens to."""
     before = added(sent("a", "900")), added(sent("b", "30")), bookmark("901", initial_events_end=True), hang()
     after = added(sent("a", "400")), added(sent("c", "399")), bookmark("410", initial_events_end=True), hang()

@@ -70,7 +70,7 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request(
         assert run.content() == "a@1"
 
 
-async def test_a_kind_that_nothing_happens_to_costs_two_short_requests_each_time_and_no_list() -> None:
+async def test_a_quiet_kind_costs_two_short_requests_and_no_list() -> None:
     async with running([watch(*FIRST, hang()), *[SILENT] * 100]) as run:
         await asyncio.sleep(600)
         assert run.requests_made() == ["WATCH initial", *["WATCH 5"] * 14]
@@ -90,9 +90,7 @@ DEAF: dict[str, tuple[Reply, Reply]] = {
 
 
 @pytest.mark.parametrize(("watches", "probes"), DEAF.values(), ids=DEAF)
-async def test_where_only_lists_bring_something_the_kind_is_listed_each_minute_and_it_is_told(
-    watches: Reply, probes: Reply
-) -> None:
+async def test_a_kind_with_silent_watches_is_listed_each_minute(watches: Reply, probes: Reply) -> None:
     async with running([watch(*FIRST, drop())], [listing([sent("a", "6"), sent("b", "7")], "9")]) as run:
         run.server.always(WATCH, PATH, watches)
         run.server.always(WATCH, ONE, probes)
@@ -110,7 +108,7 @@ async def test_where_only_lists_bring_something_the_kind_is_listed_each_minute_a
         assert silent_watches() == 0
 
 
-async def test_a_server_whose_watches_bring_nothing_from_the_first_on_is_told_after_the_first_list() -> None:
+async def test_a_server_with_silent_watches_is_reported_at_once() -> None:
     async with running([SILENT, SILENT], [listing([sent("a")], "5"), listing([sent("a", "6")], "7")]) as run:
         run.server.always(WATCH, ONE, SILENT)
         await asyncio.sleep(20)
@@ -128,7 +126,7 @@ async def test_a_probe_that_is_refused_leads_to_a_list_and_is_no_silence() -> No
         assert (run.content(), run.problems()) == ("a@6", [])
 
 
-async def test_a_server_that_does_not_answer_at_all_is_not_taken_for_one_that_answers_lists() -> None:
+async def test_a_server_without_any_answer_is_not_one_with_lists() -> None:
     async with running([watch(*FIRST, hang())]) as run:
         for verb, path in ((WATCH, ONE), (WATCH, PATH), (LIST, PATH)):
             run.server.always(verb, path, silent())
@@ -202,7 +200,7 @@ async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> 
         assert 200 + 30 <= run.times()[1] <= 200 + 32
 
 
-async def test_a_watch_that_brought_something_is_resumed_at_once_however_many_failed_before() -> None:
+async def test_a_watch_with_an_event_is_resumed_at_once() -> None:
     brings = watch(modified(sent("a", "6")), 2.0, drop())
     async with running([watch(*FIRST, drop()), *[STARTING] * 3, brings, SILENT]) as run:
         await asyncio.sleep(60)
@@ -212,7 +210,7 @@ async def test_a_watch_that_brought_something_is_resumed_at_once_however_many_fa
 # -- kinds that are not installed
 
 
-async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it_appears() -> None:
+async def test_a_missing_kind_is_polled_until_it_appears() -> None:
     async with running([NO_KIND, watch(*FIRST, hang())], served=NOT_SERVED) as run:
         await asyncio.sleep(144)
         assert not run.informer.installed
@@ -225,7 +223,7 @@ async def test_a_missing_kind_is_polled_with_one_request_each_and_starts_when_it
         assert run.content() == "a@1"
 
 
-async def test_news_of_a_crd_starts_its_kind_at_once_and_a_moment_of_404_does_not_cost_a_whole_poll() -> None:
+async def test_news_of_a_crd_starts_its_kind_at_once() -> None:
     async with running([NO_KIND, NO_KIND, watch(*FIRST, hang())], served=NOT_SERVED) as run:
         await asyncio.sleep(1)
         run.informer.retry_now()
@@ -259,7 +257,7 @@ NAMELESS = {"metadata": {"name": 5}}
 BAD = sent("a", "6", labels=17)
 
 
-async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_watch_ends() -> None:
+async def test_a_list_with_a_nameless_object_is_repeated() -> None:
     lists = [listing([sent("a")], "5"), listing([NAMELESS], "6"), listing([], "7")]
     async with running([REFUSED, watch(EXPIRED), watch(30.0)], lists) as run:
         await asyncio.sleep(20)
@@ -269,7 +267,7 @@ async def test_a_list_with_a_nameless_object_is_followed_by_another_when_its_wat
         assert run.requests_made()[1:] == ["GET", "WATCH 5", "GET", "WATCH 6", "GET", "WATCH 7"]
 
 
-async def test_what_did_not_decode_is_looked_at_again_and_ever_more_seldom_while_it_stays_so() -> None:
+async def test_an_undecodable_object_is_listed_again_ever_more_seldom() -> None:
     """A proxy may have spoilt it: without another change its last state would stay for ever."""
     lists = [listing([sent("a")], "5"), *[listing([BAD], "7")] * 3, listing([sent("a", "6")], "8")]
     watches = [REFUSED, watch(modified(BAD), modified(BAD), hang())]
@@ -360,7 +358,7 @@ async def test_what_is_logged_as_a_warning(
     assert [line.rpartition(": ")[2] for line in messages] == warnings
 
 
-async def test_a_bug_in_the_sink_is_logged_with_its_traceback_and_the_kind_listed_again(
+async def test_a_bug_in_the_sink_is_logged_and_the_kind_listed_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: SharedProcessor[Pod], obj: Pod) -> None:
@@ -405,7 +403,7 @@ async def test_a_restore_of_etcd_is_noticed_in_several_namespaces(sign: str) -> 
         assert run.problems() == []
 
 
-async def test_each_of_several_namespaces_is_watched_from_where_its_own_watch_stopped() -> None:
+async def test_each_namespaces_watch_resumes_where_it_stopped() -> None:
     first, second = PODS.path("first"), PODS.path("second")
     here, there = obj("a", "1", "first"), obj("b", "2", "second")
     async with running([], of=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])) as run:

@@ -141,7 +141,7 @@ FAULTY: dict[str, Callable[[Pod], Any]] = {
 
 
 @pytest.mark.parametrize("faulty", FAULTY.values(), ids=FAULTY)
-def test_an_index_function_that_raises_loses_no_event_and_makes_its_own_index_unreadable_until_it_is_right_again(
+def test_a_raising_index_function_spoils_only_its_own_index(
     faulty: Callable[[Pod], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     repaired: list[bool] = []

@@ -75,7 +75,7 @@ async def test_only_a_well_formed_list_without_the_kind_confirms_that_it_is_gone
         assert await machines.is_served() is served
 
 
-async def test_a_kind_that_a_manifest_names_is_found_with_its_path_and_its_status() -> None:
+async def test_a_kind_is_found_by_its_name_in_a_manifest() -> None:
     client = FakeCluster().client()
     resources = [
         (await client.resource_by_kind(*kind)).resource for kind in (("v1", "Node"), ("kubevirt.io/v1", VM_KIND))

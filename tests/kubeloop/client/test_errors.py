@@ -81,7 +81,7 @@ def test_what_is_no_status_is_shown(page: str) -> None:
     assert str(error) == f"the server answered {code}{shown}"
 
 
-def test_an_error_event_of_a_watch_becomes_the_same_error_with_words_whatever_it_says() -> None:
+def test_an_error_event_of_a_watch_becomes_the_same_error() -> None:
     error = error_from_status(Status(code=410, reason="Expired", message="too old resource version"))
     assert (type(error), error.status, error.reason) == (errors.Gone, 410, "Expired")
     assert str(error) == "too old resource version"

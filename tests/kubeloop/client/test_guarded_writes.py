@@ -73,9 +73,7 @@ async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: 
     assert len(rig.server.seen(PUT)) == 1
 
 
-async def test_a_write_that_waited_for_a_connection_is_asked_about_when_it_gets_one(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_guard_is_asked_when_a_write_gets_its_connection(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "_CONNECTIONS", 1)
     rig.server.script(GET, PATH, slow(0.2, OK))
     guard = Guard(1)

@@ -101,7 +101,7 @@ class MisspeltQuota(Object):
     spec: MisspeltSpec = MisspeltSpec()
 
 
-async def test_with_a_strict_client_a_misspelt_name_in_a_struct_or_patch_is_refused(
+async def test_a_strict_client_refuses_a_misspelt_name(
     cluster: Cluster, quotas: Quotas, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await quotas.create(quota("q"), namespace=namespace)

@@ -218,7 +218,7 @@ async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, 
     assert b'{"ok": true}' in answers
 
 
-async def test_a_plugin_whose_token_is_about_to_expire_is_not_run_for_each_request(rig: Rig) -> None:
+async def test_a_token_about_to_expire_does_not_rerun_its_plugin(rig: Rig) -> None:
     """A plugin that caches its token to the end gives the same one again."""
     runs = 0
 

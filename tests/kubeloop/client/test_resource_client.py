@@ -105,9 +105,7 @@ async def test_list_walks_every_page(server: ScriptedServer, quotas: Quotas) -> 
         assert request.query["fieldSelector"] == "metadata.name!=z"
 
 
-async def test_a_list_of_a_transformed_client_holds_what_the_transform_leaves_page_by_page(
-    server: ScriptedServer, quotas: Quotas
-) -> None:
+async def test_a_transformed_clients_list_is_transformed_by_page(server: ScriptedServer, quotas: Quotas) -> None:
     small = quotas.transformed(lambda quota: edit(quota, metadata={"uid": "seen"}))
     pages = [listing([obj("a")], "9", continue_="t"), listing([obj("b")], "9")]
     server.script(LIST, ALL, *pages, *pages)
@@ -182,7 +180,7 @@ WRITES: dict[str, tuple[str, Write, bool]] = {
 
 
 @pytest.mark.parametrize(("verb", "write", "again"), WRITES.values(), ids=WRITES)
-async def test_a_write_is_sent_again_after_a_broken_connection_only_where_a_precondition_makes_that_harmless(
+async def test_only_a_write_with_a_precondition_is_sent_again(
     server: ScriptedServer, quotas: Quotas, verb: str, write: Write, again: bool
 ) -> None:
     server.script(verb, ONE, refuse(), body(QUOTA))

@@ -46,7 +46,7 @@ async def test_namespaces_do_not_wait_for_each_other() -> None:
     assert now() == 1.0
 
 
-async def test_a_read_that_fails_fails_for_those_who_wait_and_the_next_one_is_taken() -> None:
+async def test_a_failed_read_fails_for_its_waiters_alone() -> None:
     reads = Reads()
     reads.failing = True
     with pytest.raises(OSError, match="gone"):

@@ -102,9 +102,7 @@ async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
         assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
-async def test_certificate_files_are_read_again_every_minute_and_kept_while_they_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_certificate_files_are_read_again_every_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, clock = tmp_path / "ca.crt", Clock(0.0)
     monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=clock))
     file.write_text(Authority().pem)

@@ -45,7 +45,7 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
     return ExceptionGroup("unhandled errors in a TaskGroup", errors)
 
 
-async def test_a_handler_is_called_for_objects_that_were_there_came_changed_and_went() -> None:
+async def test_a_handler_is_called_for_every_change_of_an_object() -> None:
     kind, calls = Quotas(), Calls()
     kind.put("old", "ns")
     await kind.start(watcher=calls)
@@ -196,9 +196,7 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(case: str, caplog
     assert "\n" not in message
 
 
-async def test_a_failure_is_logged_again_when_it_is_another_one_or_goes_on_or_comes_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failure_is_logged_again_when_it_changes_or_lasts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.controllers")
     kind = Quotas()
     script = [ValueError("1"), ValueError("2"), ServerError("3"), None, ServerError("4")]
@@ -230,7 +228,7 @@ OBEYED: dict[str, tuple[ApiError, float]] = {
 
 
 @pytest.mark.parametrize("case", OBEYED)
-async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_worker_sleeps_on_it(case: str) -> None:
+async def test_retry_after_is_obeyed_per_key_without_a_worker(case: str) -> None:
     answer, expected = OBEYED[case]
     kind = Quotas(workers=1)
     times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}
@@ -256,9 +254,7 @@ async def test_retry_after_is_obeyed_per_key_events_do_not_shorten_it_and_no_wor
 
 
 @pytest.mark.parametrize("before", [["first"], []], ids=["with a handler", "for its cache alone"])
-async def test_a_handler_added_to_a_running_controller_is_called_for_every_object_that_exists(
-    before: list[str],
-) -> None:
+async def test_a_handler_that_is_added_late_gets_every_object(before: list[str]) -> None:
     kind, late_calls = Quotas(), Calls()
     kind.put("a", "ns")
     kind.put("b", "ns")
@@ -310,7 +306,7 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
     assert objects[0] == {"by": "another"}
 
 
-async def test_a_handler_gets_what_it_wrote_until_the_cache_has_that_or_goes_back() -> None:
+async def test_a_handler_gets_its_own_write_until_the_cache_has_it() -> None:
     kind = Quotas(workers=1)
     keys: list[str] = []
 
@@ -493,9 +489,7 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
     assert REGISTRY.get_sample_value("controller_runtime_max_concurrent_reconciles", only) == 2
 
 
-async def test_a_terminal_error_is_counted_and_tried_again_only_when_something_changes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_terminal_error_is_tried_again_only_after_a_change(caplog: pytest.LogCaptureFixture) -> None:
     kind, calls = Quotas(), Calls(Forbidden("no"), TerminalError("spec.size is no number"), None)
     await kind.start(terminal=calls)
     kind.put("a", "ns")

@@ -136,9 +136,7 @@ async def test_a_resolver(resolver: Callable[..., Any], is_right: bool) -> None:
         management.controller(CONFIG_MAPS).watch_related(management.controller(NODES), resolver)
 
 
-async def test_a_resolver_that_returns_a_name_without_its_namespace_is_named_and_calls_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_resolver_without_a_namespace_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
     cluster.put(CONFIG_MAPS, {"metadata": {"name": "j", "namespace": "ns"}})
     management, calls = ControllerFactory(cluster.client()), Calls()
@@ -235,7 +233,7 @@ class Checked(Object):
 CHECKED = Resource("example.org", "v1", "checkeds", "Checked", Checked, status_subresource=True)
 
 
-async def test_a_handler_that_writes_the_time_into_status_is_called_once_for_a_change_of_spec() -> None:
+async def test_a_write_of_status_does_not_call_its_handler_again() -> None:
     cluster = FakeCluster(CHECKED)
     body = {"metadata": {"name": "a", "namespace": "ns"}, "spec": {"n": 1}}
     cluster.put(CHECKED, body)

@@ -97,7 +97,7 @@ def test_reference(case: str) -> None:
     assert (reference["apiVersion"], reference["kind"]) == (api_version, kind)
 
 
-async def test_an_event_with_an_action_or_a_related_object_is_one_of_events_k8s_io(recording: Recording) -> None:
+async def test_an_event_with_an_action_is_one_of_events_k8s_io(recording: Recording) -> None:
     server = recording.events.server
     related = Namespace(metadata=ObjectMeta(name="tenant", uid="u"))
     for _ in range(3):
@@ -231,7 +231,7 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice(recording: Re
     assert recording.recorder.dropped == 0
 
 
-async def test_a_namespace_whose_events_fail_or_hang_does_not_hold_up_another_one(recording: Recording) -> None:
+async def test_a_namespace_with_failing_events_does_not_hold_another(recording: Recording) -> None:
     hung, create = asyncio.Event(), recording.recorder._core.create
 
     async def by_namespace(body: dict[str, Any]) -> object:
@@ -345,7 +345,7 @@ async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(
     assert len(recording.written()) == 100 + events.SPAM_BURST + 1
 
 
-async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_one_written(recording: Recording) -> None:
+async def test_repeats_in_the_spam_filter_count_in_the_next_write(recording: Recording) -> None:
     for _ in range(events.SPAM_BURST + 10):
         recording.event()
         await settle()
@@ -356,7 +356,7 @@ async def test_repeats_that_the_spam_filter_kept_back_are_counted_in_the_next_on
     assert recording.counts() == [events.SPAM_BURST + 11]
 
 
-async def test_an_event_whose_cache_entry_expires_while_it_is_written_is_not_lost(recording: Recording) -> None:
+async def test_an_event_whose_entry_expires_meanwhile_is_not_lost(recording: Recording) -> None:
     recording.event()
     await settle()
     recording.events.server.raw(EVENTS).clear()

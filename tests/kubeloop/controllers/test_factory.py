@@ -90,7 +90,7 @@ def test_several_namespaces_are_at_least_one() -> None:
         ControllerFactory(Server().client()).controller(registry.PODS, namespace=[])
 
 
-async def test_handlers_are_called_for_the_selected_keys_alone_and_caches_hold_all() -> None:
+async def test_handlers_are_called_for_the_selected_keys_alone() -> None:
     server, calls = Server(), Calls()
     management = Management(server.client(), selects=lambda key: key.startswith("mine/"))
     management.resource_quotas.on_change("handler", calls)
@@ -343,7 +343,7 @@ class OwnPod(Object):
     """Pods as another controller needs them."""
 
 
-async def test_two_definitions_of_one_resource_never_share_a_client_cache_queue_or_metric() -> None:
+async def test_two_definitions_of_a_resource_share_nothing() -> None:
     client = Client(ClientConfig("http://127.0.0.1:1"))
     factory = ControllerFactory(client)
     definitions: list[Any] = [
@@ -382,9 +382,7 @@ def forbid(resource: Any) -> None:
     resource.errors = {"watch": list(refused), "list": list(refused)}
 
 
-async def test_a_forbidden_kind_holds_up_only_the_handlers_that_need_it_and_readyz_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.controllers")
     cluster, calls = Cluster(), Calls()
     nodes_server = cluster.server.kind(registry.NODES)
@@ -432,7 +430,7 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
     assert not management.unsynced()
 
 
-async def test_a_kind_that_has_a_definition_and_is_not_served_holds_the_handlers_where_that_is_required() -> None:
+async def test_a_defined_kind_that_is_not_served_holds_the_handlers() -> None:
     cluster, calls = Cluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
@@ -461,7 +459,7 @@ async def test_one_without_a_definition_holds_nothing_up() -> None:
     assert management.unsynced() == []
 
 
-async def test_a_kind_that_a_handler_asks_for_while_everything_stops_leaves_no_task() -> None:
+async def test_a_kind_requested_during_the_stop_leaves_no_task() -> None:
     cluster = Cluster()
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:

@@ -35,7 +35,7 @@ async def test_a_stopped_factory_refuses_to_start_and_to_make_controllers() -> N
     assert [obj.name for obj in maps.cache().list()] == ["a"], "a cache can be looked at after the end"
 
 
-async def test_a_stopped_controller_refuses_handlers_and_reads_and_frees_its_watch() -> None:
+async def test_a_stopped_controller_refuses_handlers_and_reads() -> None:
     cluster, calls, other_calls = cluster_with("a"), Calls(), Calls()
     management = ControllerFactory(cluster.client())
     maps, secrets = management.controller(CONFIG_MAPS), management.controller(SECRETS)
@@ -64,7 +64,7 @@ async def test_a_stopped_controller_refuses_handlers_and_reads_and_frees_its_wat
     await management.stop()
 
 
-async def test_a_kind_whose_controller_was_stopped_is_followed_anew_when_it_is_asked_for() -> None:
+async def test_a_kind_of_a_stopped_controller_gets_another_one() -> None:
     cluster, calls = cluster_with("a"), Calls()
     management = ControllerFactory(cluster.client())
     first = management.controller(CONFIG_MAPS)

@@ -34,7 +34,7 @@ WEBHOOK = 'admission webhook "q.example.org" denied the request: not by you'
     [BadRequest(WEBHOOK), Forbidden(WEBHOOK), Invalid(WEBHOOK), ServerError(f'failed calling webhook "q": {WEBHOOK}')],
     ids=["400", "403", "422", "a webhook that does not answer"],
 )
-async def test_a_refusal_is_a_trouble_whatever_its_status_also_behind_a_retry_after(error: ApiError) -> None:
+async def test_a_refusal_is_a_trouble_whatever_its_status(error: ApiError) -> None:
     kind, again = Quotas(), True
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
@@ -117,7 +117,7 @@ async def test_a_call_that_waits_for_an_answer_is_told_after_five_seconds() -> N
     assert kind.controller.troubles(loop_time()) == []
 
 
-async def test_a_kind_that_may_not_be_listed_or_watched_is_a_trouble_of_its_controller() -> None:
+async def test_a_forbidden_kind_is_a_trouble_of_its_controller() -> None:
     cluster = Cluster()
     nodes = cluster.management.controller(registry.NODES)
     forbid(cluster.server.kind(registry.NODES))

@@ -186,7 +186,7 @@ SERVED = (
 
 
 @pytest.mark.cluster
-def test_what_it_writes_of_a_server_and_of_large_crds_is_typed_and_formatted(cluster: Cluster, tmp_path: Path) -> None:
+def test_structs_of_a_server_and_of_crds_are_typed(cluster: Cluster, tmp_path: Path) -> None:
     served = run("--kubeconfig", str(cluster.kubeconfig), "--served", ",".join(SERVED))
     assert served.returncode == 0, served.stderr
     (tmp_path / "served.py").write_text(served.stdout)

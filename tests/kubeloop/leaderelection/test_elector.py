@@ -115,7 +115,7 @@ async def alone(seconds: float) -> tuple[Race, Candidate]:
     return race, candidate
 
 
-async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_period() -> None:
+async def test_a_missing_lease_is_created_and_renewed() -> None:
     race, leader = await alone(1)
     acquired = race.server.lease.spec.acquire_time
     await race.lasts(6)
@@ -128,7 +128,7 @@ async def test_a_lease_that_is_not_there_is_created_and_renewed_every_retry_peri
     assert spec.renew_time is not None
 
 
-async def test_another_holder_is_left_its_whole_duration_from_when_it_was_seen_whatever_its_clock_says() -> None:
+async def test_another_holder_keeps_its_whole_duration_from_here() -> None:
     race = Race()
     race.server.set(OTHER)
     await asyncio.sleep(100)  # not watched: how long ago it was renewed is not known
@@ -148,7 +148,7 @@ async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
     assert waiting.led == [pytest.approx(15, abs=0.1)]
 
 
-async def test_one_of_two_leads_and_the_other_tries_every_retry_period_without_jitter() -> None:
+async def test_one_of_two_leads_and_the_other_tries_on() -> None:
     race, first, second = two_candidates()
     await race.lasts(60)
     assert (first.led, second.led) == ([0], [])
@@ -193,7 +193,7 @@ async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixtur
     assert second.lost == []
 
 
-async def test_a_lease_that_was_deleted_is_still_left_to_the_holder_that_was_seen() -> None:
+async def test_a_deleted_lease_is_still_left_to_its_last_holder() -> None:
     """It does not know yet, and may write until it does."""
     race = Race()
     race.server.set(OTHER)
@@ -235,7 +235,7 @@ async def test_a_short_outage_costs_nothing(fault: str, seconds: float) -> None:
     assert (first.lost, second.led) == ([], [])
 
 
-async def test_a_leader_that_was_stopped_for_longer_than_the_lease_writes_nothing_when_it_goes_on() -> None:
+async def test_a_leader_that_was_stopped_too_long_writes_nothing() -> None:
     """The monotonic clock goes on while the process is stopped; its loop does not."""
     skipped = 0.0
     race = Race()
@@ -263,7 +263,7 @@ async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
     assert first.lost == []
 
 
-async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_answer() -> None:
+async def test_the_lease_counts_from_when_a_renewal_was_sent() -> None:
     race, first = await alone(1)
     first.link.delay = 4.0
     await race.lasts(6)  # sent at 2, answered at 6
@@ -274,9 +274,7 @@ async def test_the_lease_is_counted_from_when_a_renewal_was_sent_not_from_its_an
     assert not first.may_write()
 
 
-async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and_goes_on_trying(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_candidate_without_rights_is_not_ready_and_tries_on(caplog: pytest.LogCaptureFixture) -> None:
     race = Race()
     barred = race.candidate("a")
     assert barred.elector.unready() == ["lease ns/headroom: not read yet"]
@@ -293,7 +291,7 @@ async def test_a_candidate_without_rights_is_not_ready_says_so_once_a_minute_and
     assert barred.elector.unready() == []
 
 
-async def test_a_standby_is_ready_and_stays_so_while_the_server_is_away_for_a_moment() -> None:
+async def test_a_standby_stays_ready_during_a_short_outage() -> None:
     race = Race()
     race.candidate("a").start()
     standby = race.candidate("b").start()

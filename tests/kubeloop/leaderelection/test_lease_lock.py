@@ -19,7 +19,7 @@ OBJECT = {
 }
 
 
-async def test_the_lease_is_read_created_and_patched_at_the_version_that_was_seen() -> None:
+async def test_the_lease_is_written_at_the_version_that_was_read() -> None:
     async with ScriptedServer() as server:
         server.script(GET, LEASE, body(OBJECT))
         server.script(POST, LEASES, body(OBJECT))

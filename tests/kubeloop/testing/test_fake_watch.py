@@ -25,7 +25,7 @@ async def first(cluster: FakeCluster) -> Any:
     return events
 
 
-async def test_what_is_written_while_a_reader_is_slow_is_brought_without_further_writes() -> None:
+async def test_a_slow_reader_gets_every_write() -> None:
     cluster = FakeCluster()
     events = await first(cluster)
     cluster.remove(NAMESPACES, "new")

@@ -72,9 +72,7 @@ def synced() -> asyncio.Event:
     return event
 
 
-async def test_ready_when_caches_have_synced_the_certificate_is_loaded_and_the_api_server_knows(
-    calls: RecordingCertificate,
-) -> None:
+async def test_ready_with_caches_certificate_and_registration(calls: RecordingCertificate) -> None:
     synced = asyncio.Event()
     served = server(calls, synced)
     assert served.unready() == ["webhook certificate", "webhook registration: the caches have not synced yet"]

@@ -86,7 +86,7 @@ def test_renewed_at_two_thirds_of_its_life(days: float, due: bool) -> None:
     assert renewed is None or expiry(renewed.serving) == NOW + days * DAY + SERVING_LIFE
 
 
-def test_as_long_as_a_ca_lasts_a_client_that_knows_it_trusts_what_is_served() -> None:
+def test_a_client_trusts_every_certificate_of_a_living_ca() -> None:
     """Even if no API server is told anything for years."""
     material = first = issue(HOSTS, NOW)
     certificates = set()

@@ -198,9 +198,7 @@ async def refreshed(*replicas: SharedCertificates) -> tuple[bytes, bytes]:
     return agreed  # type: ignore[return-value]
 
 
-async def test_the_first_replica_writes_what_a_listener_can_load_and_the_others_read(
-    secrets: Secrets, replica: Replicas
-) -> None:
+async def test_the_first_replica_writes_and_the_others_read(secrets: Secrets, replica: Replicas) -> None:
     replicas = [replica() for _ in range(5)]
     bundle, certificate = await refreshed(*replicas)
     data = secrets.data()
@@ -214,7 +212,7 @@ async def test_the_first_replica_writes_what_a_listener_can_load_and_the_others_
     assert len(secrets.asked("patch")) == 0
 
 
-async def test_of_replicas_that_renew_together_one_wins_also_beside_a_foreign_writer(
+async def test_one_of_the_replicas_that_renew_together_wins(
     secrets: Secrets, clock: Clock, replica: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

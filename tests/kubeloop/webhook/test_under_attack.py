@@ -100,7 +100,7 @@ async def _attempts(attack: asyncio.StreamReader, least: int) -> int:
 
 @pytest.mark.cluster  # it takes the whole machine
 @pytest.mark.parametrize("with_ca", [True, False], ids=["with a CA for clients", "known by the key alone"])
-async def test_five_hundred_clients_that_mean_no_good_slow_honest_reviews_down_by_little(
+async def test_five_hundred_attackers_slow_reviews_by_little(
     tmp_path: Path, with_ca: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate: tuple[Path, ...] = ()

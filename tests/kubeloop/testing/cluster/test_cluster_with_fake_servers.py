@@ -113,7 +113,7 @@ def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(number: signa
 
 
 @pytest.mark.usefixtures("servers")
-def test_down_ends_what_an_up_left_whose_guard_was_killed_with_it_and_no_other_cluster(
+def test_down_ends_a_cluster_without_a_guard_and_no_other(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
@@ -139,9 +139,7 @@ def test_up_where_a_cluster_runs_is_refused_and_that_one_runs_on(servers: Path, 
     assert server.alive()
 
 
-def test_up_clears_away_what_a_crashed_cluster_left_and_down_keeps_logs_and_what_is_not_the_clusters(
-    servers: Path, directory: Path
-) -> None:
+def test_up_clears_a_crashed_cluster_and_down_keeps_logs(servers: Path, directory: Path) -> None:
     write_executable(servers / "kube-apiserver", _FAILS)
     orphan = processes.spawn("kwok", ["/bin/sleep", "600"], directory)
     (directory / "etcd").mkdir()
@@ -155,9 +153,7 @@ def test_up_clears_away_what_a_crashed_cluster_left_and_down_keeps_logs_and_what
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_directory_that_cannot_be_made_is_one_clear_error_before_anything_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "ensure_binaries", lambda *_, **__: pytest.fail("they were looked for"))
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot be used as the cluster's directory"):
@@ -187,7 +183,7 @@ def test_a_guard_that_is_left_ends_and_the_cluster_runs_on(directory: Path) -> N
 
 
 @pytest.mark.usefixtures("servers")
-def test_an_embedded_cluster_without_a_directory_leaves_none_when_its_program_is_killed(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_no_temporary_directory(tmp_path: Path) -> None:
     code = "import tempfile; tempfile.tempdir = sys.argv[1]; cluster.EmbeddedCluster().__enter__()"
     program = f"import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     folder = tmp_path / "temporary"

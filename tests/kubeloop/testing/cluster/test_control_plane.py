@@ -34,7 +34,7 @@ def test_kwok_reads_our_stages_and_not_a_persons_own_configuration(plane: Contro
     assert not Path(kwok.env["KWOK_WORKDIR"]).exists()
 
 
-def test_keys_are_readable_by_their_owner_only_and_the_authoritys_is_never_written(plane: ControlPlane) -> None:
+def test_keys_are_private_and_the_cas_is_never_written(plane: ControlPlane) -> None:
     keys = [plane.paths.kubeconfig, *plane.paths.pki.glob("*.key"), *plane.paths.pki.glob("*.kubeconfig")]
     assert len(keys) == 8
     assert [path.name for path in keys if path.stat().st_mode & 0o077 or path.stem == "ca"] == []

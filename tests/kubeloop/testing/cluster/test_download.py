@@ -158,7 +158,7 @@ def _bases(address: str) -> dict[str, str]:
     return {f"KUBELOOP_DOWNLOAD_{component.name.upper()}": address for component in COMPONENTS}
 
 
-def test_sites_that_never_answer_and_one_that_trickles_are_given_up_together() -> None:
+def test_sites_that_never_answer_are_given_up_together() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, serve(kwok_site(PROGRAM, trickle)) as (trickling, _):
         environ = _bases(f"http://127.0.0.1:{silent.getsockname()[1]}") | {"KUBELOOP_DOWNLOAD_KWOK": trickling}
         began = time.monotonic()

@@ -22,7 +22,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_lock_is_given_when_its_holder_ends_however_that_happens_and_not_before(tmp_path: Path) -> None:
+def test_a_lock_is_free_once_its_holder_has_ended(tmp_path: Path) -> None:
     lock, waited = tmp_path / "lock", list[float]()
     command = [sys.executable, "-c", _HOLDER, str(lock)]
     pipe = subprocess.PIPE

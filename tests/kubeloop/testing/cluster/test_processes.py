@@ -114,7 +114,7 @@ def test_with_grace(trap: str, grace: float, least: float, log: str, directory: 
 
 
 @pytest.mark.parametrize("other", ["start time", "boot"])
-def test_a_stranger_with_the_pid_and_another_start_time_or_boot_is_left_alone(
+def test_a_stranger_with_the_same_pid_is_left_alone(
     directory: Path, stranger: subprocess.Popen[bytes], other: str
 ) -> None:
     boot, ticks = identity(stranger.pid).split()
@@ -126,9 +126,7 @@ def test_a_stranger_with_the_pid_and_another_start_time_or_boot_is_left_alone(
     assert processes.names(directory) == []
 
 
-def test_the_process_that_was_recorded_is_ended_by_a_program_that_did_not_start_it(
-    directory: Path, stranger: subprocess.Popen[bytes]
-) -> None:
+def test_another_program_ends_the_recorded_process(directory: Path, stranger: subprocess.Popen[bytes]) -> None:
     _record(directory, "etcd", stranger.pid, identity(stranger.pid))
     assert processes.stop(directory) == ["etcd"]
     assert not _exists(stranger.pid)
@@ -159,7 +157,7 @@ def test_an_identity_survives_odd_command_names(directory: Path) -> None:
     assert process.alive()
 
 
-def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anything(directory: Path) -> None:
+def test_a_launcher_without_its_spec_starts_nothing(directory: Path) -> None:
     """`down` came between the start of the launcher and its exec, after the program that wanted it was killed."""
     marker, spec = directory / "started", directory / "processes" / "late.json"
     spec.parent.mkdir()
@@ -177,7 +175,7 @@ def test_a_launcher_whose_spec_was_removed_meanwhile_ends_without_starting_anyth
     assert (later.returncode, later.stderr) == (0, b""), "it had not even read it"
 
 
-def test_restart_kills_what_runs_and_starts_the_same_command_with_the_same_environment(directory: Path) -> None:
+def test_restart_starts_the_same_command_and_environment(directory: Path) -> None:
     command = ["/bin/sh", "-c", "echo $WORD; exec sleep 600"]
     first = processes.spawn("worker", command, directory, {"WORD": "hello"})
     assert eventually(lambda: first.log.exists() and first.log.read_text() == "hello\n")

@@ -89,9 +89,7 @@ async def test_two_nodes_are_ready_when(nodes: dict[str, str], ready: bool, clus
     assert await readiness.nodes_ready(cluster.client(), ["node-1", "node-2"]) is ready
 
 
-async def test_a_server_that_does_not_answer_is_not_ready_and_without_accounts_no_controller_works(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_server_without_answer_or_accounts_is_not_ready(cluster: FakeCluster) -> None:
     async with Client(ClientConfig("http://127.0.0.1:9")) as client:
         assert not await readiness.server_ready(client)
     assert not await readiness.controllers_work(cluster.client())
