@@ -1,4 +1,4 @@
-"""docs/porting.md, as a stranger meets it: its programs run from the installed wheel, and say what is missing."""
+"""docs/dev/porting.md, as a stranger meets it: its programs run from the installed wheel, and say what is missing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
 """Of a quota without Rancher, or one whose limits Rancher has validated; both are there while it is raised."""
 
 
-class Management(Enum):
+class QuotaManagement(Enum):
     """The way in which headroom manages a ResourceQuota. The first row that fits counts:
 
     the quota                                                 | management | is managed | is served
@@ -40,27 +40,27 @@ class Management(Enum):
     """Its base is recorded on it."""
 
 
-def management_of(quota: ResourceQuota) -> Management:
+def management_of(quota: ResourceQuota) -> QuotaManagement:
     """Returns what headroom does about a quota."""
     is_labelled = quota.labels.get(constants.LABEL_MANAGED) == "true"
     rows = (
-        (quota.deleting, Management.NONE),
-        (switched_off(quota), Management.OFF),
-        (not (is_default(quota) or is_labelled), Management.NONE),
-        (is_off(quota.annotations), Management.SKIPPED),
-        (is_default(quota), Management.DEFAULT),
+        (quota.deleting, QuotaManagement.NONE),
+        (switched_off(quota), QuotaManagement.OFF),
+        (not (is_default(quota) or is_labelled), QuotaManagement.NONE),
+        (is_off(quota.annotations), QuotaManagement.SKIPPED),
+        (is_default(quota), QuotaManagement.DEFAULT),
     )
-    return next((management for fits, management in rows if fits), Management.LABELLED)
+    return next((management for fits, management in rows if fits), QuotaManagement.LABELLED)
 
 
 def is_managed(quota: ResourceQuota) -> bool:
     """Reports whether headroom raises a quota, unless a person has switched auto-scaling off on it."""
-    return management_of(quota) in (Management.SKIPPED, Management.DEFAULT, Management.LABELLED)
+    return management_of(quota) in (QuotaManagement.SKIPPED, QuotaManagement.DEFAULT, QuotaManagement.LABELLED)
 
 
 def is_served(quota: ResourceQuota) -> bool:
     """Reports whether headroom raises a quota."""
-    return management_of(quota) in (Management.DEFAULT, Management.LABELLED)
+    return management_of(quota) in (QuotaManagement.DEFAULT, QuotaManagement.LABELLED)
 
 
 def is_default(quota: ResourceQuota) -> bool:

@@ -17,7 +17,7 @@ from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.give_back import give_back
-from pkg.util.resourcequota.managed import Management, is_default, is_ours, management_of
+from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_ours, management_of
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
 from pkg.util.resourcequota.rules import HarvesterRules, OwnRules
@@ -42,16 +42,16 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
     management = management_of(quota)
     if policy.released:  # without Rancher's leave Harvester could not go on either
         decided = give_back(facts, to_harvester=not facts.rancher.asks)
-    elif facts.namespace_off or management is Management.OFF:
+    elif facts.namespace_off or management is QuotaManagement.OFF:
         decided = give_back(facts, to_harvester=True)
     elif facts.mtq:
         decided = _left_to_mtq(facts, policy)
-    elif management is Management.NONE:  # it has lost the label
+    elif management is QuotaManagement.NONE:  # it has lost the label
         decided = give_back(facts)
-    elif management is Management.SKIPPED:
+    elif management is QuotaManagement.SKIPPED:
         decided = _run_out(facts, policy) if is_default(quota) else Plan()
     else:
-        default = management is Management.DEFAULT
+        default = management is QuotaManagement.DEFAULT
         beside_harvester = default and policy.mode is Mode.ASSIST
         decided = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy, default=default).plan()
         if not facts.rancher.asks:  # a touch is a write of the quota

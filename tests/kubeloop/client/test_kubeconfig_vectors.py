@@ -32,7 +32,7 @@ STRICTER = {
     "context: a user that is not there": "user 'none' does not exist",
     "file: users of null": "user 'a' does not exist",
 }
-"""What is refused here and not there, and why: the table in docs/porting.md."""
+"""What is refused here and not there, and why: the table in docs/dev/porting.md."""
 LENIENT = {"json: with a slash that is escaped"}
 
 pytestmark = pytest.mark.usefixtures("bare_machine")

@@ -1,4 +1,4 @@
-"""The webhook of docs/porting.md, on an API server."""
+"""The webhook of docs/dev/porting.md, on an API server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.polling import until
 from kubeloop.webhook.registration import Endpoint
 
-PORTING = Path(__file__).parents[3] / "docs" / "porting.md"
+PORTING = Path(__file__).parents[3] / "docs" / "dev" / "porting.md"
 IMPORTS = """
 from kubeloop.api.core import ConfigMap
 from kubeloop.api.registry import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
