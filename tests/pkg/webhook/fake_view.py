@@ -73,8 +73,8 @@ class State:
         self.off = False
 
     def observe(self, quota: ResourceQuota) -> Facts:
-        found = observed(quota, self.migrations, self.instances, limits=self.limits, now=self.now)
-        return replace(found, pods=self.pods, namespace_off=self.off)
+        result = observed(quota, self.migrations, self.instances, limits=self.limits, now=self.now)
+        return replace(result, pods=self.pods, namespace_off=self.off)
 
 
 class FakeView(View):
@@ -93,9 +93,9 @@ class FakeView(View):
         self.runs = NEWEST
 
     def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
-        found = self.cached if source is None else self.live
-        assert found is not None
-        return found.observe(quota)
+        result = self.cached if source is None else self.live
+        assert result is not None
+        return result.observe(quota)
 
     def namespace(self, name: str) -> Namespace | None:
         return self.cached.namespace
@@ -133,8 +133,8 @@ class FakeView(View):
         return self._answer("observe").observe(quota)
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        found = [q for q in self._answer("quota").quotas if q.name == quota.name]
-        return found[0] if found else quota
+        result = [q for q in self._answer("quota").quotas if q.name == quota.name]
+        return result[0] if result else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
         return self._answer("quotas").quotas

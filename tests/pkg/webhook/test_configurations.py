@@ -49,11 +49,11 @@ def test_which_webhooks_there_are(case: tuple[Settings, set[str], set[str]]) -> 
 def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> None:
     options = Settings(only_namespaces=["scale-ab-*", "try"])
     webhooks = (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca"))
-    asked = [(each["name"].partition(".")[0], conditions(each)["served"]) for each in webhooks]
-    for name, served in asked:
+    conditions_by_name = [(hook["name"].partition(".")[0], conditions(hook)["served"]) for hook in webhooks]
+    for name, served in conditions_by_name:
         subject = "request.name" if name == "namespaces" else "request.namespace"
         assert served == rf"{subject}.matches(r'^(?:scale\-ab\-.*|try)$')"
-    assert len(asked) == 5
+    assert len(conditions_by_name) == 5
     assert "served" not in conditions(probing(URL, options, b"ca")[0]), "it has its own namespace"
     with pytest.raises(ValueError, match="not a pattern of names"):
         validating(URL, Settings(only_namespaces=["it's"]), b"ca")
@@ -86,14 +86,14 @@ RULES = {
 @pytest.mark.parametrize("name", list(RULES))
 def test_rules_are_as_narrow_as_can_be(name: str) -> None:
     webhook = by_name(validating(URL, Settings(), b"ca"))[name]
-    found = [(r["apiGroups"][0], r["resources"], r["operations"], r["scope"]) for r in webhook["rules"]]
-    assert found == RULES[name]
+    rules = [(r["apiGroups"][0], r["resources"], r["operations"], r["scope"]) for r in webhook["rules"]]
+    assert rules == RULES[name]
 
 
 def test_pods_are_looked_at_where_room_is_held_and_nowhere_else() -> None:
     for name, webhook in by_name(validating(URL, Settings(), b"ca")).items():
-        held: dict[str, Any] = {"matchLabels": {"headroom.harvesterhci.io/holding": "true"}}
-        assert webhook["namespaceSelector"] == (held if name == "pods" else {})
+        selector: dict[str, Any] = {"matchLabels": {"headroom.harvesterhci.io/holding": "true"}}
+        assert webhook["namespaceSelector"] == (selector if name == "pods" else {})
 
 
 def test_a_url_or_a_service() -> None:
@@ -144,9 +144,9 @@ def test_a_pattern_that_breaks_out_of_the_expression_is_refused(pattern: str) ->
 
 
 def test_headrooms_own_writes_never_come_here() -> None:
-    own = "system:serviceaccount:harvester-system:headroom"
-    guarded = by_name(validating(URL, Settings(own_user=own), b"ca"))["resourcequotas"]
-    assert conditions(guarded)["not-headroom"] == f"request.userInfo.username != '{own}'"
+    own_user_name = "system:serviceaccount:harvester-system:headroom"
+    guarded = by_name(validating(URL, Settings(own_user=own_user_name), b"ca"))["resourcequotas"]
+    assert conditions(guarded)["not-headroom"] == f"request.userInfo.username != '{own_user_name}'"
     person = by_name(validating(URL, Settings(own_user="kubernetes-admin"), b"ca"))["resourcequotas"]
     assert "not-headroom" not in conditions(person)
 

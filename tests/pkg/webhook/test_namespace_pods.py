@@ -20,23 +20,23 @@ from tests.objects import ended, pod
 pytestmark = pytest.mark.virtual_time
 
 
-def names(found: Pods | None) -> list[str]:
-    return [pod.name for pod in found.there] if found else []
+def names(read: Pods | None) -> list[str]:
+    return [pod.name for pod in read.there] if read else []
 
 
 async def watched(pods: NamespacePods) -> Pods:
     """Returns the pods of the watch once its first list has come."""
     await until(lambda: pods.list_watched("ns1") is not None)
-    found = pods.list_watched("ns1")
-    assert found is not None
-    return found
+    read = pods.list_watched("ns1")
+    assert read is not None
+    return read
 
 
 async def ended_of(pods: NamespacePods) -> list[Pod]:
     """The same by what a watch has brought and by a live list."""
-    found, live = await watched(pods), await pods.live("ns1")
-    assert found.ended == live.ended
-    return list(found.ended.values())
+    read, live = await watched(pods), await pods.live("ns1")
+    assert read.ended == live.ended
+    return list(read.ended.values())
 
 
 async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None:
@@ -47,8 +47,8 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
     assert not kind.calls
     assert pods.list_watched("ns1") is None, "a review does not wait for its first list"
     assert names(await watched(pods)) == ["a"]
-    asked = kind.calls
-    assert {namespace for _, namespace, _ in asked} == {"ns1"}
+    calls = kind.calls
+    assert {namespace for _, namespace, _ in calls} == {"ns1"}
     kind.put("a", "ns1")
     kind.put("b", "ns1")
     for _ in range(200):
@@ -56,7 +56,7 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
             break
         await asyncio.sleep(0.01)
     assert names(pods.list_watched("ns1")) == names(pods.list_watched("ns1", begin=False)) == ["a", "b"]
-    assert kind.calls == asked, "one watch, however many questions"
+    assert kind.calls == calls, "one watch, however many questions"
     assert not await ended_of(pods), "what changes has not ended"
     await pods.close()
     assert kind.server.watches == 0
@@ -67,27 +67,30 @@ async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_it
     for number in range(250):
         kind.put(f"p-{number}", "ns1", metadata={"annotations": {"note": "x" * 1000}}, spec={"nodeName": "n"})
     pods = NamespacePods(kind.client.transformed(slim.pod), Clock(), slim.pod)
-    for found in (await pods.live("ns1"), await watched(pods)):
-        assert len(found.there) == 250
-        assert {each.metadata.annotations for each in found.there} == {None}
-        assert {each.spec.node_name for each in found.there} == {"n"}
+    for read in (await pods.live("ns1"), await watched(pods)):
+        assert len(read.there) == 250
+        assert {one_pod.metadata.annotations for one_pod in read.there} == {None}
+        assert {one_pod.spec.node_name for one_pod in read.there} == {"n"}
     await pods.close()
 
 
 async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_was() -> None:
     """A pod that came and went between two questions is remembered, too."""
-    kind, over = Kind(PODS), pod("2", name="over")
-    kind.given(over)
+    kind, finished = Kind(PODS), pod("2", name="over")
+    kind.given(finished)
     pods = NamespacePods(kind.client, Clock())
     await watched(pods)
     kind.put("came", "ns1")
     kind.gone("ns1/came")
-    kind.given(ended(over))
+    kind.given(ended(finished))
     await until(lambda: len(pods._watches["ns1"].finished) == 2)
     assert len(await ended_of(pods)) == 2
-    found = await watched(pods)
-    assert found.seen() == {"uid-came": "", over.uid: found.there[0].metadata.resource_version}
-    assert [(each.name, each.status.phase) for each in found.ended.values()] == [("came", None), ("over", "Running")]
+    read = await watched(pods)
+    assert read.seen() == {"uid-came": "", finished.uid: read.there[0].metadata.resource_version}
+    assert [(one_pod.name, one_pod.status.phase) for one_pod in read.ended.values()] == [
+        ("came", None),
+        ("over", "Running"),
+    ]
     await asyncio.sleep(ENDED / 2)
     kind.gone("ns1/over")
     await asyncio.sleep(ENDED / 2)
@@ -130,10 +133,10 @@ async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_s
     kind.given(pod("1", conditions=[ready]))  # it has just become unready
     clock = Clock(DATE)
     pods = NamespacePods(kind.client, clock)
-    before = await pods.live("ns1")
+    first_read = await pods.live("ns1")
     assert pods.list_watched("ns1") is None, "a live look does not need the watch"
-    for found in (before, await watched(pods)):
-        assert [each.status.phase for each in found.ended.values()] == [None] * remembered
+    for read in (first_read, await watched(pods)):
+        assert [one_pod.status.phase for one_pod in read.ended.values()] == [None] * remembered
     await asyncio.sleep(ENDED)
     clock.now += ENDED
     assert not await ended_of(pods)

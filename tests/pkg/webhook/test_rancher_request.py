@@ -38,8 +38,8 @@ REQUESTED = limit("5", "9980344313")
 
 
 def record(annotation: str = BASE, *, migrates: bool = True) -> str:
-    base, asked = parse_resource_list(HARD), parse_resource_list(RAISED)
-    return format_request(Request(annotation, asked, base, base, {by_name(): ENTRY} if migrates else {}))
+    base, review = parse_resource_list(HARD), parse_resource_list(RAISED)
+    return format_request(Request(annotation, review, base, base, {by_name(): ENTRY} if migrates else {}))
 
 
 RECORD = record()
@@ -82,17 +82,17 @@ NAMESPACE_WRITES: dict[str, tuple[Namespace, bool]] = {
 
 @sentences(NAMESPACE_WRITES)
 def test_the_annotation_is_judged_as_the_person_means_it(case: tuple[Namespace, bool]) -> None:
-    after, allowed = case
-    decision = decide(requested(), after, [QUOTA])
+    new, allowed = case
+    decision = decide(requested(), new, [QUOTA])
     assert decision.allowed is allowed
     assert allowed or "has migrating VMs" in decision.message
 
 
 def test_a_record_without_entries_holds_nothing() -> None:
     """Then what is used decides, as ever."""
-    before = requested(text=record(migrates=False))
-    assert decide(before, requested(limit("3", "5000Mi"), None), [QUOTA]).allowed
-    denied = decide(before, requested(limit("2", "5000Mi"), None), [QUOTA])
+    old = requested(text=record(migrates=False))
+    assert decide(old, requested(limit("3", "5000Mi"), None), [QUOTA]).allowed
+    denied = decide(old, requested(limit("2", "5000Mi"), None), [QUOTA])
     assert "new CPU limit 2 is lower than the current used CPU limit 3" in denied.message
 
 
@@ -123,23 +123,23 @@ async def test_a_quota_that_rancher_raises(
     """Whoever writes: its limits are Rancher's, the quota itself stays for the migrations."""
     old, new, namespace, denied = case
     guarded = guard(old, namespace, mode=mode)
-    asked = request(new, old, user=user)
-    decision = await guarded.validate(asked)
+    review = request(new, old, user=user)
+    decision = await guarded.validate(review)
     assert (decision.allowed, denied in decision.message) == (not denied, True)
     if new is not None:
-        mutated = await guarded.mutate(asked)
+        mutated = await guarded.mutate(review)
         assert (mutated.allowed, mutated.patch) == (True, ())
 
 
 @pytest.mark.parametrize("user", [ALICE, RANCHER])
 async def test_a_record_that_the_cache_does_not_show_yet_is_found_before_a_write_is_refused(user: str) -> None:
     lowered = quota(dict(HARD), ENTERED.annotations)
-    asked = request(lowered, ENTERED, user=user)
-    behind = guard(ENTERED, requested(BASE, None), live=requested())
-    assert (await behind.validate(asked)).allowed
-    assert not (await behind.mutate(asked)).patch
+    review = request(lowered, ENTERED, user=user)
+    stale = guard(ENTERED, requested(BASE, None), live=requested())
+    assert (await stale.validate(review)).allowed
+    assert not (await stale.mutate(review)).patch
     without = guard(ENTERED, requested(BASE, None))
-    assert not (await without.validate(asked)).allowed
+    assert not (await without.validate(review)).allowed
 
 
 SUDO: dict[str, tuple[Sequence[ResourceQuota], bool]] = {
@@ -164,9 +164,9 @@ async def test_under_ranchers_name_records_pass_and_limits_do_not(case: tuple[Se
 
 
 def guard(
-    found: ResourceQuota, cached: Namespace, *, live: Namespace | None = None, mode: QuotaGuard = QuotaGuard.CORRECT
+    rq: ResourceQuota, cached: Namespace, *, live: Namespace | None = None, mode: QuotaGuard = QuotaGuard.CORRECT
 ) -> Guard:
-    states = State(found), State(found)
+    states = State(rq), State(rq)
     for state, namespace in zip(states, (cached, live or cached), strict=True):
         state.namespace = namespace
     return Guard(FakeView(*states), Settings(policy=POLICY, quota_guard=mode), lambda *_: None)

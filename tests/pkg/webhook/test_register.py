@@ -20,8 +20,8 @@ from tests.kinds import Server
 async def test_the_service_is_in_our_own_namespace() -> None:
     server, endpoint = Server(), Endpoint(service_name="headroom-webhook")
     webhooks = Webhooks(Settings(namespace="own", register=False), endpoint, server_context())
-    made: Any = await webhooks.server(server.client(), Management(server.client()))
-    assert made._certificate.hosts[0] == "headroom-webhook.own.svc"
+    served: Any = await webhooks.server(server.client(), Management(server.client()))
+    assert served._certificate.hosts[0] == "headroom-webhook.own.svc"
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_decision_is_counted_by_what_became_of_the_request(decision: Decision,
 
     def counts() -> list[float]:
         name, answers = "headroom_admission_decisions_total", ("allowed", "patched", "denied")
-        found = [REGISTRY.get_sample_value(name, {"webhook": "pods", "decision": answer}) for answer in answers]
+        values = [REGISTRY.get_sample_value(name, {"webhook": "pods", "decision": answer}) for answer in answers]
         denials = {"webhook": "pods", "reason": "no-room"}
         return [
-            each or 0.0 for each in (*found, REGISTRY.get_sample_value("headroom_admission_denials_total", denials))
+            value or 0.0 for value in (*values, REGISTRY.get_sample_value("headroom_admission_denials_total", denials))
         ]
 
-    before = counts()
+    counts_before = counts()
     metrics.decided("pods", decision)
-    assert [now - was for now, was in zip(counts(), before, strict=True)] == counted
+    assert [now - was for now, was in zip(counts(), counts_before, strict=True)] == counted

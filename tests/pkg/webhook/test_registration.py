@@ -72,8 +72,8 @@ class Server(kinds.Server):
 
     def standing(self) -> list[dict[str, Any]]:
         """Returns the webhooks of the ValidatingWebhookConfiguration."""
-        found: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
-        return found
+        webhooks: list[dict[str, Any]] = self.validating.objects[WEBHOOK_CONFIGURATION_NAME]["webhooks"]
+        return webhooks
 
     def webhooks(self) -> list[dict[str, Any]]:
         """The same without the key at the end of their paths."""
@@ -81,8 +81,8 @@ class Server(kinds.Server):
 
 
 def without_key(webhooks: list[Webhook]) -> list[Webhook]:
-    configs = [{**each["clientConfig"], "url": split_key(each["clientConfig"]["url"])[0]} for each in webhooks]
-    return [{**each, "clientConfig": config} for each, config in zip(webhooks, configs, strict=True)]
+    configs = [{**hook["clientConfig"], "url": split_key(hook["clientConfig"]["url"])[0]} for hook in webhooks]
+    return [{**hook, "clientConfig": config} for hook, config in zip(webhooks, configs, strict=True)]
 
 
 @pytest.fixture
@@ -110,14 +110,14 @@ def written(operation: str) -> float:
     kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
     name = "headroom_webhook_configuration_writes_total"
     labels = [{"kind": kind, "operation": operation} for kind in kinds]
-    return sum(REGISTRY.get_sample_value(name, each) or 0.0 for each in labels)
+    return sum(REGISTRY.get_sample_value(name, label) or 0.0 for label in labels)
 
 
 async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """No admission policy sees them."""
     caplog.set_level("INFO", "pkg.config.configuration_writes")
     operations = ("created", "updated", "removed")
-    before = [written(each) for each in operations]
+    earlier = [written(operation) for operation in operations]
     server = Server()
     registrar = Registrar(server.client(), URL, SETTINGS)
     await registrar.ensure(b"ca")
@@ -125,7 +125,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     await registrar.ensure(b"ca")
     assert await unregister(server.client()) == ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"]
     assert await unregister(server.client()) == []
-    assert [written(each) for each in operations] == [before[0] + 3, before[1] + 1, before[2] + 3]
+    assert [written(operation) for operation in operations] == [earlier[0] + 3, earlier[1] + 1, earlier[2] + 3]
     said = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
     assert len(said) == 7
     assert f"MutatingWebhookConfiguration {PROBE_CONFIGURATION} removed" in said
@@ -140,7 +140,7 @@ async def test_drift_is_repaired(server: Server, registrar: Registrar) -> None:
 
 
 def blanked(server: Server) -> None:
-    webhooks = [{**each, "clientConfig": {"url": each["clientConfig"]["url"]}} for each in server.standing()]
+    webhooks = [{**hook, "clientConfig": {"url": hook["clientConfig"]["url"]}} for hook in server.standing()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": webhooks})
 
 
@@ -160,27 +160,27 @@ CHANGES: dict[str, tuple[Callable[[Server], object], str]] = {
 @pytest.mark.parametrize("case", CHANGES)
 async def test_what_another_client_does_to_them_is_repaired_and_reported_once(case: str, server: Server) -> None:
     change, said = CHANGES[case]
-    told: list[tuple[str, str]] = []
-    registrar = Registrar(server.client(), URL, SETTINGS, lambda *what: told.append(what))
+    events: list[tuple[str, str]] = []
+    registrar = Registrar(server.client(), URL, SETTINGS, lambda *event: events.append(event))
     for _ in range(3):
         await registrar.ensure(b"ca")
-    assert told == []
+    assert events == []
     change(server)
     for _ in range(3):
         await registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, SETTINGS, b"ca")
-    ((reason, what),) = told
+    ((reason, event),) = events
     assert reason == EVENT_CHANGED
-    assert f"ValidatingWebhookConfiguration headroom.harvesterhci.io {said}" in what
-    assert what.endswith("and is written again")
+    assert f"ValidatingWebhookConfiguration headroom.harvesterhci.io {said}" in event
+    assert event.endswith("and is written again")
     change(server)
     await registrar.ensure(b"ca")
-    assert len(told) == 2, "done again, said again"
+    assert len(events) == 2, "done again, said again"
 
 
 async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Server) -> None:
-    told: list[tuple[str, str]] = []
-    registrar = Registrar(server.client(), URL, SETTINGS, lambda *what: told.append(what))
+    events: list[tuple[str, str]] = []
+    registrar = Registrar(server.client(), URL, SETTINGS, lambda *event: events.append(event))
     await registrar.ensure(b"ca")
     await registrar.ensure(b"another")
     server.reached.clear()
@@ -190,7 +190,7 @@ async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Serv
         await asyncio.sleep(WITHDRAWN_AFTER)
     server.reached.add(URL.url)
     await registrar.ensure(b"another")
-    assert [reason for reason, _ in told] == [EVENT_NOT_REACHED]
+    assert [reason for reason, _ in events] == [EVENT_NOT_REACHED]
 
 
 async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
@@ -217,9 +217,9 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert server.standing() == validating(replace(URL, key=key), SETTINGS, b"ca")
     restarted = Registrar(server.client(), URL, SETTINGS)
     await restarted.adopt()
-    other = Registrar(server.client(), URL, Settings(strict=WEBHOOKS))
-    await other.ensure(b"ca")  # though it leaves the registration alone
-    assert restarted.endpoint.key == other.endpoint.key == key
+    other_registrar = Registrar(server.client(), URL, Settings(strict=WEBHOOKS))
+    await other_registrar.ensure(b"ca")  # though it leaves the registration alone
+    assert restarted.endpoint.key == other_registrar.endpoint.key == key
 
 
 async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Server) -> None:
@@ -243,11 +243,11 @@ async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(s
     theirs = Endpoint(url="https://127.0.0.1:9444")
     server.reached.add(theirs.url)
     await Registrar(server.client(), theirs, SETTINGS).ensure(b"ca")
-    ours = Registrar(server.client(), URL, SETTINGS)
-    await ours.ensure(b"ca")
+    own_registrar = Registrar(server.client(), URL, SETTINGS)
+    await own_registrar.ensure(b"ca")
     assert server.webhooks() == validating(theirs, SETTINGS, b"ca")
     server.reached.remove(theirs.url)
-    await ours.ensure(b"ca")
+    await own_registrar.ensure(b"ca")
     assert server.webhooks() == validating(URL, SETTINGS, b"ca")
 
 
@@ -280,13 +280,13 @@ class TestReach:
     async def test_withdrawn(self, case: list[tuple[float, str, bool]], server: Server, registrar: Registrar) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
-        for seconds, what, standing in case:
+        for seconds, event, present in case:
             await asyncio.sleep(seconds)
-            server.away = what == AWAY
-            server.failing = "validate.another.example" if what == ANOTHERS else PROBE_WEBHOOK
+            server.away = event == AWAY
+            server.failing = "validate.another.example" if event == ANOTHERS else PROBE_WEBHOOK
             with pytest.raises((NotReached, Unreachable, ServerError)):
                 await registrar.ensure(b"ca")
-            assert bool(server.validating.objects) is standing
+            assert bool(server.validating.objects) is present
             assert server.mutating.objects[PROBE_CONFIGURATION]["webhooks"][0]["name"] == PROBE_WEBHOOK
 
     @pytest.mark.parametrize(
@@ -301,19 +301,19 @@ class TestReach:
     async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
         self, options: Settings, left: list[str], said: str, server: Server
     ) -> None:
-        told: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
         server.mark = fingerprint(URL, options)
-        registrar = Registrar(server.client(), URL, options, report=lambda *said: told.append(said))
+        registrar = Registrar(server.client(), URL, options, report=lambda *said: events.append(said))
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds in (0.0, 61.0, 10.0):
             await asyncio.sleep(seconds)
             with pytest.raises(NotReached):
                 await registrar.ensure(b"ca")
-        standing = server.webhooks() if server.validating.objects else []
-        assert [webhook["name"] for webhook in standing] == [f"{name}.{WEBHOOK_CONFIGURATION_NAME}" for name in left]
+        present = server.webhooks() if server.validating.objects else []
+        assert [webhook["name"] for webhook in present] == [f"{name}.{WEBHOOK_CONFIGURATION_NAME}" for name in left]
         assert (WEBHOOK_CONFIGURATION_NAME in server.mutating.objects) is ("resourcequotas" in left)
-        ((reason, line),) = told
+        ((reason, line),) = events
         assert (reason, said in line) == (EVENT_NOT_REACHED, True)
         assert REGISTRY.get_sample_value("headroom_webhook_unreachable") == 1
         server.reached.add(URL.url)
@@ -325,7 +325,7 @@ class TestReach:
             with pytest.raises(NotReached):
                 await registrar.ensure(b"ca")
             await asyncio.sleep(WITHDRAWN_AFTER)
-        assert len(told) == 2, "another outage"
+        assert len(events) == 2, "another outage"
 
     async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
         self, server: Server, registrar: Registrar
@@ -343,26 +343,26 @@ class TestReach:
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
         server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
         server.mark = fingerprint(service, SETTINGS)
-        replicas = [Registrar(server.client(), service, each) for each in (SETTINGS, Settings(reserve=False))]
+        replicas = [Registrar(server.client(), service, settings) for settings in (SETTINGS, Settings(reserve=False))]
         await replicas[0].ensure(b"ca")
-        before = len(server.writes)
+        earlier = len(server.writes)
         for replica in replicas * 3:
             await replica.ensure(b"ca")
-        assert len(server.writes) == before
+        assert len(server.writes) == earlier
 
     async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self, server: Server) -> None:
         await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
-        told: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
         options = Settings(reserve=False)
-        other = Registrar(server.client(), URL, options, report=lambda *said: told.append(said))
-        before = len(server.writes)
-        for seen in (0, 1, 1):  # a rollout is over by the second look
-            await other.ensure(b"ca")
-            assert [reason for reason, _ in told] == [EVENT_OTHER_FLAGS] * seen
-        server.mark = other.mark  # now and then it answers itself
-        await other.ensure(b"ca")
+        other_registrar = Registrar(server.client(), URL, options, report=lambda *said: events.append(said))
+        earlier = len(server.writes)
+        for drift in (0, 1, 1):  # a rollout is over by the second look
+            await other_registrar.ensure(b"ca")
+            assert [reason for reason, _ in events] == [EVENT_OTHER_FLAGS] * drift
+        server.mark = other_registrar.mark  # now and then it answers itself
+        await other_registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, SETTINGS, b"ca")
-        assert len(server.writes) <= before + 1
+        assert len(server.writes) <= earlier + 1
         await asyncio.sleep(61.0)  # the other one is gone
-        await other.ensure(b"ca")
+        await other_registrar.ensure(b"ca")
         assert server.webhooks() == validating(URL, Settings(reserve=False), b"ca")

@@ -53,22 +53,22 @@ def made(server: Server) -> View:
 
 @pytest.fixture
 def server() -> Server:
-    made = Server()
-    made.kind(registry.NAMESPACES).given(annotated_namespace("live"))
-    made.kind(registry.RESOURCE_QUOTAS).given(quota())
-    made.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
-    made.kind(VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))
-    return made
+    view_of = Server()
+    view_of.kind(registry.NAMESPACES).given(annotated_namespace("live"))
+    view_of.kind(registry.RESOURCE_QUOTAS).given(quota())
+    view_of.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
+    view_of.kind(VIRTUAL_MACHINE_INSTANCES).given(vmi("vm2"))
+    return view_of
 
 
 async def test_a_live_look_has_everything_from_the_api_server(server: Server) -> None:
-    found = await made(server).observe_live(quota())
-    assert found is not None
-    assert found.limits == "live"
-    (asked,) = server.kind(registry.PODS).asked("list")
-    assert asked["labelSelector"] == "kubevirt.io"
-    assert [migration.spec.vmi_name for migration in found.migrations] == ["vm2"]
-    assert set(found.instances) == {"vm2"}
+    result = await made(server).observe_live(quota())
+    assert result is not None
+    assert result.limits == "live"
+    (call,) = server.kind(registry.PODS).asked("list")
+    assert call["labelSelector"] == "kubevirt.io"
+    assert [migration.spec.vmi_name for migration in result.migrations] == ["vm2"]
+    assert set(result.instances) == {"vm2"}
 
 
 @pytest.mark.parametrize("moment", range(1, 5))
@@ -81,17 +81,17 @@ async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(se
             server.kind(registry.PODS).given(launcher(vmi("vm9"), migration=vmim("Running", "vm9")))
 
     server.reactors.append(migrate)
-    found = await made(server).observe_live(quota())
-    assert found is not None
-    assert {vm_of(pod) for pod in found.pods} <= {each.spec.vmi_name for each in found.migrations}
+    result = await made(server).observe_live(quota())
+    assert result is not None
+    assert {vm_of(pod) for pod in result.pods} <= {migration.spec.vmi_name for migration in result.migrations}
     assert len(server.asked_for) == 4
 
 
 async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
     server.install(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, installed=False)
-    found = await made(server).observe_live(quota())
-    assert found is not None
-    assert list(found.migrations) == []
+    result = await made(server).observe_live(quota())
+    assert result is not None
+    assert list(result.migrations) == []
 
 
 async def test_a_proxys_404_does_not_say_that_nothing_migrates(server: Server) -> None:
@@ -143,12 +143,12 @@ async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server)
 
 
 async def test_default_quotas_are_told_from_others(server: Server) -> None:
-    other = server.kind(registry.RESOURCE_QUOTAS).given(
+    other_quota = server.kind(registry.RESOURCE_QUOTAS).given(
         {"metadata": {"name": "other", "namespace": "ns1", "uid": "u"}, "spec": {}}
     )
     view = made(server)
-    assert [found.name for found in defaults(view.quotas("ns1"))] == ["default-abc"]
-    assert [found.name for found in defaults(await view.quotas_live("ns1"))] == ["default-abc"]
-    assert other in view.quotas("ns1")
+    assert [result.name for result in defaults(view.quotas("ns1"))] == ["default-abc"]
+    assert [result.name for result in defaults(await view.quotas_live("ns1"))] == ["default-abc"]
+    assert other_quota in view.quotas("ns1")
     assert annotation_of(view.namespace("ns1")) == "cached"
     assert annotation_of(view.namespace("nowhere")) == ""

@@ -53,8 +53,8 @@ class Cluster:
         attached = name.startswith("attachment")
         owner = controlled_by("Pod" if attached else "VirtualMachineInstance", of, f"uid-{of}")
         labels = {"kubevirt.io": "hotplug-disk" if attached else "virt-launcher", JOB: migration}
-        given = {"labels": labels, "ownerReferences": owner, **metadata}
-        self.pods.put(name, "ns1", metadata=given, spec={"nodeName": node})
+        fields = {"labels": labels, "ownerReferences": owner, **metadata}
+        self.pods.put(name, "ns1", metadata=fields, spec={"nodeName": node})
 
     async def see(self, migration: VirtualMachineInstanceMigration) -> None:
         """A migration's event arrives: its VMI is enqueued."""
@@ -88,11 +88,11 @@ def cluster() -> Cluster:
 
 
 async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cluster: Cluster) -> None:
-    seen = []
+    states = []
     for phase in (None, "Pending", "Pending", "Scheduling", "Running", "Running", "Succeeded", "Succeeded"):
         await cluster.see(vmim(phase))
-        seen.append((cluster.state().get(STATE), cluster.bumps()))
-    assert seen == [
+        states.append((cluster.state().get(STATE), cluster.bumps()))
+    assert states == [
         ("Pending migration", 1),
         ("Pending migration", 1),
         ("Pending migration", 1),
@@ -127,17 +127,17 @@ async def test_a_state_of_less_than_half_a_second_is_not_written(
     case: tuple[list[tuple[float, str]], list[str | None]], cluster: Cluster
 ) -> None:
     steps, expected = case
-    shown = []
+    annotations = []
     for moment, phase in steps:
         await asyncio.sleep(moment - now())
         cluster.migrations.given(vmim(phase))
         await cluster.glance()
-        shown.append(cluster.state().get(STATE))
-    assert shown == expected
+        annotations.append(cluster.state().get(STATE))
+    assert annotations == expected
     assert (
         len(cluster.instances.asked("patch"))
         == cluster.bumps()
-        == len(set(filter(None, shown))) + (shown[-1] is None and any(shown))
+        == len(set(filter(None, annotations))) + (annotations[-1] is None and any(annotations))
     )
 
 
@@ -197,11 +197,11 @@ async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None
 async def test_a_vmi_that_was_gone_is_waited_for_anew(cluster: Cluster) -> None:
     cluster.migrations.given(vmim("Pending"))
     assert await cluster.glance() == pytest.approx(SETTLED)
-    there = cluster.instances.now("ns1/vm1")
+    present = cluster.instances.now("ns1/vm1")
     cluster.instances.gone("ns1/vm1")
     await asyncio.sleep(0.4)
     assert await cluster.glance() is None
-    cluster.instances.given(there)
+    cluster.instances.given(present)
     assert await cluster.glance() == pytest.approx(SETTLED)
 
 
@@ -230,9 +230,9 @@ async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Clu
 
 
 def completed(node: str | None = "node-1", phase: str = "Running", **more: object) -> VirtualMachineInstance:
-    shown = {UID: MIGRATION, STATE: "Migrating"}
+    annotations = {UID: MIGRATION, STATE: "Migrating"}
     state = {"migrationUid": MIGRATION, "completed": True, **more}
-    return vmi(annotations=shown, migrationState=state, nodeName=node, phase=phase)
+    return vmi(annotations=annotations, migrationState=state, nodeName=node, phase=phase)
 
 
 async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: Cluster) -> None:
@@ -264,9 +264,9 @@ UNPROVEN: dict[str, tuple[VirtualMachineInstance, dict[str, str]]] = {
 async def test_a_launcher_that_is_not_proven_to_be_a_leftover_of_this_vm_stays(
     case: tuple[VirtualMachineInstance, dict[str, str]], cluster: Cluster
 ) -> None:
-    instance, given = case
+    instance, fields = case
     cluster.instances.given(instance)
-    cluster.pod("target", **given)
+    cluster.pod("target", **fields)
     cluster.pod("attachment", of="target")
     await cluster.look()
     assert not cluster.pods.calls

@@ -56,8 +56,8 @@ HELD = {
 
 @sentences(HELD)
 def test_whether_a_namespace_holds_room(case: tuple[Any, list[Any], bool]) -> None:
-    found, migrations, held = case
-    assert holds([found], migrations) is held
+    found, migrations, is_labelled = case
+    assert holds([found], migrations) is is_labelled
 
 
 CHANGES = {
@@ -74,8 +74,8 @@ CHANGES = {
 
 @sentences(CHANGES)
 def test_which_changes_of_a_quota_make_its_namespace_be_looked_at(case: tuple[Any, Any, bool]) -> None:
-    before, after, is_read = case
-    assert (read_of_quota(before) != read_of_quota(after)) is is_read
+    old, new, is_read = case
+    assert (read_of_quota(old) != read_of_quota(new)) is is_read
 
 
 class OneNamespace:
@@ -98,7 +98,7 @@ class OneNamespace:
 
     def register(self, *resources: list[str], policy: str = "Ignore") -> None:
         """Webhooks with these rules."""
-        rules = [{"rules": [{"resources": each}], "failurePolicy": policy} for each in resources]
+        rules = [{"rules": [{"resources": names}], "failurePolicy": policy} for names in resources]
         self.webhooks.given({"metadata": {"name": WEBHOOK_CONFIGURATION_NAME, "uid": "u"}, "webhooks": rules})
 
     async def handle(self) -> float | None:
@@ -117,173 +117,173 @@ class OneNamespace:
 
 
 @pytest.fixture
-def one() -> OneNamespace:
+def rig() -> OneNamespace:
     return OneNamespace()
 
 
-async def test_labelled_once_while_room_is_held(one: OneNamespace) -> None:
-    assert await one.handle() is None
-    assert not one.labelled
-    one.quotas.given(quota(annotations=ONE))
-    await one.handle()
-    assert one.labelled
-    await one.handle()
-    assert one.writes == 1
+async def test_labelled_once_while_room_is_held(rig: OneNamespace) -> None:
+    assert await rig.handle() is None
+    assert not rig.labelled
+    rig.quotas.given(quota(annotations=ONE))
+    await rig.handle()
+    assert rig.labelled
+    await rig.handle()
+    assert rig.writes == 1
 
 
 async def test_the_label_stands_a_little_longer_than_the_room() -> None:
-    one = OneNamespace(labelled=True)
-    assert await one.handle() == LINGER
+    rig = OneNamespace(labelled=True)
+    assert await rig.handle() == LINGER
     await asyncio.sleep(LINGER - 1)
-    assert await one.handle() == 1
+    assert await rig.handle() == 1
     await asyncio.sleep(1)
-    assert await one.handle() is None
-    assert not one.labelled
+    assert await rig.handle() is None
+    assert not rig.labelled
 
 
 async def test_the_next_migration_keeps_it() -> None:
-    one = OneNamespace(labelled=True)
-    await one.handle()
+    rig = OneNamespace(labelled=True)
+    await rig.handle()
     await asyncio.sleep(LINGER - 1)
-    one.quotas.given(quota(annotations=ONE))
-    await one.handle()
-    one.quotas.given(quota(annotations=MARKS))
-    assert await one.handle() == LINGER, "it lingers anew"
+    rig.quotas.given(quota(annotations=ONE))
+    await rig.handle()
+    rig.quotas.given(quota(annotations=MARKS))
+    assert await rig.handle() == LINGER, "it lingers anew"
 
 
-async def test_a_raise_waits_until_the_label_counts(one: OneNamespace) -> None:
-    assert await one.before_raise() == pytest.approx(SETTLE)
-    assert one.labelled
+async def test_a_raise_waits_until_the_label_counts(rig: OneNamespace) -> None:
+    assert await rig.before_raise() == pytest.approx(SETTLE)
+    assert rig.labelled
     await asyncio.sleep(SETTLE / 2)
-    assert await one.before_raise() == pytest.approx(SETTLE / 2)
+    assert await rig.before_raise() == pytest.approx(SETTLE / 2)
     await asyncio.sleep(SETTLE)
-    assert await one.before_raise() is None
-    assert one.writes == 1
+    assert await rig.before_raise() is None
+    assert rig.writes == 1
 
 
 @pytest.mark.parametrize(("took", "waits"), [(0.01, SETTLE), (0.05, 0.5), (5.0, LONGEST_SETTLE)])
-async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float, one: OneNamespace) -> None:
-    one.namespaces.before.append(lambda: asyncio.sleep(took))
-    assert await one.before_raise() == pytest.approx(waits)
+async def test_on_a_busy_api_server_it_waits_longer(took: float, waits: float, rig: OneNamespace) -> None:
+    rig.namespaces.before.append(lambda: asyncio.sleep(took))
+    assert await rig.before_raise() == pytest.approx(waits)
 
 
 async def test_a_raise_in_a_labelled_namespace_waits_for_nothing() -> None:
-    one = OneNamespace(labelled=True)
-    assert await one.before_raise() is None
-    assert one.writes == 0
+    rig = OneNamespace(labelled=True)
+    assert await rig.before_raise() is None
+    assert rig.writes == 0
 
 
-async def test_a_cache_that_is_behind_is_no_reason_to_write_again(one: OneNamespace) -> None:
-    one.namespaces.lagging = True
-    await one.before_raise()
+async def test_a_cache_that_is_behind_is_no_reason_to_write_again(rig: OneNamespace) -> None:
+    rig.namespaces.lagging = True
+    await rig.before_raise()
     await asyncio.sleep(SETTLE)
-    assert await one.before_raise() is None
-    assert one.writes == 1
+    assert await rig.before_raise() is None
+    assert rig.writes == 1
 
 
-async def test_a_label_that_is_removed_comes_back(one: OneNamespace) -> None:
-    one.quotas.given(quota(annotations=ONE))
-    await one.handle()
-    one.namespaces.edited("ns1", {"metadata": {"labels": None}})
-    assert await one.handle() is None
-    assert one.labelled
+async def test_a_label_that_is_removed_comes_back(rig: OneNamespace) -> None:
+    rig.quotas.given(quota(annotations=ONE))
+    await rig.handle()
+    rig.namespaces.edited("ns1", {"metadata": {"labels": None}})
+    assert await rig.handle() is None
+    assert rig.labelled
 
 
 async def test_a_client_that_removes_the_label_again_and_again_is_reported_once_for_three_times(
-    one: OneNamespace,
+    rig: OneNamespace,
 ) -> None:
-    one.quotas.given(quota(annotations=ONE))
-    await one.handle()
+    rig.quotas.given(quota(annotations=ONE))
+    await rig.handle()
     for _ in range(7):
-        assert one.labelled
-        one.namespaces.edited("ns1", {"metadata": {"labels": None}})
-        await one.handle()
+        assert rig.labelled
+        rig.namespaces.edited("ns1", {"metadata": {"labels": None}})
+        await rig.handle()
         await asyncio.sleep(0.2)
-    assert one.events.reasons == [EVENT_LABEL_REMOVED] * 2
-    (key, _type, _reason, message), _ = one.events.recorded
+    assert rig.events.reasons == [EVENT_LABEL_REMOVED] * 2
+    (key, _type, _reason, message), _ = rig.events.recorded
     assert (key, constants.LABEL_HOLDING in message) == ("ns1", True)
 
 
-async def test_a_label_that_is_removed_now_and_then_is_only_set_anew(one: OneNamespace) -> None:
-    one.quotas.given(quota(annotations=ONE))
-    await one.handle()
+async def test_a_label_that_is_removed_now_and_then_is_only_set_anew(rig: OneNamespace) -> None:
+    rig.quotas.given(quota(annotations=ONE))
+    await rig.handle()
     for _ in range(5):
-        one.namespaces.edited("ns1", {"metadata": {"labels": None}})
-        await one.handle()
+        rig.namespaces.edited("ns1", {"metadata": {"labels": None}})
+        await rig.handle()
         await asyncio.sleep(31)
-    assert one.events.recorded == []
+    assert rig.events.recorded == []
 
 
 async def test_a_label_that_headroom_itself_took_away_is_none_that_others_removed() -> None:
-    one = OneNamespace(labelled=True)
+    rig = OneNamespace(labelled=True)
     for _ in range(4):
-        await one.handle()
+        await rig.handle()
         await asyncio.sleep(LINGER)
-        await one.handle()
-        assert not one.labelled
-        assert await one.before_raise() == pytest.approx(SETTLE)
-    assert one.events.recorded == []
+        await rig.handle()
+        assert not rig.labelled
+        assert await rig.before_raise() == pytest.approx(SETTLE)
+    assert rig.events.recorded == []
 
 
-async def test_a_label_that_cannot_be_written_holds_no_migration_up(one: OneNamespace) -> None:
-    one.namespaces.errors["patch"] = [Forbidden("no", status=403)]
-    assert await one.before_raise() is None
+async def test_a_label_that_cannot_be_written_holds_no_migration_up(rig: OneNamespace) -> None:
+    rig.namespaces.errors["patch"] = [Forbidden("no", status=403)]
+    assert await rig.before_raise() is None
 
 
 async def test_a_raise_while_the_label_goes_has_it_set_anew() -> None:
     """The cache shows it until the watch has brought its removal."""
-    one = OneNamespace(labelled=True)
-    await one.handle()
+    rig = OneNamespace(labelled=True)
+    await rig.handle()
     await asyncio.sleep(LINGER)
-    one.namespaces.lagging = True
-    one.namespaces.answering.clear()
-    going = asyncio.create_task(one.handle())
+    rig.namespaces.lagging = True
+    rig.namespaces.answering.clear()
+    going = asyncio.create_task(rig.handle())
     await asyncio.sleep(0)
-    raising = asyncio.create_task(one.before_raise())
+    raising = asyncio.create_task(rig.before_raise())
     await asyncio.sleep(0)
-    one.namespaces.answering.set()
+    rig.namespaces.answering.set()
     await going
     assert await raising == pytest.approx(SETTLE)
-    assert one.labelled
-    one.namespaces.catch_up()
+    assert rig.labelled
+    rig.namespaces.catch_up()
     await asyncio.sleep(SETTLE)
-    assert await one.before_raise() is None
+    assert await rig.before_raise() is None
 
 
 async def test_switched_off_labels_are_only_taken_away() -> None:
-    one = OneNamespace(reserve=False, labelled=True)
-    one.quotas.given(quota(annotations=ONE))
-    assert await one.before_raise() is None
-    assert await one.handle() is None
-    assert not one.labelled
+    rig = OneNamespace(reserve=False, labelled=True)
+    rig.quotas.given(quota(annotations=ONE))
+    assert await rig.before_raise() is None
+    assert await rig.handle() is None
+    assert not rig.labelled
 
 
-async def test_a_namespace_on_its_way_out_is_left_alone(one: OneNamespace) -> None:
-    one.quotas.given(quota(annotations=ONE))
-    one.namespaces.given(annotated_namespace(deleting=True))
-    await one.handle()
-    one.namespaces.gone("ns1")
-    await one.handle()
-    assert one.writes == 0
+async def test_a_namespace_on_its_way_out_is_left_alone(rig: OneNamespace) -> None:
+    rig.quotas.given(quota(annotations=ONE))
+    rig.namespaces.given(annotated_namespace(deleting=True))
+    await rig.handle()
+    rig.namespaces.gone("ns1")
+    await rig.handle()
+    assert rig.writes == 0
 
 
 async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
-    one = OneNamespace(labelled=True)
-    one.quotas.given(quota(annotations=ONE))
-    one.register(["namespaces"], ["resourcequotas"])
-    assert await one.before_raise() is None
-    assert await one.handle() is None
-    assert not one.labelled
-    one.register(["namespaces"], ["pods"])
-    assert await one.before_raise() == pytest.approx(SETTLE)
-    assert one.labelled
+    rig = OneNamespace(labelled=True)
+    rig.quotas.given(quota(annotations=ONE))
+    rig.register(["namespaces"], ["resourcequotas"])
+    assert await rig.before_raise() is None
+    assert await rig.handle() is None
+    assert not rig.labelled
+    rig.register(["namespaces"], ["pods"])
+    assert await rig.before_raise() == pytest.approx(SETTLE)
+    assert rig.labelled
 
 
 async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
-    one = OneNamespace(labelled=True)
-    one.quotas.given(quota(annotations=ONE))
-    one.budgets.put("budget", "ns1")
-    assert await one.handle() == LINGER
+    rig = OneNamespace(labelled=True)
+    rig.quotas.given(quota(annotations=ONE))
+    rig.budgets.put("budget", "ns1")
+    assert await rig.handle() == LINGER
 
 
 async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_namespace() -> None:
@@ -301,14 +301,14 @@ async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_nam
     ids=["a managed quota", "another quota", "an outage would stop its pods"],
 )
 async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(
-    found: ResourceQuota, policy: str, labelled: bool, one: OneNamespace
+    found: ResourceQuota, policy: str, labelled: bool, rig: OneNamespace
 ) -> None:
-    one.register(["pods"], policy=policy)
-    one.quotas.given(found)
-    await one.handle()
-    assert not one.labelled
-    one.instances.given(vmi())
-    await one.handle()
-    assert one.labelled is labelled
+    rig.register(["pods"], policy=policy)
+    rig.quotas.given(found)
+    await rig.handle()
+    assert not rig.labelled
+    rig.instances.given(vmi())
+    await rig.handle()
+    assert rig.labelled is labelled
     await asyncio.sleep(SETTLE)
-    assert (await one.before_raise() is None) is labelled
+    assert (await rig.before_raise() is None) is labelled

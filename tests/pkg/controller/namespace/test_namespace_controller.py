@@ -88,7 +88,7 @@ async def test_before_the_watch_has_caught_up_the_server_is_asked(cluster: Clust
     for _ in range(3):
         await cluster.look()
     assert len(cluster.created()) == 1
-    assert {asked["labelSelector"] for asked in cluster.quotas.asked("list")} == {f"{DEFAULT}=true"}
+    assert {call["labelSelector"] for call in cluster.quotas.asked("list")} == {f"{DEFAULT}=true"}
 
 
 async def test_a_quota_that_stands_is_never_written(cluster: Cluster) -> None:

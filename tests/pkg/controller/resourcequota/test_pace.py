@@ -77,39 +77,39 @@ class Namespace:
 
 @asynccontextmanager
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Namespace]:
-    there = Namespace(monkeypatch)
-    await there.management.start()
+    rig = Namespace(monkeypatch)
+    await rig.management.start()
     await asyncio.sleep(10.0)
-    there.decided.clear()
-    yield there
-    await there.management.stop(timeout=1.0)
+    rig.decided.clear()
+    yield rig
+    await rig.management.stop(timeout=1.0)
 
 
 Happens = Callable[[Namespace], object]
 WHEN: dict[str, tuple[list[Happens], list[float]]] = {
     "a pod comes": ([Namespace.pod], [SHORTEST]),
     "a VMI moves on": ([Namespace.instance], [SHORTEST]),
-    "the quota counts": ([lambda there: there.quota(used="2")], [SHORTEST]),
-    "a migration moves on": ([lambda there: there.migration("Succeeded")], [SHORTEST]),
+    "the quota counts": ([lambda rig: rig.quota(used="2")], [SHORTEST]),
+    "a migration moves on": ([lambda rig: rig.migration("Succeeded")], [SHORTEST]),
     "what belongs together comes together": (
-        [Namespace.instance, Namespace.pod, lambda there: there.migration("Succeeded")],
+        [Namespace.instance, Namespace.pod, lambda rig: rig.migration("Succeeded")],
         [SHORTEST],
     ),
-    "a migration comes": ([lambda there: there.migration("", "m2")], [0.0]),
-    "a migration is Pending, and its VM has an entry": ([lambda there: there.migration("Pending")], [SHORTEST]),
-    "a migration is Pending, and its VM has none": ([lambda there: there.migration("Pending", vm="vm2")], [0.0]),
-    "a migration is refused": ([lambda there: there.migration("Pending", refused=True)], [0.0]),
+    "a migration comes": ([lambda rig: rig.migration("", "m2")], [0.0]),
+    "a migration is Pending, and its VM has an entry": ([lambda rig: rig.migration("Pending")], [SHORTEST]),
+    "a migration is Pending, and its VM has none": ([lambda rig: rig.migration("Pending", vm="vm2")], [0.0]),
+    "a migration is refused": ([lambda rig: rig.migration("Pending", refused=True)], [0.0]),
     "a migration is refused just after something that can wait": (
-        [Namespace.pod, lambda there: there.migration("Pending", refused=True)],
+        [Namespace.pod, lambda rig: rig.migration("Pending", refused=True)],
         [0.0],
     ),
-    "another client changes a limit": ([lambda there: there.quota(hard=RAISED)], [0.0]),
+    "another client changes a limit": ([lambda rig: rig.quota(hard=RAISED)], [0.0]),
     "another client takes an entry away, just after a pod came": (
-        [Namespace.pod, lambda there: there.quota(entries=0)],
+        [Namespace.pod, lambda rig: rig.quota(entries=0)],
         [0.0],
     ),
     "the namespace changes": (
-        [lambda there: there.put(registry.NAMESPACES, "ns1", namespace="", metadata={"labels": {"a": "b"}})],
+        [lambda rig: rig.put(registry.NAMESPACES, "ns1", namespace="", metadata={"labels": {"a": "b"}})],
         [0.0],
     ),
 }
@@ -122,12 +122,12 @@ def test_when_the_quota_is_decided_about(
     happen, expected = case
 
     async def scenario() -> None:
-        async with running(monkeypatch) as there:
+        async with running(monkeypatch) as rig:
             began = now()
             for happens in happen:
-                happens(there)
+                happens(rig)
             await asyncio.sleep(5.0)
-            assert [at - began for at in there.decided] == pytest.approx(expected)
+            assert [at - began for at in rig.decided] == pytest.approx(expected)
 
     run(scenario())
 
@@ -135,13 +135,13 @@ def test_when_the_quota_is_decided_about(
 def test_what_our_own_patch_changed_is_looked_at_with_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         monkeypatch.setattr(ResourceQuotaHandler, "is_as_written", lambda *_: True)
-        async with running(monkeypatch) as there:
+        async with running(monkeypatch) as rig:
             began = now()
-            there.quota(hard=RAISED)
+            rig.quota(hard=RAISED)
             await asyncio.sleep(SHORTEST / 2)
-            there.quota(hard=RAISED, used="2")
+            rig.quota(hard=RAISED, used="2")
             await asyncio.sleep(5.0)
-            assert [at - began for at in there.decided] == pytest.approx([SHORTEST])
+            assert [at - began for at in rig.decided] == pytest.approx([SHORTEST])
 
     run(scenario())
 
@@ -152,22 +152,22 @@ def test_after_every_event_comes_a_decision(seed: int, monkeypatch: pytest.Monke
     drawn = random.Random(seed)
 
     async def scenario() -> None:
-        async with running(monkeypatch) as there:
-            there.again = lambda: drawn.choice([0.0, 0.01, 0.05, 0.3, 600.0])
+        async with running(monkeypatch) as rig:
+            rig.again = lambda: drawn.choice([0.0, 0.01, 0.05, 0.3, 600.0])
             phases = itertools.cycle(["", "Pending", "Scheduling", "Running", "Succeeded"])
             events: list[Happens] = [
                 Namespace.pod,
                 Namespace.instance,
-                lambda there: there.migration(next(phases), refused=drawn.random() < 0.5),
-                lambda there: there.quota(used=str(drawn.random()), entries=drawn.randrange(4)),
+                lambda rig: rig.migration(next(phases), refused=drawn.random() < 0.5),
+                lambda rig: rig.quota(used=str(drawn.random()), entries=drawn.randrange(4)),
             ]
             happened: list[float] = []
             for _ in range(300):
                 await asyncio.sleep(drawn.choice([0.0, 0.001, 0.02, SHORTEST, 0.1, LONGEST, 1.0]))
                 happened.append(now())
-                drawn.choice(events)(there)
+                drawn.choice(events)(rig)
             await asyncio.sleep(2 * LONGEST)
             for at in happened:
-                assert any(at <= decided <= at + LONGEST + 0.001 for decided in there.decided), (at, there.decided)
+                assert any(at <= decided <= at + LONGEST + 0.001 for decided in rig.decided), (at, rig.decided)
 
     run(scenario())

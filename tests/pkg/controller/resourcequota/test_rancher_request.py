@@ -68,96 +68,96 @@ class Cluster:
 
 
 async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> None:
-    there = Cluster()
-    there.migrate()
-    await there.look()
-    assert by_value({"c": there.annotation()["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
-    there.rancher_writes()
-    await there.look()
-    there.migrate(phase="Succeeded")
-    await there.look()
-    namespace = there.namespaces.now("ns1")
+    cluster = Cluster()
+    cluster.migrate()
+    await cluster.look()
+    assert by_value({"c": cluster.annotation()["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
+    cluster.rancher_writes()
+    await cluster.look()
+    cluster.migrate(phase="Succeeded")
+    await cluster.look()
+    namespace = cluster.namespaces.now("ns1")
     assert (namespace.annotations[ANNOTATION], ANNOTATION_REQUEST in namespace.annotations) == (BASE, False)
-    assert (len(there.namespaces.asked("patch")), there.quota_patches) == (2, 0)
+    assert (len(cluster.namespaces.asked("patch")), cluster.quota_patches) == (2, 0)
 
 
 async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> None:
-    there = Cluster()
-    there.migrate()
-    there.namespaces.lagging = True
-    await there.look()
-    await there.look()
-    assert len(there.namespaces.asked("patch")) == 1
+    cluster = Cluster()
+    cluster.migrate()
+    cluster.namespaces.lagging = True
+    await cluster.look()
+    await cluster.look()
+    assert len(cluster.namespaces.asked("patch")) == 1
 
 
 async def test_a_namespace_that_changed_meanwhile_is_looked_at_again() -> None:
-    there = Cluster()
-    there.migrate()
+    cluster = Cluster()
+    cluster.migrate()
     larger = BASE.replace("3000m", "4")
-    there.namespaces.lagging = True
-    there.namespaces.before = [
-        lambda: there.namespaces.edited("ns1", {"metadata": {"annotations": {ANNOTATION: larger}}})
+    cluster.namespaces.lagging = True
+    cluster.namespaces.before = [
+        lambda: cluster.namespaces.edited("ns1", {"metadata": {"annotations": {ANNOTATION: larger}}})
     ]
-    await there.look()
-    assert json.loads(there.namespaces.now("ns1").annotations[ANNOTATION_REQUEST])["annotation"] == larger
+    await cluster.look()
+    assert json.loads(cluster.namespaces.now("ns1").annotations[ANNOTATION_REQUEST])["annotation"] == larger
 
 
 @pytest.mark.parametrize("error", [DENIED, Conflict("changed", status=409)], ids=["denied", "only changed"])
 async def test_a_denied_write_is_requested_at_once(error: Any) -> None:
-    there = Cluster(RancherQuotas.AUTO)
-    there.migrate()
-    there.quotas.errors["patch"] = [error]
-    await there.look()
-    assert (ANNOTATION_REQUEST in there.namespaces.now("ns1").annotations) is (error is DENIED)
+    cluster = Cluster(RancherQuotas.AUTO)
+    cluster.migrate()
+    cluster.quotas.errors["patch"] = [error]
+    await cluster.look()
+    assert (ANNOTATION_REQUEST in cluster.namespaces.now("ns1").annotations) is (error is DENIED)
 
 
 async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_migration() -> None:
-    there = Cluster(RancherQuotas.AUTO)
-    there.migrate()
-    await there.look()
-    assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
-    there.quotas.edited("ns1/q", {"spec": {"hard": HARD}})  # Rancher's agent restarts with the lock
-    there.quotas.errors["patch"] = [DENIED] * 9
-    await there.look()
-    there.rancher_writes()
-    await there.look()
-    assert by_value(there.quotas.now("ns1/q").hard) == by_value(RAISED)
-    assert [reason for _key, reason, _text in there.events.warnings] == ["MigratingEntryStuck"]
-    text = there.events.warnings[0][2]
+    cluster = Cluster(RancherQuotas.AUTO)
+    cluster.migrate()
+    await cluster.look()
+    assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(RAISED)
+    cluster.quotas.edited("ns1/q", {"spec": {"hard": HARD}})  # Rancher's agent restarts with the lock
+    cluster.quotas.errors["patch"] = [DENIED] * 9
+    await cluster.look()
+    cluster.rancher_writes()
+    await cluster.look()
+    assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(RAISED)
+    assert [reason for _key, reason, _text in cluster.events.warnings] == ["MigratingEntryStuck"]
+    text = cluster.events.warnings[0][2]
     assert "kubectl --as=system:serviceaccount:cattle-system:rancher-webhook-sudo --as-group=system:masters" in text
-    there.migrate(phase="Failed")
-    await there.look()
-    there.rancher_writes()
-    await there.look()
-    assert by_value(there.quotas.now("ns1/q").hard) == by_value(HARD)
+    cluster.migrate(phase="Failed")
+    await cluster.look()
+    cluster.rancher_writes()
+    await cluster.look()
+    assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(HARD)
 
 
 async def test_namespaces_of_a_project_request_one_after_the_other() -> None:
-    there = Cluster()
-    there.migrate("ns1")
-    there.migrate("ns2")
-    await there.look("ns1")
-    assert await there.look("ns2") == pytest.approx(0.05)
-    there.rancher_writes("ns1")
-    await there.look("ns1")
-    await there.look("ns2")
-    assert by_value({"c": there.annotation("ns2")["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
+    cluster = Cluster()
+    cluster.migrate("ns1")
+    cluster.migrate("ns2")
+    await cluster.look("ns1")
+    assert await cluster.look("ns2") == pytest.approx(0.05)
+    cluster.rancher_writes("ns1")
+    await cluster.look("ns1")
+    await cluster.look("ns2")
+    assert by_value({"c": cluster.annotation("ns2")["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
 
 
 async def test_a_turn_that_rancher_does_not_end_ends_by_itself() -> None:
-    there = Cluster()
-    there.migrate("ns1")
-    there.migrate("ns2")
-    await there.look("ns1")
-    there.clock.now += 10.0
-    await there.look("ns2")
-    assert ANNOTATION_REQUEST in there.namespaces.now("ns2").annotations
+    cluster = Cluster()
+    cluster.migrate("ns1")
+    cluster.migrate("ns2")
+    await cluster.look("ns1")
+    cluster.clock.now += 10.0
+    await cluster.look("ns2")
+    assert ANNOTATION_REQUEST in cluster.namespaces.now("ns2").annotations
 
 
 async def test_entries_from_before_the_lock_are_not_written_again() -> None:
-    there = Cluster()
-    there.quotas.edited("ns1/q", {"metadata": {"annotations": {**MARKS, by_name(): ENTRY}}})
-    there.migrate(phase="Succeeded")
-    await there.look()
-    assert there.quota_patches == 0
-    assert json.loads(there.namespaces.now("ns1").annotations[ANNOTATION_REQUEST]).get("entries") is None
+    cluster = Cluster()
+    cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {**MARKS, by_name(): ENTRY}}})
+    cluster.migrate(phase="Succeeded")
+    await cluster.look()
+    assert cluster.quota_patches == 0
+    assert json.loads(cluster.namespaces.now("ns1").annotations[ANNOTATION_REQUEST]).get("entries") is None

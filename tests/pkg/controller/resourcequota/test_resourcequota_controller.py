@@ -287,9 +287,9 @@ class TestOurOwnWrites:
 
     async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self, cluster: Cluster) -> None:
         cluster.migrate("vm1")
-        before = cluster.now
+        old = cluster.now
         await cluster.look()
-        cluster.quotas.indexer.update(before)
+        cluster.quotas.indexer.update(old)
         assert await cluster.look() is None
         assert cluster.patches == 1
 
@@ -609,7 +609,7 @@ class TestWhatPeopleAreTold:
             await cluster.look()
         ((_, _, reason, message),) = cluster.events.recorded
         assert (reason, message) == ("MigrationNotScaled", "VM vm1: KeyError: 'limits.cpu'")
-        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        (record,) = [item for item in caplog.records if item.levelname == "WARNING"]
         assert record.exc_info is not None
         assert isinstance(record.exc_info[1], KeyError)
         assert "in broken" in caplog.text
@@ -700,21 +700,21 @@ class TestTime:
         instance = vmi(nodeName="node-1")
         cluster.instances.given(instance)
         cluster.pods.given(launcher(instance))
-        asked = "requested: limits.cpu=2,requests.intel.com/nic=1, used: limits.cpu=2"
+        amounts = "requested: limits.cpu=2,requests.intel.com/nic=1, used: limits.cpu=2"
         cluster.failures.given(
             {
                 "metadata": {"name": "failed", "namespace": "ns1"},
                 "involvedObject": {"kind": "VirtualMachineInstance", "namespace": "ns1", "name": "vm1"},
                 "reason": "FailedCreate",
-                "message": f'pods "x" is forbidden: exceeded quota: default-abc, {asked}, limited: limits.cpu=5',
+                "message": f'pods "x" is forbidden: exceeded quota: default-abc, {amounts}, limited: limits.cpu=5',
                 "lastTimestamp": "2026-01-01T00:01:00Z",
             }
         )
         for _ in range(8):
             cluster.quotas.edited(KEY, {"status": {"hard": dict(cluster.now.hard)}})
             cluster.clock.now += await cluster.look() or 0.0
-        ((about, reason, message),) = cluster.events.warnings
-        assert (about, reason) == ("ns1/vm1", "DeviceNotInBase")
+        ((subject, reason, message),) = cluster.events.warnings
+        assert (subject, reason) == ("ns1/vm1", "DeviceNotInBase")
         assert "its target asks for requests.intel.com/nic, which its source does not have" in message
 
 

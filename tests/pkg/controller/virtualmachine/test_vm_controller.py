@@ -40,10 +40,10 @@ async def test_halted_with_reason_and_event_once_the_shortage_has_lasted(namespa
 
 async def test_only_default_quotas_and_kubevirts_pods_are_asked_for(namespace: VmNamespace) -> None:
     await namespace.confirmed()
-    assert {asked["labelSelector"] for asked in namespace.quotas.asked("list")} == {
+    assert {call["labelSelector"] for call in namespace.quotas.asked("list")} == {
         "resourcequota.management.cattle.io/default-resource-quota=true"
     }
-    assert {asked["labelSelector"] for asked in namespace.pods.asked("list")} == {"kubevirt.io"}
+    assert {call["labelSelector"] for call in namespace.pods.asked("list")} == {"kubevirt.io"}
 
 
 async def test_the_older_field_is_replaced() -> None:
@@ -53,12 +53,12 @@ async def test_the_older_field_is_replaced() -> None:
 
 
 async def test_what_others_wrote_stays() -> None:
-    found = vm(annotations={"of/alice": "1"}, labels={"a": "b"})
-    namespace = VmNamespace(found)
+    written_vm = vm(annotations={"of/alice": "1"}, labels={"a": "b"})
+    namespace = VmNamespace(written_vm)
     await namespace.confirmed()
     assert namespace.now.annotations["of/alice"] == "1"
     assert namespace.now.labels == {"a": "b"}
-    assert namespace.now.spec.template == found.spec.template
+    assert namespace.now.spec.template == written_vm.spec.template
 
 
 async def test_a_pod_that_only_the_api_server_knows_saves_the_vm(namespace: VmNamespace) -> None:

@@ -22,7 +22,7 @@ class VmNamespace:
 
     def __init__(
         self,
-        found: VirtualMachine | None = None,
+        machine: VirtualMachine | None = None,
         base: str = limits_text("1", "10Gi"),
         pod: Pod | None = None,
         quota_labels: Mapping[str, str] | None = None,
@@ -35,7 +35,7 @@ class VmNamespace:
         self.quotas, self.pods = server.kind(registry.RESOURCE_QUOTAS), server.kind(registry.PODS)
         self._namespaces = server.kind(registry.NAMESPACES)
         self.grant(base)
-        self.machines.given(found or vm())
+        self.machines.given(machine or vm())
         self.quotas.given(quota({}, labels=quota_labels))
         if pod is not None:
             self.pods.given(pod)
@@ -57,8 +57,8 @@ class VmNamespace:
 
     @property
     def now(self) -> VirtualMachine:
-        found: VirtualMachine = self.machines.now(KEY)
-        return found
+        machine: VirtualMachine = self.machines.now(KEY)
+        return machine
 
     @property
     def patches(self) -> list[Any]:

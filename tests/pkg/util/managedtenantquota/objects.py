@@ -109,14 +109,14 @@ def lock(age: float = 1.0, hook: Mapping[str, Any] = FOR_VM1, *, ours: bool = Tr
     body["metadata"] |= {"uid": uid, "resourceVersion": "11"}
     if not ours:
         body["metadata"] |= {"annotations": {}, "creationTimestamp": rfc3339(NOW - age, "microseconds")}
-    found = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
-    assert found is not None
-    return replace(found, known_since=NOW - age)
+    result = recognise(msgspec.convert(body, ValidatingWebhookConfiguration))
+    assert result is not None
+    return replace(result, known_since=NOW - age)
 
 
-def refused(vm: str = "vm1", **more: Any) -> VirtualMachineInstanceMigration:
+def refused(vm: str = "vm1", **fields: Any) -> VirtualMachineInstanceMigration:
     """A migration whose target pod quota has refused."""
-    return vmim("Pending", vm, **{"refused": True, **more})
+    return vmim("Pending", vm, **{"refused": True, **fields})
 
 
 def source(vm: str = "vm1") -> Pod:
@@ -143,14 +143,14 @@ def surroundings(
     nodes of each migration that runs."""
     migrations = [refused()] if migrations is None else migrations
     vms = sorted({migration.spec.vmi_name for migration in migrations})
-    found = [running_vmi(vm) for vm in vms] if instances is None else instances
+    result = [running_vmi(vm) for vm in vms] if instances is None else instances
     if parallel is not None:
         configuration = msgspec.convert({"migrations": dict(parallel)}, KubeVirtConfiguration)
         rendering = replace(rendering, kubevirt=configuration)
     return Facts(
         ResourceQuota(),
         migrations=migrations,
-        instances={instance.name: instance for instance in found},
+        instances={instance.name: instance for instance in result},
         pods=[source(vm) for vm in vms] if pods is None else pods,
         rendering=rendering,
         running=[frozenset(nodes.split()) for nodes in running],
@@ -167,7 +167,7 @@ def observed(
     timers: WindowTimers | None = None,
     now: float = NOW,
     why_not: str = "",
-    **more: Any,
+    **fields: Any,
 ) -> Observed:
     """Returns a namespace's observation; with `why_not` it cannot be locked."""
     return Observed(
@@ -181,7 +181,7 @@ def observed(
         lock_unavailable_reason=why_not,
         render_webhook=None if why_not else lambda admitted: HOOKS(admitted=admitted),
         timers=timers or WindowTimers(),
-        **more,
+        **fields,
     )
 
 
@@ -216,8 +216,10 @@ def after(observed: Observed, step: Step) -> Observed:
         case Write(subject=ResourceQuota() as quota, body=patch):
             changed = merged(msgspec.to_builtins(quota), patch)
             changed["status"]["hard"] = changed["spec"]["hard"]
-            done = msgspec.convert(changed, ResourceQuota)
-            return replace(observed, quotas=[done if q.name == done.name else q for q in observed.quotas])
+            changed_quota = msgspec.convert(changed, ResourceQuota)
+            return replace(
+                observed, quotas=[changed_quota if q.name == changed_quota.name else q for q in observed.quotas]
+            )
         case Write(subject=VirtualMachineMigrationResourceQuota() as budget, body=patch):
             written = msgspec.convert(merged(msgspec.to_builtins(budget), patch), type(budget))
             return replace(observed, budgets=[written if b.name == written.name else b for b in observed.budgets])
@@ -228,8 +230,8 @@ def walked(observed: Observed, policy: WindowPolicy | None = None, most: int = 5
     """The names of the steps until there is nothing to write; short waits pass."""
     names: list[str] = []
     for _ in range(most):
-        made = window(observed, policy)
-        step, observed = of_window(made), replace(observed, timers=made.timers)
+        current = window(observed, policy)
+        step, observed = of_window(current), replace(observed, timers=current.timers)
         if isinstance(step, Wait):
             if step.seconds > 0.5:
                 return names, observed

@@ -40,19 +40,19 @@ def test_what_is_created() -> None:
 
 @pytest.mark.parametrize("namespace", ["a", "ns1", "n" * 63])
 def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) -> None:
-    found = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
-    assert found is not None
-    assert (found.namespace, found.configuration.name) == (namespace, f"lock.{namespace}.com")
-    assert (found.since, found.lasts, found.owner, found.reason, found.is_own) == (NOW, 130.0, "me", "vm1", True)
-    assert all(len(part) <= 63 for part in found.configuration.name.split("."))
-    assert len(found.configuration.name) <= 253
+    result = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
+    assert result is not None
+    assert (result.namespace, result.configuration.name) == (namespace, f"lock.{namespace}.com")
+    assert (result.since, result.lasts, result.owner, result.reason, result.is_own) == (NOW, 130.0, "me", "vm1", True)
+    assert all(len(part) <= 63 for part in result.configuration.name.split("."))
+    assert len(result.configuration.name) <= 253
 
 
 def test_another_installations_lock_is_recognised_by_its_label() -> None:
-    found = recognised(metadata=UPSTREAM)
-    assert found is not None
-    assert (found.namespace, found.owner, found.since, found.lasts) == ("ns1", "", 1767225600.0, 0.0)
-    assert not found.is_own
+    result = recognised(metadata=UPSTREAM)
+    assert result is not None
+    assert (result.namespace, result.owner, result.since, result.lasts) == ("ns1", "", 1767225600.0, 0.0)
+    assert not result.is_own
 
 
 @sentences(
@@ -75,9 +75,9 @@ def test_what_is_no_lock(case: dict[str, Any]) -> None:
     }
 )
 def test_a_lock_of_ours_that_was_edited_is_one(case: dict[str, Any]) -> None:
-    found = recognised(**case)
-    assert found is not None
-    assert (found.namespace, found.since) == ("ns1", NOW)
+    result = recognised(**case)
+    assert result is not None
+    assert (result.namespace, result.since) == ("ns1", NOW)
 
 
 @sentences(
@@ -90,9 +90,9 @@ def test_a_lock_of_ours_that_was_edited_is_one(case: dict[str, Any]) -> None:
     }
 )
 def test_the_api_servers_second_counts_and_our_clock_within_it(case: tuple[str, float]) -> None:
-    found = recognised(metadata={**METADATA, "creationTimestamp": case[0]})
-    assert found is not None
-    assert found.since == case[1]
+    result = recognised(metadata={**METADATA, "creationTimestamp": case[0]})
+    assert result is not None
+    assert result.since == case[1]
 
 
 def test_user_names_cannot_break_out_of_an_expression() -> None:
@@ -104,7 +104,7 @@ def test_user_names_cannot_break_out_of_an_expression() -> None:
 def test_whom_it_admits() -> None:
     assert admitted_by(lock()) == {"uid-migration-of-vm1/vm1"}
     assert admitted_by(lock(hook=HOOKS(admitted=["b/vm2", 'a"])/vm1']))) == {'a"])/vm1', "b/vm2"}
-    edited = [{**each, "expression": "true"} for each in FOR_VM1["matchConditions"]]
+    edited = [{**condition, "expression": "true"} for condition in FOR_VM1["matchConditions"]]
     for hook in (HOOK, WITHOUT, {**HOOK, "matchConditions": edited}):
         assert not admitted_by(lock(hook=hook))
 
@@ -124,9 +124,9 @@ WITHOUT = {key: value for key, value in HOOK.items() if key != "matchConditions"
     }
 )
 def test_fits(case: tuple[list[dict[str, Any]], bool]) -> None:
-    found = recognised(webhooks=case[0])
-    assert found is not None
-    assert is_current(found, HOOK) is case[1]
+    result = recognised(webhooks=case[0])
+    assert result is not None
+    assert is_current(result, HOOK) is case[1]
 
 
 def at(where: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:

@@ -44,10 +44,10 @@ DONE = surroundings([vmim("Scheduling")])
 SAVED = {"quota": FULL}
 
 
-def raised(**more: Any) -> Observed:
+def raised(**fields: Any) -> Observed:
     """Returns the observation of a quota that is raised, with what the budget's status has saved of it."""
-    given = {"quotas": [quota(RAISED, annotations=RECORD)], "budgets": [budget(saved=SAVED)], **more}
-    return observed(**given)
+    defaults = {"quotas": [quota(RAISED, annotations=RECORD)], "budgets": [budget(saved=SAVED)], **fields}
+    return observed(**defaults)
 
 
 TWO_BLOCK = [quota(RAISED, annotations=RECORD), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
@@ -308,8 +308,8 @@ LESS = {"limits.cpu": "-985m", "limits.memory": str(4797464313 - 5 * 2**30)}
 )
 def test_a_status_that_is_wrong_is_not_restored_by(case: dict[str, Any], locked: bool) -> None:
     """The record of the raised quota counts, until the status that contradicts it is cleared."""
-    held = lock() if locked else None
-    names, end = walked(raised(budgets=[budget(**case)], around=surroundings([]), lock=held))
+    owned = lock() if locked else None
+    names, end = walked(raised(budgets=[budget(**case)], around=surroundings([]), lock=owned))
     contradicts = case["saved"] != SAVED
     assert names == ["Restore", "Clear", *["Restore"] * contradicts, *["Unlock"] * locked]
     assert by_value(end.quotas[0].hard) == by_value(FULL)
@@ -332,8 +332,8 @@ def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
     assert names == ["Save"], "the target of one that was let in may be on its way"
     names, _ = walked(replace(JOINED, lock=lock(age=10)))
     assert names == [], "it is not for the second one"
-    late = surroundings([vmim("Scheduling"), refused("vm2")])
-    assert walked(replace(JOINED, lock=lock(age=11), facts=late), most=50)[0][0] == "Restore"
+    joined_late = surroundings([vmim("Scheduling"), refused("vm2")])
+    assert walked(replace(JOINED, lock=lock(age=11), facts=joined_late), most=50)[0][0] == "Restore"
     held_up = replace(joined, timers=WindowTimers(paused={"uid-migration-of-vm2": NOW + 9}))
     step = next_step(held_up)
     assert isinstance(step, Write)
@@ -397,20 +397,23 @@ OTHER = [budget(), budget(name="other")]
     }
 )
 def test_what_people_are_told(case: Said) -> None:
-    made = window(case.seen)
-    (problem,) = made.problems
+    current = window(case.seen)
+    (problem,) = current.problems
     assert (problem.reason, problem.message) == (case.reason, case.message)
     assert [obj.name for obj in problem.objects] == case.about.split()
-    assert made.recheck_after == case.again
-    assert not made.targets
+    assert current.recheck_after == case.again
+    assert not current.targets
 
 
 def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_names() -> None:
-    whys = [f"not {how}: events probe-{n} is forbidden" for how, n in (("reached", 1), ("reached", 2), ("allowed", 1))]
+    whys = [
+        f"not {outcome}: events probe-{n} is forbidden"
+        for outcome, n in (("reached", 1), ("reached", 2), ("allowed", 1))
+    ]
     locks = [lock(age=121, uid=uid) for uid in ("a", "a", "b")]
-    for seen in ([observed(why_not=why) for why in whys], [raised(lock=each) for each in locks]):
-        first, same, other = (window(each).problems[0].key for each in seen)
-        assert first == same != other
+    for seen in ([observed(why_not=reason) for reason in whys], [raised(lock=stale_lock) for stale_lock in locks]):
+        first_key, second_key, other_key = (window(namespace).problems[0].key for namespace in seen)
+        assert first_key == second_key != other_key
 
 
 def test_at_the_limit_everything_is_undone_and_the_migration_rests() -> None:
@@ -438,13 +441,13 @@ def test_at_the_limit_everything_is_undone_and_the_migration_rests() -> None:
 def test_a_write_that_is_refused(case: tuple[int, float | None, float]) -> None:
     """Its window is closed, and the migration left alone for ever longer."""
     refusals, age, seconds = case
-    held = None if age is None else lock(age=age - 8)
-    made = window(observed(lock=held, timers=WindowTimers(refusals=refusals, paused={"another": NOW + 5})))
-    made.refused("no: because", NOW + 8)
-    assert made.timers.paused == {"another": NOW + 5, "uid-migration-of-vm1": NOW + 8 + seconds}
-    assert made.timers.refusals == refusals + 1
-    assert (made.targets, made.recheck_after) == ((), seconds)
-    (problem,) = made.problems
+    owned = None if age is None else lock(age=age - 8)
+    current = window(observed(lock=owned, timers=WindowTimers(refusals=refusals, paused={"another": NOW + 5})))
+    current.refused("no: because", NOW + 8)
+    assert current.timers.paused == {"another": NOW + 5, "uid-migration-of-vm1": NOW + 8 + seconds}
+    assert current.timers.refusals == refusals + 1
+    assert (current.targets, current.recheck_after) == ((), seconds)
+    (problem,) = current.problems
     assert problem.message.endswith(f"the migrations are retried in {seconds:.1f} s: no: because")
     assert (problem.reason, problem.key) == ("LockUnavailable", "LockUnavailable/no")
 

@@ -80,29 +80,29 @@ class Case:
     timers: WindowTimers = field(default_factory=WindowTimers)
 
 
-def full(hard: Resources, **more: Any) -> list[ResourceQuota]:
+def full(hard: Resources, **fields: Any) -> list[ResourceQuota]:
     """A quota without anything left."""
-    return [quota(hard, hard, **more)]
+    return [quota(hard, hard, **fields)]
 
 
-def of_a_pod(vms: str, *migrations: Migration, **more: Any) -> Case:
+def of_a_pod(vms: str, *migrations: Migration, **fields: Any) -> Case:
     """Every target lacks room for a pod."""
-    around = surroundings(list(migrations), **more)
+    around = surroundings(list(migrations), **fields)
     return Case(full({"pods": "1"}), "quota" if vms else "", vms, around=around, additional={"pods": "9"})
 
 
-def hindered(why: str, **more: Any) -> Case:
+def hindered(reason: str, **fields: Any) -> Case:
     """A migration that KubeVirt's parallel limits hold up, if there is a reason."""
-    around = surroundings(**more)
-    if not why:
+    around = surroundings(**fields)
+    if not reason:
         return Case(blocking="quota", around=around)
-    return Case(waiting=f"KubeVirt's limits: {why}", again=2.0, around=around)
+    return Case(waiting=f"KubeVirt's limits: {reason}", again=2.0, around=around)
 
 
-def attaching(pods: str, additional: str, blocking: str, *more: Pod, short: Sequence[str] = ()) -> Case:
+def attaching(pods: str, additional: str, blocking: str, *fields: Pod, short: Sequence[str] = ()) -> Case:
     """A VM with a hotplugged volume: KubeVirt creates the target's second pod once its first runs."""
-    migration = vmim("Pending") if more else refused()
-    around = surroundings([migration], instances=[plugged()], pods=[source(), attachment(source()), *more])
+    migration = vmim("Pending") if fields else refused()
+    around = surroundings([migration], instances=[plugged()], pods=[source(), attachment(source()), *fields])
     return Case(full({"pods": pods}), blocking, short=short, additional={"pods": additional}, around=around)
 
 
@@ -112,22 +112,22 @@ def grown(vm: str = "vm1") -> VirtualMachineInstance:
     return running_vmi(vm, limits={"cpu": "4", "memory": "4Gi"}, conditions=[condition])
 
 
-def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **more: Any) -> Case:
+def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **fields: Any) -> Case:
     """A quota for CPUs alone."""
-    around = surroundings([refused(each.name) for each in instances], instances=instances)
+    around = surroundings([refused(vmi.name) for vmi in instances], instances=instances)
     quotas = [quota({"limits.cpu": hard}, {"limits.cpu": used})]
-    given: dict[str, Any] = {"additional": {"limits.cpu": "47"}, "around": around, **more}
-    return Case(quotas, "quota" if vms else "", vms, **given)
+    defaults: dict[str, Any] = {"additional": {"limits.cpu": "47"}, "around": around, **fields}
+    return Case(quotas, "quota" if vms else "", vms, **defaults)
 
 
-def beside(hard: str, used: str, vms: str, second: VirtualMachineInstance, **more: Any) -> Case:
+def beside(hard: str, used: str, vms: str, second: VirtualMachineInstance, **fields: Any) -> Case:
     """vm1 runs on both sides, vm2 is refused."""
     around = surroundings(
         [vmim("Running"), refused("vm2")],
         instances=[running_vmi("vm1"), second],
         pods=[source("vm1"), RUNNING, source("vm2")],
     )
-    return cpus(hard, used, vms, around=around, **more)
+    return cpus(hard, used, vms, around=around, **fields)
 
 
 RUNNING = target(vmim("Pending"), "Running")
@@ -308,18 +308,18 @@ ADDED = {
 def test_what_is_released(case: Case) -> None:
     budgets = [budget(case.additional, saved={} if case.member else None)]
     seen = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
-    found = window(seen, case.policy)
-    assert found.headroom.keys() == set(case.blocking.split())
-    released = ("vm1" if case.blocking else "") if case.vms is None else case.vms
-    assert [each.migration.spec.vmi_name for each in found.targets] == released.split()
-    assert all(each.blocking == case.blocking.split() for each in found.targets)
-    said = [problem.message for problem in found.problems]
-    assert len(said) == len(case.short), said
-    assert all(map(str.__contains__, said, case.short)), said
-    assert (case.added is None) or format_resource_list(found.headroom["quota"]) == case.added
-    waiting = {each.migration.name: each.wait_reason for each in found.refused_targets if each.wait_reason}
+    current = window(seen, case.policy)
+    assert current.headroom.keys() == set(case.blocking.split())
+    vm_names = ("vm1" if case.blocking else "") if case.vms is None else case.vms
+    assert [target.migration.spec.vmi_name for target in current.targets] == vm_names.split()
+    assert all(target.blocking == case.blocking.split() for target in current.targets)
+    messages = [problem.message for problem in current.problems]
+    assert len(messages) == len(case.short), messages
+    assert all(map(str.__contains__, messages, case.short)), messages
+    assert (case.added is None) or format_resource_list(current.headroom["quota"]) == case.added
+    waiting = {target.migration.name: target.wait_reason for target in current.refused_targets if target.wait_reason}
     assert waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
-    assert found.recheck_after == case.again
+    assert current.recheck_after == case.again
 
 
 def test_who_runs() -> None:
@@ -332,12 +332,12 @@ def test_who_runs() -> None:
         "new": "",
     }
     migrations = [vmim(phase, vm) for vm, phase in phases.items()] + [vmim("Running", "unknown")]
-    moved = running_vmi("runs", "new-node", migrationState={"sourceNode": "old-node"})
-    vmis = [moved, *(running_vmi(vm, vm) for vm in phases if vm != "runs")]
+    moved_vmi = running_vmi("runs", "new-node", migrationState={"sourceNode": "old-node"})
+    vmis = [moved_vmi, *(running_vmi(vm, vm) for vm in phases if vm != "runs")]
     pods = [target(migrations[1]), target(migrations[3])]
     listed = Source(migrations=Listed(migrations), instances=Listed(vmis), pods=Listed(pods))
-    found = with_running(Facts(ResourceQuota(), migrations=[vmim("Pending", "own")]), listed).running
-    assert sorted(map(sorted, found)) == [[], ["has-its-pod"], ["new-node", "old-node"], ["new-phase"]]
+    current = with_running(Facts(ResourceQuota(), migrations=[vmim("Pending", "own")]), listed).running
+    assert sorted(map(sorted, current)) == [[], ["has-its-pod"], ["new-node", "old-node"], ["new-phase"]]
     assert with_running(Facts(ResourceQuota(), migrations=[vmim("Running")]), listed).running == ()
 
 

@@ -109,9 +109,9 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
     }
 )
 async def test_who_passes(case: tuple[AdmissionRequest, bool]) -> None:
-    asked, passing = case
-    assert is_exempt(asked, ACCOUNTS) is passing
-    assert (await validator(locked=True).validate(asked)).allowed is passing
+    review, passing = case
+    assert is_exempt(review, ACCOUNTS) is passing
+    assert (await validator(locked=True).validate(review)).allowed is passing
 
 
 def test_an_unknown_account_is_not_trusted() -> None:
@@ -135,13 +135,13 @@ class Locked(Kind[ValidatingWebhookConfiguration]):
 
 
 def server(*, locked: bool, namespace: str = "ns1") -> Locked:
-    found = Locked()
+    result = Locked()
     if locked:
         hook = lock_webhook(namespace, {"url": "https://h/lock"}, owners=[ME], virt_controllers=[VIRT])
-        found.given(
+        result.given(
             lock_body(namespace, hook, now=SINCE, owner=f"headroom ({ME}) on host", reason="vm1, vm2", longest=130)
         )
-    return found
+    return result
 
 
 def validator(*, locked: bool, age: float = 10.5) -> LockValidator:
@@ -202,10 +202,10 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
     vm: str, granted: bool | None
 ) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
-    where = {"url": "https://h/lock"}
-    named = lock_webhook("ns1", where, owners=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
+    config = {"url": "https://h/lock"}
+    hook = lock_webhook("ns1", config, owners=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
     kind = Locked()
-    kind.given(lock_body("ns1", named, now=SINCE, owner="", reason="vm1", longest=130))
+    kind.given(lock_body("ns1", hook, now=SINCE, owner="", reason="vm1", longest=130))
     decision = await over(kind, granted=granted).validate(request(user=VIRT, labels={**JOB, **LAUNCHER}, owner=vm))
     assert decision.allowed is (granted is True or vm == "vm1")
     assert decision.allowed or decision.message.startswith("exceeded quota: namespace ns1 is locked")
@@ -213,14 +213,14 @@ async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_
 
 async def test_an_api_server_that_does_not_answer_leaves_it_locked() -> None:
     kind = server(locked=False)
-    found = over(kind)
+    result = over(kind)
     kind.errors["get"] = [Unreachable("gone")]
-    decision = await found.validate(request())
+    decision = await result.validate(request())
     assert not decision.allowed
     assert decision.message.startswith("namespace ns1 is locked: pods other than")
     kind.delay = 1.0
     with deadline(0.01):
-        assert not (await found.validate(request())).allowed
+        assert not (await result.validate(request())).allowed
 
 
 UID = "uid-migration-of-vm1"
@@ -241,27 +241,27 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
 async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
     """A target also passes while the cache does not show its migration yet; without an answer only a named one does."""
     target, granted = case
-    there = State(
+    live = State(
         quota({"limits.cpu": "5"}, labels={}),
         migrations=[vmim("Pending")],
         instances=[vmi("vm1", nodeName="node1"), vmi("vm3", phase="Scheduling")],
         pods=[plain_launcher(node="node1")],
     )
-    behind = State(*there.quotas, instances=there.instances, pods=there.pods)
-    assert await is_granted(FakeView(there, there), "ns1", target) is granted
-    assert await is_granted(FakeView(behind, there), "ns1", target) is granted
+    cached = State(*live.quotas, instances=live.instances, pods=live.pods)
+    assert await is_granted(FakeView(live, live), "ns1", target) is granted
+    assert await is_granted(FakeView(cached, live), "ns1", target) is granted
     with pytest.raises(NoAnswer):
-        await is_granted(FakeView(behind, None), "ns1", target)
+        await is_granted(FakeView(cached, None), "ns1", target)
 
 
 async def test_a_second_target_of_a_migration_is_not_granted() -> None:
-    there = State(
+    live = State(
         quota({"limits.cpu": "5"}, labels={}),
         migrations=[vmim("Pending")],
         instances=[vmi("vm1", nodeName="node1")],
         pods=[plain_launcher(node="node1"), TARGET],
     )
-    assert not await is_granted(FakeView(there, there), "ns1", TARGET)
+    assert not await is_granted(FakeView(live, live), "ns1", TARGET)
 
 
 class GoneLive(FakeView):
@@ -275,7 +275,7 @@ async def test_a_quota_that_is_gone_meanwhile_says_nothing_about_the_others() ->
     hard = {"limits.cpu": "5"}
     quotas = [quota(hard, labels={}, name=name) for name in ("gone", "stands")]
     instances, pods = [vmi("vm1", nodeName="node1")], [plain_launcher(node="node1")]
-    there = State(*quotas, migrations=[vmim("Pending")], instances=instances, pods=pods)
-    behind = State(*quotas, instances=instances, pods=pods)
-    assert not await is_granted(GoneLive(behind, there), "ns1", GROWN)
-    assert await is_granted(GoneLive(behind, there), "ns1", TARGET)
+    live = State(*quotas, migrations=[vmim("Pending")], instances=instances, pods=pods)
+    cached = State(*quotas, instances=instances, pods=pods)
+    assert not await is_granted(GoneLive(cached, live), "ns1", GROWN)
+    assert await is_granted(GoneLive(cached, live), "ns1", TARGET)

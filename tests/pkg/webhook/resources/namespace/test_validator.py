@@ -152,17 +152,19 @@ WHILE_MIGRATING = {
 
 @sentences(WHILE_MIGRATING)
 def test_while_vms_migrate_nothing_is_lowered(case: tuple[str, str, bool]) -> None:
-    before, after, allowed = case
-    found = quota(annotations={by_name(): ENTRY}, used=USED)
-    decision = decide(annotated_namespace(before), annotated_namespace(after), [found])
+    old, new, allowed = case
+    default_quota = quota(annotations={by_name(): ENTRY}, used=USED)
+    decision = decide(annotated_namespace(old), annotated_namespace(new), [default_quota])
     assert decision.allowed is allowed
     assert decision.message == ("" if allowed else MIGRATES)
 
 
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
 def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
-    said = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
-    assert said in [f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")]
+    problem = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
+    assert problem in [
+        f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")
+    ]
 
 
 HELD, FREE, BUSY = (State(*found) for found in (entered(by_name()), [quota()], [quota(used=USED)]))
@@ -184,9 +186,9 @@ LOOKS = {
 async def test_the_cache_suggests_and_the_api_server_decides(
     case: tuple[State, State | None, str, str | None, str, list[str]],
 ) -> None:
-    cached, live, before, after, denial, looked = case
+    cached, live, old, new, denial, looked = case
     view = FakeView(cached, live)
-    decision = await validate(view, request(annotated_namespace(after), annotated_namespace(before)))
+    decision = await validate(view, request(annotated_namespace(new), annotated_namespace(old)))
     assert (decision.allowed, decision.message, view.looked) == (not denial, denial, looked)
 
 

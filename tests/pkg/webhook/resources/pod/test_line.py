@@ -21,23 +21,23 @@ class Namespace(State):
 
     cache = Cache()
 
-    def observe(self, *given: object) -> Facts:
-        return replace(super().observe(*given), cache=self.cache)  # type: ignore[arg-type]
+    def observe(self, *args: object) -> Facts:
+        return replace(super().observe(*args), cache=self.cache)  # type: ignore[arg-type]
 
 
-async def review(asked: AdmissionRequest, there: State) -> None:
-    await validator(FakeView(there, there)).validate(asked)
+async def review(pod_review: AdmissionRequest, live: State) -> None:
+    await validator(FakeView(live, live)).validate(pod_review)
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"),
+    ("pod_review", "most"),
     [
         pytest.param(request(pod("1001m")), 81, id="a pod that is refused, by the watch and by the API server"),
         pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 18, id="a target"),
     ],
 )
-def test_it_gets_no_longer(asked: AdmissionRequest, most: int) -> None:
-    there = state()
-    there.__class__ = Namespace
-    asyncio.run(review(asked, there))
-    assert returns(lambda: asyncio.run(review(asked, there)), (f"{ROOT}/pkg/",)) <= most
+def test_it_gets_no_longer(pod_review: AdmissionRequest, most: int) -> None:
+    live = state()
+    live.__class__ = Namespace
+    asyncio.run(review(pod_review, live))
+    assert returns(lambda: asyncio.run(review(pod_review, live)), (f"{ROOT}/pkg/",)) <= most

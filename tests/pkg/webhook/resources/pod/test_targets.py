@@ -26,19 +26,19 @@ def target(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER, o
 
 
 def namespace(
-    *others: Pod, entries: tuple[str, ...] = ("vm1", "vm2"), phase: str | None = "Running", granted: str = GRANTED
+    *other_pods: Pod, entries: tuple[str, ...] = ("vm1", "vm2"), phase: str | None = "Running", granted: str = GRANTED
 ) -> State:
     """Two VMs of 2 CPU that migrate in a base of 6 CPU; `phase` is vm2's."""
     annotations = {**MARKS, **{by_name(vm): granted for vm in entries}}
     hard = {"limits.cpu": str(6 + 2 * len(entries)), "limits.memory": "100Gi"}
     sources = [plain_launcher(vm) for vm in ("vm1", *(["vm2"] if phase == "Running" else []))]
-    used = 2 * len(sources) + (1.9 if others else 0)
+    used = 2 * len(sources) + (1.9 if other_pods else 0)
     instances = [vmi("vm1", nodeName="node1"), vmi("vm2", nodeName="node1", phase=phase)]
     return State(
         quota(hard, annotations, used={"limits.cpu": str(used)}),
         migrations=[vmim("Pending", vm) for vm in ("vm1", "vm2")],
         instances=instances,
-        pods=[*sources, *others],
+        pods=[*sources, *other_pods],
         limits=LIMITS,
     )
 
@@ -74,8 +74,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", list(CASES.values()), ids=list(CASES))
 async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
-    state, asked, admitted = case
-    decision = await validator(FakeView(state, state)).validate(request(asked, user=KUBEVIRT))
+    state, candidate, admitted = case
+    decision = await validator(FakeView(state, state)).validate(request(candidate, user=KUBEVIRT))
     assert decision.allowed is admitted, decision.message
     assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
 

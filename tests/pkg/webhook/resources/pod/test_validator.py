@@ -47,8 +47,8 @@ OF_MIGRATION = {constants.LABEL_APP: constants.APP_VIRT_LAUNCHER, constants.LABE
 def state(*tenants: Pod, used: str = "2", target: bool = False, phase: str = "Pending", hard: str = "5") -> State:
     """A VM of 2 CPU that migrates, in a base of 3 CPU."""
     pods = [plain_launcher(node="node1"), *([plain_launcher(node="node2", target_of=UID)] if target else []), *tenants]
-    found = quota({**HARD, "limits.cpu": hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": used})
-    return State(found, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS)
+    rq = quota({**HARD, "limits.cpu": hard}, {**MARKS, by_name(): ENTRY}, used={"limits.cpu": used})
+    return State(rq, migrations=[vmim(phase)], instances=[vmi("vm1", nodeName="node1")], pods=pods, limits=LIMITS)
 
 
 def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) -> PodValidator:
@@ -57,17 +57,17 @@ def validator(view: FakeView, *, reserve: bool = True, policy: Policy = POLICY) 
 
 def resting(used: str) -> State:
     """Nothing migrates, and nothing was added."""
-    found = quota({**HARD, "limits.cpu": "3"}, MARKS, used={"limits.cpu": used})
-    return State(settled(found), instances=[vmi("vm1", nodeName="node1")], pods=[plain_launcher()], limits=LIMITS)
+    rq = quota({**HARD, "limits.cpu": "3"}, MARKS, used={"limits.cpu": used})
+    return State(settled(rq), instances=[vmi("vm1", nodeName="node1")], pods=[plain_launcher()], limits=LIMITS)
 
 
-def settled(found: ResourceQuota, **status: str) -> ResourceQuota:
-    return edited(found, status={"hard": {**found.hard, **status}})
+def settled(rq: ResourceQuota, **status: str) -> ResourceQuota:
+    return edited(rq, status={"hard": {**rq.hard, **status}})
 
 
 async def allowed(checked: PodValidator, *pods: Pod) -> list[bool]:
     """Pods that never arrive."""
-    return [(await checked.validate(request(each))).allowed for each in pods]
+    return [(await checked.validate(request(candidate))).allowed for candidate in pods]
 
 
 async def created(checked: PodValidator, view: FakeView, pod: Pod) -> bool:
@@ -150,33 +150,33 @@ async def test_the_targets_own_room_is_for_no_other_pod() -> None:
 def holding(used: str, **given: Any) -> State:
     """Another quota instead, or the same with other marks."""
     fields: dict[str, Any] = {"hard": HARD, "annotations": {**MARKS, by_name(): ENTRY}, **given}
-    there = state()
-    there.quotas = [quota(**fields, used={"limits.cpu": used})]
-    return there
+    snapshot = state()
+    snapshot.quotas = [quota(**fields, used={"limits.cpu": used})]
+    return snapshot
 
 
 def beside(used: str) -> State:
     """A second quota, which headroom leaves alone, of 2 CPU."""
-    there = state()
-    there.quotas.append(settled(quota({"limits.cpu": "2"}, name="second", labels={}, used={"limits.cpu": used})))
-    return there
+    snapshot = state()
+    snapshot.quotas.append(settled(quota({"limits.cpu": "2"}, name="second", labels={}, used={"limits.cpu": used})))
+    return snapshot
 
 
-def switched_off(there: State) -> State:
-    there.off = True
-    return there
+def switched_off(snapshot: State) -> State:
+    snapshot.off = True
+    return snapshot
 
 
 def of_other_pods(used: str) -> State:
-    there = holding(used)
-    there.quotas = [edited(there.quotas[0], spec={"scopes": ["Terminating"]})]
-    return there
+    snapshot = holding(used)
+    snapshot.quotas = [edited(snapshot.quotas[0], spec={"scopes": ["Terminating"]})]
+    return snapshot
 
 
-def without_migrations(there: State) -> State:
-    found = copy.copy(there)
-    found.migrations = []
-    return found
+def without_migrations(snapshot: State) -> State:
+    rq = copy.copy(snapshot)
+    rq.migrations = []
+    return rq
 
 
 FULL, UNANSWERED = state(used="4"), None
@@ -230,12 +230,12 @@ MIGRATIONS_PODS = {
 @pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
 async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool], view: FakeView) -> None:
     labels, user, groups, passes = case
-    asked = request(pod("2", labels=labels), user=user, groups=groups)
-    assert (await validator(view).validate(asked)).allowed is passes
+    review = request(pod("2", labels=labels), user=user, groups=groups)
+    assert (await validator(view).validate(review)).allowed is passes
     unknown = FakeView(without_migrations(state()), state())
-    assert (await validator(unknown).validate(asked)).allowed is passes, "as the API server has it"
-    over = FakeView(*[state(phase="Succeeded")] * 2)
-    assert not (await validator(over).validate(asked)).allowed
+    assert (await validator(unknown).validate(review)).allowed is passes, "as the API server has it"
+    finished = FakeView(*[state(phase="Succeeded")] * 2)
+    assert not (await validator(finished).validate(review)).allowed
 
 
 TARGET_RUNS = state(used="4", target=True, phase="Running")
@@ -261,12 +261,12 @@ WAITS: dict[str, tuple[Seen, Seen, bool]] = {
 
 @sentences(WAITS)
 async def test_it_is_waited_for_another_look(case: tuple[Seen, Seen, bool]) -> None:
-    before, after, passes = case
-    view = FakeView(*before)
+    pods_before, pods_after, passes = case
+    view = FakeView(*pods_before)
     task = asyncio.create_task(validator(view).validate(request(pod("1"))))
     await asyncio.sleep(1.0)
     assert not task.done()
-    view.cached, view.live = after
+    view.cached, view.live = pods_after
     assert (await task).allowed is passes
 
 
@@ -292,14 +292,14 @@ THEN: dict[str, tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]] = 
 
 @sentences(THEN)
 async def test_one_pod_after_another(case: tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]) -> None:
-    before, first, admitted, after, ended, then = case
-    view = FakeView(*before)
+    pods_before, first_pod, admitted, pods_after, finished, later_pod = case
+    view = FakeView(*pods_before)
     checked = validator(view)
-    assert await allowed(checked, first) == [admitted]
-    view.cached, view.live = after
-    view.ended = {each.uid: each for each in ended}
-    assert await allowed(checked, *map(pod, then)) == list(then.values())
-    assert now() == 0.0 or not all(then.values())
+    assert await allowed(checked, first_pod) == [admitted]
+    view.cached, view.live = pods_after
+    view.ended = {gone.uid: gone for gone in finished}
+    assert await allowed(checked, *map(pod, later_pod)) == list(later_pod.values())
+    assert now() == 0.0 or not all(later_pod.values())
 
 
 async def test_what_is_let_through_without_an_answer_is_counted_too() -> None:
@@ -378,15 +378,15 @@ async def test_what_stood_in_its_way_before_the_last_look_refuses_nothing() -> N
 
 
 async def test_a_pod_does_not_grow_into_the_room() -> None:
-    there = state(pod("500m", name="grows"), used="2500m")
-    checked = validator(FakeView(there, there))
+    snapshot = state(pod("500m", name="grows"), used="2500m")
+    checked = validator(FakeView(snapshot, snapshot))
 
     def resize(cpu: str) -> object:
         return request(pod(cpu, name="grows"), pod("500m", name="grows"))
 
     assert not (await checked.validate(resize("1001m"))).allowed  # type: ignore[arg-type]
     assert (await checked.validate(resize("1"))).allowed  # type: ignore[arg-type]
-    there.pods = [there.pods[0], pod("1", name="grows")]
+    snapshot.pods = [snapshot.pods[0], pod("1", name="grows")]
     assert not (await checked.validate(request(pod("1m")))).allowed
     assert (await checked.validate(resize("400m"))).allowed, "it shrinks"  # type: ignore[arg-type]
 
@@ -397,16 +397,16 @@ async def test_a_pod_does_not_grow_into_the_room() -> None:
     ids=["pod-level resources do not count", "they do", "servers that differ", "a release that is not known"],
 )
 async def test_a_pod_counts_by_the_releases_that_run(runs: list[str], admitted: bool) -> None:
-    there = state(used="2500m")
-    view = FakeView(there, there)
+    snapshot = state(used="2500m")
+    view = FakeView(snapshot, snapshot)
     view.runs = releases_of(runs)
-    asked = edited(pod("100m"), spec={"resources": {"limits": {"cpu": "1001m"}}})
-    assert await allowed(validator(view), asked) == [admitted]
+    review = edited(pod("100m"), spec={"resources": {"limits": {"cpu": "1001m"}}})
+    assert await allowed(validator(view), review) == [admitted]
 
 
 async def test_before_1_32_no_resize_is_checked_against_quota() -> None:
-    there = state(pod("500m", name="grows"), used="2500m")
-    view = FakeView(there, there)
+    snapshot = state(pod("500m", name="grows"), used="2500m")
+    view = FakeView(snapshot, snapshot)
     resize = request(pod("9", name="grows"), pod("500m", name="grows"))
     for runs, admitted in (("1.31", True), ("1.32", False)):
         view.runs = releases_of([runs])
@@ -415,16 +415,16 @@ async def test_before_1_32_no_resize_is_checked_against_quota() -> None:
 
 async def test_switched_off_nothing_is_looked_at(view: FakeView) -> None:
     assert (await validator(view, reserve=False).validate(request(pod("9")))).allowed
-    there = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
-    assert await allowed(validator(FakeView(there, there)), pod("9")) == [True]
+    snapshot = State(quota(HARD, {constants.ANNOTATION_SKIP_AUTO_SCALING: "true"}), limits=LIMITS)
+    assert await allowed(validator(FakeView(snapshot, snapshot)), pod("9")) == [True]
     assert not view.looked
 
 
 async def test_pods_that_add_up_to_status_are_not_asked_for() -> None:
-    there = state()
-    used = format_resource_list(total(map(pod_usage, there.pods)))
-    there.quotas = [quota(HARD, {**MARKS, by_name(): ENTRY}, used=used)]
-    view = FakeView(there, there)
+    snapshot = state()
+    used = format_resource_list(total(map(pod_usage, snapshot.pods)))
+    snapshot.quotas = [quota(HARD, {**MARKS, by_name(): ENTRY}, used=used)]
+    view = FakeView(snapshot, snapshot)
     assert await allowed(validator(view), pod("1")) == [True]
     assert set(view.looked) == {"quota"}
 
@@ -460,9 +460,9 @@ async def test_a_target_that_is_made_between_two_lists_refuses_nothing() -> None
 async def test_a_pod_that_is_terminating_past_its_grace_is_not_counted(used: str, age: float, admitted: bool) -> None:
     """The quota controller notices only when something else changes, or after five minutes."""
     going = {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
-    there = state(edited(pod("1", name="stuck"), metadata=going), used=used)
-    there.now = from_rfc3339("2020-01-01T00:00:00Z") + age
-    assert await allowed(validator(FakeView(there, there)), pod("1")) == [admitted]
+    snapshot = state(edited(pod("1", name="stuck"), metadata=going), used=used)
+    snapshot.now = from_rfc3339("2020-01-01T00:00:00Z") + age
+    assert await allowed(validator(FakeView(snapshot, snapshot)), pod("1")) == [admitted]
     assert now() == 0.0
 
 
@@ -470,8 +470,8 @@ async def test_a_growth_is_counted_once() -> None:
     def grown(cpu: str, version: str) -> Pod:
         return edited(pod(cpu, name="grows"), metadata={"resourceVersion": version})
 
-    before = state(grown("500m", "7"), used="2500m")
-    view = FakeView(before, before)
+    pods_before = state(grown("500m", "7"), used="2500m")
+    view = FakeView(pods_before, pods_before)
     checked = validator(view)
     assert (await checked.validate(request(grown("700m", "7"), grown("500m", "7")))).allowed
     view.cached = view.live = state(grown("700m", "8"), used="2700m")
@@ -505,9 +505,9 @@ async def test_at_rest_a_pod_that_fits_costs_one_request() -> None:
 
 @pytest.mark.parametrize("by", ["an entry", "a limit that quota admission still goes by"])
 async def test_a_cached_count_is_not_enough_while_anything_is_added(by: str) -> None:
-    there = state(used="2") if by == "an entry" else resting("2")
-    there.quotas = [settled(there.quotas[0], **{"limits.cpu": "5"})]
-    view = FakeView(there, there)
+    snapshot = state(used="2") if by == "an entry" else resting("2")
+    snapshot.quotas = [settled(snapshot.quotas[0], **{"limits.cpu": "5"})]
+    view = FakeView(snapshot, snapshot)
     assert await allowed(validator(view), pod("300m")) == [True]
     assert view.looked
 
@@ -554,13 +554,13 @@ async def test_pods_that_quota_refuses_by_itself_hold_up_none(
     case: tuple[dict[str, str | None], dict[str, str], dict[str, str], str],
 ) -> None:
     """Fourteen clients that try again and again, and an honest pod."""
-    asks, ours, others, why = case
+    asks, own_hard, other_hard, reason = case
     limits = {name: amount for name, amount in {"cpu": "100m", "memory": "10Mi", **asks}.items() if amount}
     container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
     refused = edited(pod("100m"), spec={"containers": [container]})
-    there = holding("2", hard={**HARD, **ours})
-    there.quotas = [settled(each) for each in (*there.quotas, quota(others, name="second", labels={}))]
-    checked = validator(FakeView(there, there))
-    assert (await checked.validate(request(refused))).message == why
+    snapshot = holding("2", hard={**HARD, **own_hard})
+    snapshot.quotas = [settled(rq) for rq in (*snapshot.quotas, quota(other_hard, name="second", labels={}))]
+    checked = validator(FakeView(snapshot, snapshot))
+    assert (await checked.validate(request(refused))).message == reason
     assert await allowed(checked, *[refused] * 14, pod("1")) == [False] * 14 + [True]
     assert now() == 0.0

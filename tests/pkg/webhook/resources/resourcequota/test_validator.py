@@ -49,14 +49,14 @@ def labelled(base: dict[str, str], *, migrates: bool = True) -> ResourceQuota:
     return quota(dict(RAISED), {**base, **entries}, labels={LABEL_MANAGED: "true"})
 
 
-def without(*marks: str, of: Mapping[str, str] = ONE) -> ResourceQuota:
-    return quota(dict(RAISED), {key: text for key, text in of.items() if key not in marks})
+def without(*marks: str, kind: Mapping[str, str] = ONE) -> ResourceQuota:
+    return quota(dict(RAISED), {key: text for key, text in kind.items() if key not in marks})
 
 
 def switched_off_since() -> State:
-    found = State(STANDING)
-    found.namespace = edited(found.namespace, metadata={"annotations": {LABEL_MANAGED: "false"}})
-    return found
+    state = State(STANDING)
+    state.namespace = edited(state.namespace, metadata={"annotations": {LABEL_MANAGED: "false"}})
+    return state
 
 
 AT_REST = State(quota(dict(RAISED), MARKS))
@@ -87,7 +87,7 @@ UPDATES: dict[str, tuple[ResourceQuota, ResourceQuota, State, State | None, str,
     "the mark that makes the skip ours stays while VMs migrate": (
         STANDING, without(OWNER), RUNNING, RUNNING, KEPT.format(f"{OWNER} can be removed"), ["namespace"]
     ),
-    "where none does it may go": (AT_REST.quotas[0], without(OWNER, of=MARKS), AT_REST, AT_REST, "", []),
+    "where none does it may go": (AT_REST.quotas[0], without(OWNER, kind=MARKS), AT_REST, AT_REST, "", []),
     "and with the skip": (STANDING, without(OWNER, SKIP), RUNNING, RUNNING, "", []),
     "the skip alone may go": (STANDING, without(SKIP), RUNNING, RUNNING, "", []),
     "the recorded base is not removed while VMs migrate": (
@@ -122,10 +122,10 @@ UNDER_RANCHERS_NAME = {
 
 @sentences(UNDER_RANCHERS_NAME)
 async def test_headroom_may_write_under_the_name_of_rancher(case: tuple[dict[str, str], bool]) -> None:
-    annotations, own = case
+    annotations, own_entries = case
     view, old, new = FakeView(RUNNING, RUNNING), quota(dict(RAISED), RECORDED), quota(dict(HARD), annotations)
     decision = await guard(view).validate(request(new, old, user=RANCHER_SUDO_USER))
-    assert (decision.allowed, decision.message) == (own, "" if own else DENIAL)
+    assert (decision.allowed, decision.message) == (own_entries, "" if own_entries else DENIAL)
 
 
 async def test_rancher_is_corrected_and_then_allowed() -> None:
@@ -144,12 +144,12 @@ async def test_a_correction_is_told_unless_it_is_a_dry_run(dry_run: bool, told: 
     """Always in the same words, so that they are counted in one event."""
     events: list[tuple[str, str]] = []
     guarded = Guard(
-        FakeView(RUNNING, RUNNING), Settings(policy=POLICY), lambda _quota, _type, *said: events.append(said)
+        FakeView(RUNNING, RUNNING), Settings(policy=POLICY), lambda _quota, _type, *event: events.append(event)
     )
-    for wanted in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
-        await guarded.mutate(request(wanted, STANDING, user=RANCHER, dry_run=dry_run))
-    what = f"a write of {RANCHER} that lowered limits below what migrating VMs need was corrected"
-    assert events == [("ResourceQuotaCorrected", what)] * 2 * told
+    for lowered in (LOWERED, quota({**HARD, "limits.cpu": "4"}, ONE)):
+        await guarded.mutate(request(lowered, STANDING, user=RANCHER, dry_run=dry_run))
+    message = f"a write of {RANCHER} that lowered limits below what migrating VMs need was corrected"
+    assert events == [("ResourceQuotaCorrected", message)] * 2 * told
 
 
 async def test_only_what_is_too_low_is_corrected() -> None:
@@ -179,10 +179,10 @@ async def test_only_what_is_too_low_is_corrected() -> None:
     ],
 )
 async def test_who_may_do_what(mode: QuotaGuard, user: str, patched: bool, allowed: bool) -> None:
-    asked = request(LOWERED, STANDING, user=user)
+    review = request(LOWERED, STANDING, user=user)
     guarded = guard(FakeView(RUNNING, RUNNING), mode)
-    assert bool((await guarded.mutate(asked)).patch) is patched
-    assert (await guarded.validate(asked)).allowed is allowed
+    assert bool((await guarded.mutate(review)).patch) is patched
+    assert (await guarded.validate(review)).allowed is allowed
 
 
 def enforced(hard: Mapping[str, str]) -> ResourceQuota:
@@ -219,9 +219,11 @@ async def test_the_limits_in_the_status_are_kept_at_those_of_the_spec(
     case: tuple[ResourceQuota, Mapping[str, str], Mapping[str, str], str, str],
 ) -> None:
     """Quota admission goes by them: kept low they refuse every target, whatever spec.hard says."""
-    of, before, after, user, denial = case
-    old, new = (edited(of, status={"hard": limits}) for limits in (before, after))
-    decision = await guard(FakeView(State(of), State(of))).validate(request(new, old, user=user, sub_resource="status"))
+    kind, old_status, new_status, user, denial = case
+    old, new = (edited(kind, status={"hard": limits}) for limits in (old_status, new_status))
+    decision = await guard(FakeView(State(kind), State(kind))).validate(
+        request(new, old, user=user, sub_resource="status")
+    )
     assert (decision.allowed, denial in decision.message) == (not denial, True)
 
 
@@ -229,8 +231,8 @@ async def test_a_write_of_the_status_takes_no_records_off() -> None:
     new = edited(quota(dict(RAISED), MARKS), status={"hard": RAISED})
     old = edited(labelled({BASE: "{}"}), status={"hard": RAISED})
     state = State(old)
-    asked = request(new, old, sub_resource="status")
-    assert not (await guard(FakeView(state, state)).validate(asked)).allowed
+    review = request(new, old, sub_resource="status")
+    assert not (await guard(FakeView(state, state)).validate(review)).allowed
 
 
 async def test_a_quota_is_not_deleted_under_a_migration() -> None:
@@ -273,9 +275,9 @@ async def test_deleting(old: object, cached: State, live: State | None, user: st
 async def test_many_vms_are_not_all_named() -> None:
     annotations = {**MARKS, **{by_name(f"vm{number:02}"): ENTRY for number in range(13)}}
     hard = {"limits.cpu": "29", "limits.memory": "1Ti"}
-    standing = quota(hard, annotations)
-    state = State(standing)
-    decision = await guard(FakeView(state, state)).validate(request(quota(dict(HARD), annotations), standing))
+    present = quota(hard, annotations)
+    state = State(present)
+    decision = await guard(FakeView(state, state)).validate(request(quota(dict(HARD), annotations), present))
     assert "(vm00, vm01, vm02, vm03, vm04, vm05, vm06, vm07, vm08, vm09 and 3 more)" in decision.message
 
 
@@ -284,8 +286,8 @@ LOST = "the migrations of vm1 lose the headroom that was added for them"
 SWITCHED_OFF = {
     "whose room goes is told, though it is lowered too": (STANDING, quota(dict(HARD), {**ONE, **OFF}), [LOST]),
     "where nothing migrates nothing is": (quota(dict(HARD), MARKS), quota(dict(HARD), {**MARKS, **OFF}), []),
-    "what is off already may be lowered": (without(of={**ONE, **OFF}), quota(dict(HARD), {**ONE, **OFF}), []),
-    "and deleted": (without(of={**ONE, **OFF}), None, []),
+    "what is off already may be lowered": (without(kind={**ONE, **OFF}), quota(dict(HARD), {**ONE, **OFF}), []),
+    "and deleted": (without(kind={**ONE, **OFF}), None, []),
 }
 
 
@@ -296,10 +298,10 @@ async def test_switching_off_is_admitted(
 ) -> None:
     old, new, told = case
     state = RUNNING if by_name() in old.annotations else State(quota(dict(HARD), MARKS))
-    guarded, asked = guard(FakeView(state, state)), request(new, old, user=user)
-    decision = await guarded.validate(asked)
+    guarded, review = guard(FakeView(state, state)), request(new, old, user=user)
+    decision = await guarded.validate(review)
     assert decision.allowed
     assert [warning.split("; ")[1] for warning in decision.warnings] == told
     if new is not None:
-        mutated = await guarded.mutate(asked)
+        mutated = await guarded.mutate(review)
         assert (mutated.allowed, mutated.patch) == (True, ())
