@@ -212,12 +212,12 @@ def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
 
 
 def _addition(entry: Entry, vm: VmUsage | None, leftovers: Sequence[str]) -> Addition:
-    if vm is not None and vm.volumes and vm.stage < Stage.ANNOUNCED:
+    if vm is not None and vm.volumes and vm.stage < Stage.WITHOUT_TARGET:
         return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
     if vm is None or (vm.stage is Stage.FINISHED and not any(leftovers.usage for leftovers in vm.leftovers)):
         name = vm.name if vm else entry.vm
         return Addition(name, entry.key, "unexplained", None, entry.resources)
-    if vm.stage < Stage.ANNOUNCED:
+    if vm.stage < Stage.WITHOUT_TARGET:
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
         return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources, list(leftovers))
     active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]

@@ -1,26 +1,26 @@
 """The trusted fields of a VM's objects. Pure; the only module that reads a VMI's status (a test holds that).
 
 A tenant who can pass a pod off as a VM's gets headroom for nothing. A tenant may write anything in the own namespace
-except ResourceQuota, Namespace and cluster objects. What is read here, who can write it, and why it is believed:
+except ResourceQuota, Namespace and cluster objects. What is read here, who can write it, and why it is trusted:
 
 - pod labels, annotations, ownerReferences, nodeName, resources: written by every user who may create or patch pods. Not
-  believed. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been
+  trusted. A controller reference only narrows down what KubeVirt names. A label only tells a target that has not been
   handed over yet, where it decides what counts as taken, never how much is granted.
-- pod uid, creationTimestamp, deletionTimestamp, status: API server and kubelet. Believed.
+- pod uid, creationTimestamp, deletionTimestamp, status: API server and kubelet. Trusted.
 - VMIM status.phase, conditions, migrationState.{sourcePod, targetPod, sourceNode}, phaseTransitionTimestamps:
-  virt-controller alone (a subresource). Believed; but a later pod can take a name again, so creation times must fit:
+  virt-controller alone (a subresource). Trusted; but a later pod can take a name again, so creation times must fit:
   a source is not younger than its migration, a target neither older nor younger than its end. Whole seconds.
 - VMIM spec and metadata: some tenants may create and delete them. A wish.
-- VMI status.phase: Pending at birth, by virt-api, then KubeVirt's accounts only. Believed.
-- the rest of a VMI's status: as submitted at birth, then KubeVirt's accounts only. Believed of a VMI that runs.
-- VMI status.migrationState: nothing takes away what was submitted, so of a VMI that runs it is believed of a migration
+- VMI status.phase: Pending at birth, by virt-api, then KubeVirt's accounts only. Trusted.
+- the rest of a VMI's status: as submitted at birth, then KubeVirt's accounts only. Trusted of a VMI that runs.
+- VMI status.migrationState: nothing takes away what was submitted, so of a VMI that runs it is trusted of a migration
   that exists; of one that was deleted only if it names the pod in which the VM lives as one side, for a generated name
-  cannot be known at birth. What it says of another VM's migration is nothing.
-- VMI status.activePods: virt-controller, from whatever has a controller reference. Not believed.
-- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of what a side is worth (`target.UsageBound`).
+  cannot be known at birth. Its fields about another VM's migration count for nothing.
+- VMI status.activePods: virt-controller, from whatever has a controller reference. Not trusted.
+- VMI spec: tenant at birth, then KubeVirt's accounts only. The bound of a side's usage (`target.UsageBound`).
 - VMI annotations: tenant. Only sidecars are read from them, up to a number.
-- start and end times in migrationState: they may be of another moment than they seem to be. Not believed.
-- events: every user who may create them, with any source, text and time. Never believed, only quoted.
+- start and end times in migrationState: they may be of another moment than they seem to be. Not trusted.
+- events: every user who may create them, with any source, text and time. Never trusted, only quoted.
 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
 (listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status).

@@ -242,7 +242,7 @@ def hook_sidecar_count(metadata: Object | ObjectMeta | TemplateMeta) -> int:
         return 0
 
 
-# ---- what is read of a VMI -----------------------------------------------------------------------------------
+# ---- the fields of a VMI ----------------------------------------------------------------------------------------
 
 
 class RenderedFrom(NamedTuple):

@@ -36,14 +36,14 @@ class Stage(IntEnum):
     """Only Succeeded or Failed migrations: the entry goes."""
     ARRIVED = 1
     """The VM lives in its target already, whatever the migration says: only its leftover side may still count."""
-    ANNOUNCED = 2
+    WITHOUT_TARGET = 2
     """No target pod will be created any more, or none here: an existing entry stays, none is added."""
     CREATED = 3
     """Phase unset: virt-controller asks for the target pod next, within milliseconds. Harvester adds nothing yet."""
-    WANTED = 4
+    ACTIVE = 4
     """Pending or any later phase, one that newer KubeVirt adds too: an entry is needed."""
     REFUSED = 5
-    """Like WANTED, and quota admission denied its target pod, which KubeVirt has not created since."""
+    """Like ACTIVE, and quota admission denied its target pod, which KubeVirt has not created since."""
 
 
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
@@ -85,14 +85,14 @@ def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
 
 def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     """Returns the stage of one migration by itself."""
-    stage = _STAGES.get(migration.phase, Stage.WANTED)
+    stage = _STAGES.get(migration.phase, Stage.ACTIVE)
     if stage < Stage.CREATED:
         return stage
     if abort_requested(migration) or migration.deleting or is_decentralized(migration):
-        return Stage.ANNOUNCED
+        return Stage.WITHOUT_TARGET
     # KubeVirt creates no target before utility volumes are detached. During a backup it does, and waits then.
     if condition_is_true(migration.status.conditions, constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES):
-        return Stage.ANNOUNCED
+        return Stage.WITHOUT_TARGET
     return Stage.REFUSED if is_refused(migration) else stage
 
 

@@ -136,7 +136,7 @@ def harvester_delta(
     return delta
 
 
-# ---- what a pod says -----------------------------------------------------------------------------------------
+# ---- the overhead of an existing pod --------------------------------------------------------------------------
 
 
 def is_resized(vmi: VirtualMachineInstance) -> bool:

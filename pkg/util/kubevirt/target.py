@@ -198,7 +198,7 @@ def _usage_of_pod(pod: Pod, rendering: Rendering) -> ResourceList:
     return pod_usage(pod, releases=rendering.kubernetes)
 
 
-# ---- what is believed of a pod -------------------------------------------------------------------------------
+# ---- the bound of a pod that is trusted ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def lack(
     """Returns the part of the growth that all pending target pods together lack where spec.hard is `without` a
     compensation: the first of them takes the headroom of another. The `present` compensation is not lowered while a pod
     is refused."""
-    to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.WANTED)
+    to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.ACTIVE)
     lacking: ResourceList = {}
     for name, most in growth.items():
         missing = shortage(quantity_of(quota.used, name), to_come.get(name, ZERO), without[name])

@@ -142,7 +142,7 @@ class QuotaDraft:
                 size_then = size + len(key + marshal(desired)) if present is None else 0
                 most = total([entered, desired, compensation])
                 if refusal := self.refusal(f"migration of VM {vm.name}", most, size_then):
-                    if vm.stage > Stage.ANNOUNCED and not vm.target:  # else nothing waits for it any more
+                    if vm.stage > Stage.WITHOUT_TARGET and not vm.target:  # else nothing waits for it any more
                         self.problems.append(refusal)
                     value = minimum(desired, present) if present is not None else None
             if value is None:

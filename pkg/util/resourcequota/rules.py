@@ -55,7 +55,9 @@ class OwnRules:
         refused = [entry for entry in wanted_entries if entry.vm.stage is Stage.REFUSED and entry.vm.to_come]
         growth = self._growth(refused if draft.policy.compensate else [])
         compensation = minimum(draft.compensation, growth)
-        entered = draft.enter(wanted_entries, lambda vm: vm.stage >= Stage.ANNOUNCED and not draft.limits, compensation)
+        entered = draft.enter(
+            wanted_entries, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not draft.limits, compensation
+        )
         caps = quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), draft.facts.max_extra
         draft.problems += idle(*caps, quota.hard)
         if not draft.limits:
@@ -83,7 +85,7 @@ class OwnRules:
             }
             sides = [leftover for leftover in vm.old_sides if since[leftover.uid] + limit <= now]
             claims = [leftover for leftover in vm.old_claims if since[leftover.uid] + limit <= now]
-            expired = sides + claims[vm.ended_pods.value() if vm.stage >= Stage.WANTED else 0 :]
+            expired = sides + claims[vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0 :]
             if expired:
                 held_sides = [leftover for leftover in vm.old_sides if leftover not in expired]
                 held_claims = [leftover for leftover in vm.old_claims if leftover not in expired]
@@ -100,7 +102,7 @@ class OwnRules:
         for vm in draft.vms:
             present = standing(draft.entries, vm.keys)
             value = vm.entry(present)
-            if vm.stage >= Stage.WANTED and (pods := min(vm.ended_pods, beyond)):
+            if vm.stage >= Stage.ACTIVE and (pods := min(vm.ended_pods, beyond)):
                 value, beyond = add(value, {COUNT_PODS: pods}), beyond - pods
             if vm.volumes:
                 volumes = minimum(vm.volumes, left_to_double)
@@ -195,6 +197,6 @@ class HarvesterRules:
         draft, quota = self.draft, self.draft.facts.quota
         for vm in draft.vms if draft.limits else ():
             is_new = draft.annotations.keys().isdisjoint(vm.keys)
-            if is_new and vm.vmi is not None and vm.need is not None and vm.stage >= Stage.WANTED:
+            if is_new and vm.vmi is not None and vm.need is not None and vm.stage >= Stage.ACTIVE:
                 value = {name: vm.need[name] for name in HARVESTERS if name in vm.need and name in quota.hard}
                 yield WantedEntry(vm, migrating_uid_key(vm.vmi.uid), value)

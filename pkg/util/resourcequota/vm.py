@@ -93,9 +93,9 @@ class VmUsage:
     @cached_property
     def wanted_entry(self) -> ResourceList:
         """The wanted entry where there is none yet."""
-        if self.stage > Stage.ANNOUNCED:
+        if self.stage > Stage.WITHOUT_TARGET:
             return self._with_leftovers(self.need or {})
-        return self.granted if self.stage is Stage.ANNOUNCED else self._with_leftovers({})
+        return self.granted if self.stage is Stage.WITHOUT_TARGET else self._with_leftovers({})
 
     def entry(self, present: ResourceList | None) -> ResourceList:
         """Returns the wanted entry. A present one stays as far as the pods that it was granted for use it, or as the
@@ -148,7 +148,7 @@ _ESTIMATES: Mapping[EstimateKind, _Estimate] = {
     EstimateKind.EXACT: _Estimate(exact_need, Stage.CREATED, (constants.VMI_PHASE_RUNNING,), needs_source=True),
     # A VMI without any status is upstream's case.
     EstimateKind.HARVESTER: _Estimate(
-        harvester_need, Stage.WANTED, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False
+        harvester_need, Stage.ACTIVE, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False
     ),
 }
 
@@ -179,16 +179,16 @@ def assess(
     sides = sides_of(vmi, migrations, namespace.pods)
     can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
     stage = _stage(max((stage for stage, _ in stages), default=Stage.FINISHED), sides, estimate, can_migrate)
-    is_moving = stage >= Stage.ANNOUNCED and can_migrate and bool(sides.source)
+    is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     allowed = total([pods.allowed, claims.existing, claims.pending])
-    need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.ANNOUNCED else None
+    need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
     ended_pods = (
         ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended_launchers else ()
     )
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
-    if need is None and stage >= Stage.WANTED:
+    if need is None and stage >= Stage.ACTIVE:
         problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
     priority = max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0)
     return VmUsage(
@@ -219,9 +219,9 @@ def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -
     if sides.has_arrived and stage > Stage.FINISHED:
         return Stage.ARRIVED
     if stage < estimate.since:
-        return min(stage, Stage.ANNOUNCED)
+        return min(stage, Stage.WITHOUT_TARGET)
     is_ready = can_migrate and (bool(sides.source) or not estimate.needs_source)
-    return max(stage, Stage.WANTED) if is_ready else Stage.ANNOUNCED
+    return max(stage, Stage.ACTIVE) if is_ready else Stage.WITHOUT_TARGET
 
 
 def _claims(

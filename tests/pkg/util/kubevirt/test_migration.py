@@ -11,20 +11,20 @@ from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_
 from tests.decisions import sentences
 from tests.objects import build, vmim
 
-FINISHED, ANNOUNCED, CREATED = Stage.FINISHED, Stage.ANNOUNCED, Stage.CREATED
-WANTED, REFUSED = Stage.WANTED, Stage.REFUSED
+FINISHED, WITHOUT_TARGET, CREATED = Stage.FINISHED, Stage.WITHOUT_TARGET, Stage.CREATED
+ACTIVE, REFUSED = Stage.ACTIVE, Stage.REFUSED
 PHASES: dict[str | None, tuple[Stage, Stage]] = {
-    None: (CREATED, ANNOUNCED),
-    "": (CREATED, ANNOUNCED),
-    "Pending": (WANTED, ANNOUNCED),
-    "Scheduling": (WANTED, ANNOUNCED),
-    "Scheduled": (WANTED, ANNOUNCED),
-    "PreparingTarget": (WANTED, ANNOUNCED),
-    "TargetReady": (WANTED, ANNOUNCED),
-    "Running": (WANTED, ANNOUNCED),
-    "WaitingForSync": (WANTED, ANNOUNCED),
-    "Synchronizing": (WANTED, ANNOUNCED),
-    "SomethingNew": (WANTED, ANNOUNCED),
+    None: (CREATED, WITHOUT_TARGET),
+    "": (CREATED, WITHOUT_TARGET),
+    "Pending": (ACTIVE, WITHOUT_TARGET),
+    "Scheduling": (ACTIVE, WITHOUT_TARGET),
+    "Scheduled": (ACTIVE, WITHOUT_TARGET),
+    "PreparingTarget": (ACTIVE, WITHOUT_TARGET),
+    "TargetReady": (ACTIVE, WITHOUT_TARGET),
+    "Running": (ACTIVE, WITHOUT_TARGET),
+    "WaitingForSync": (ACTIVE, WITHOUT_TARGET),
+    "Synchronizing": (ACTIVE, WITHOUT_TARGET),
+    "SomethingNew": (ACTIVE, WITHOUT_TARGET),
     "Succeeded": (FINISHED, FINISHED),
     "Failed": (FINISHED, FINISHED),
 }
@@ -46,7 +46,7 @@ def test_stage(phase: str | None, abort: bool) -> None:
 def test_a_decentralized_migration_adds_no_pod_here(phase: str, end: str) -> None:
     body = msgspec.to_builtins(vmim(phase, refused=phase == "Pending"))
     body["spec"][end] = {"migrationID": "m"}
-    assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is ANNOUNCED
+    assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is WITHOUT_TARGET
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -66,12 +66,12 @@ def test_a_condition_that_is_not_true_is_none(status: str) -> None:
 
 
 ONE_VM = {
-    "one that runs outweighs finished ones": ([vmim("Failed"), vmim("Running"), vmim("Succeeded")], WANTED),
+    "one that runs outweighs finished ones": ([vmim("Failed"), vmim("Running"), vmim("Succeeded")], ACTIVE),
     "one that was just created outweighs finished ones": ([vmim("Failed"), vmim(None)], CREATED),
-    "one that is aborted does not outweigh one that is wanted": ([vmim(abort=True), vmim()], WANTED),
+    "one that is aborted does not outweigh an active one": ([vmim(abort=True), vmim()], ACTIVE),
     "all finished is finished": ([vmim("Failed"), vmim("Succeeded")], FINISHED),
     "a refusal of any counts": ([vmim("Running"), vmim(refused=True)], REFUSED),
-    "a refusal of a finished one does not": ([vmim("Failed", refused=True), vmim()], WANTED),
+    "a refusal of a finished one does not": ([vmim("Failed", refused=True), vmim()], ACTIVE),
 }
 
 
@@ -84,7 +84,7 @@ def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(
 
 
 @pytest.mark.parametrize(
-    ("condition", "stage"), [("migrationBlockedByUtilityVolumes", ANNOUNCED), ("migrationBlockedByBackup", WANTED)]
+    ("condition", "stage"), [("migrationBlockedByUtilityVolumes", WITHOUT_TARGET), ("migrationBlockedByBackup", ACTIVE)]
 )
 def test_what_waits_gets_headroom_where_kubevirt_creates_a_target(condition: str, stage: Stage) -> None:
     body = msgspec.to_builtins(vmim())

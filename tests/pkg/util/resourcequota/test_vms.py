@@ -62,17 +62,17 @@ AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
     "not migrating: nothing": (namespace(quota(), [vmim("Succeeded")], [SOURCE], [HERE]), Stage.FINISHED, ""),
     "announced without a target: what it may have, and nothing is wanted": (
         namespace(quota(), [vmim(abort=True)], [SOURCE], [HERE]),
-        Stage.ANNOUNCED,
+        Stage.WITHOUT_TARGET,
         "to_come allowed need",
     ),
     "announced with a target: what that was granted": (
         namespace(quota(), [vmim("Scheduled", abort=True)], [SOURCE, TARGETS["Scheduled"]], [HERE]),
-        Stage.ANNOUNCED,
+        Stage.WITHOUT_TARGET,
         "target allowed need granted wanted_entry",
     ),
     "a target is wanted": (
         namespace(quota(), [vmim()], [SOURCE], [HERE]),
-        Stage.WANTED,
+        Stage.ACTIVE,
         "to_come allowed need wanted_entry",
     ),
     "it was refused": (
@@ -82,7 +82,7 @@ AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
     ),
     "both run": (
         namespace(quota(), [vmim("Running")], [SOURCE, TARGETS["Running"]], [HERE]),
-        Stage.WANTED,
+        Stage.ACTIVE,
         "target allowed need granted wanted_entry",
     ),
     "it has arrived: the source is left over": (
@@ -120,12 +120,12 @@ STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
 @sentences(STAYS)
 def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], VirtualMachineInstance]) -> None:
     pods, instance = case
-    assert usages_of(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.ANNOUNCED
+    assert usages_of(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.WITHOUT_TARGET
 
 
 def test_a_vm_whose_vmi_is_not_known_is_not_asked_for_more_either() -> None:
     result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
-    assert (result["vm1"].stage, problems) == (Stage.ANNOUNCED, [])
+    assert (result["vm1"].stage, problems) == (Stage.WITHOUT_TARGET, [])
 
 
 def test_nothing_is_to_come_once_both_pods_of_the_target_are_there() -> None:
