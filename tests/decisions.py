@@ -1,4 +1,4 @@
-"""What the planner sees of a namespace in memory, and what its plans make of the quota."""
+"""Namespaces as the planner sees them in memory, and what its plans make of the quota."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def observed(
     now: float = 0.0,
     timers: Timers | None = None,
 ) -> Facts:
-    """What a decision looks at; without `instances` every migration's VMI is there with the seed's values."""
+    """Builds what a decision looks at; without `instances` every migration's VMI is there with the seed's values."""
     if instances is None:
         instances = [vmi(name) for name in sorted({migration.spec.vmi_name for migration in migrations})]
     return Facts(
@@ -79,21 +79,21 @@ class Case:
     """What is left in takeover, where that is not our marks and `left` with entries by name."""
 
     def seen(self, marks: Mapping[str, str] | None = None) -> Facts:
-        """What a decision looks at; `marks`: annotations that every quota of the table has."""
-        found = quota(self.raised, {**(marks or {}), **self.before})
-        return observed(found, self.migrations, self.instances, limits=self.limits, ratio=self.ratio)
+        """Builds what a decision looks at; `marks`: annotations that every quota of the table has."""
+        current = quota(self.raised, {**(marks or {}), **self.before})
+        return observed(current, self.migrations, self.instances, limits=self.limits, ratio=self.ratio)
 
     def check(self, after: ResourceQuota) -> None:
         assert after.annotations == self.left
         assert by_value(after.hard) == by_value(self.hard)
 
     def settles(self, mode: Mode) -> None:
-        """One patch, and nothing is left to do."""
-        seen = self.seen()
-        done, _made = after(seen, Policy(mode))
-        named = {key.replace(by_uid(""), by_name("")): text for key, text in self.left.items()}
-        taken = {**MARKS, **named} if self.taken is None else self.taken
-        dataclasses.replace(self, left=self.left if mode is Mode.ASSIST else taken).check(done)
+        """Takes one patch, and nothing is left to do."""
+        facts = self.seen()
+        record, _made = after(facts, Policy(mode))
+        renamed = {key.replace(by_uid(""), by_name("")): text for key, text in self.left.items()}
+        expected = {**MARKS, **renamed} if self.taken is None else self.taken
+        dataclasses.replace(self, left=self.left if mode is Mode.ASSIST else expected).check(record)
 
 
 def namespace(
@@ -104,9 +104,9 @@ def namespace(
     *,
     rendering: Rendering = AT_1_5,
     max_extra: str = "",
-    **more: Any,
+    **options: Any,
 ) -> Facts:
-    """What a decision looks at; without `instances` each VM of a migration is there, on node-1.
+    """Builds what a decision looks at; without `instances` each VM of a migration is there, on node-1.
 
     The quota's status.used is what it charges for the pods, unless the quota has one.
     """
@@ -118,9 +118,9 @@ def namespace(
     migrations = [named(migration, pods, instances) for migration in migrations]
     if not quota.used:
         quota = charged(quota, pods)
-    seen = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **more)
-    rendering = dataclasses.replace(rendering, harvester_ratio=seen.rendering.harvester_ratio)
-    return dataclasses.replace(seen, pods=pods, rendering=rendering, max_extra=max_extra)
+    facts = observed(quota, migrations, instances, ratio=rendering.ratio or "1", **options)
+    rendering = dataclasses.replace(rendering, harvester_ratio=facts.rendering.harvester_ratio)
+    return dataclasses.replace(facts, pods=pods, rendering=rendering, max_extra=max_extra)
 
 
 def named(
@@ -140,10 +140,10 @@ def named(
     launchers = [pod for pod in pods if is_its(pod)]
     targets = [p for p in launchers if p.labels.get("kubevirt.io/migrationJobUID") == migration.uid]
     node = vmi.status.node_name if vmi else None
-    others = [p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)]
+    other_pods = [p for p in launchers if p not in targets and (phase in ENDED or p.spec.node_name == node or targets)]
     state = msgspec.to_builtins(migration.status.migration_state or MigrationState())
-    if others:
-        state["sourcePod"] = others[0].name
+    if other_pods:
+        state["sourcePod"] = other_pods[0].name
     if targets and phase in HANDED_OVER:
         state |= {"targetPod": targets[0].name, "targetNode": targets[0].spec.node_name}
     status = msgspec.structs.replace(
@@ -170,9 +170,9 @@ def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
     )
 
 
-def remembering(seen: Facts, memory: Timers, now: float) -> Facts:
+def remembering(facts: Facts, memory: Timers, now: float) -> Facts:
     """The same namespace later, with what the last decision remembered."""
-    return dataclasses.replace(seen, timers=memory, now=now)
+    return dataclasses.replace(facts, timers=memory, now=now)
 
 
 def entry(text: str | None) -> dict[str, str]:
@@ -182,18 +182,18 @@ def entry(text: str | None) -> dict[str, str]:
     return value
 
 
-def after(seen: Facts, policy: Policy = EXACT, patches: int = 1) -> tuple[ResourceQuota, Plan]:
+def after(facts: Facts, policy: Policy = EXACT, patches: int = 1) -> tuple[ResourceQuota, Plan]:
     """The quota when nothing is left to do, and the one patch that brought it there, or the last of `patches`.
 
     Another patch for the same observation is a failure.
     """
-    made = Plan()
+    combined = Plan()
     for _ in range(patches):
-        made = plan(seen, policy)
-        seen = dataclasses.replace(seen, quota=applied(seen.quota, made), timers=made.timers)
-    again = plan(seen, policy)
+        combined = plan(facts, policy)
+        facts = dataclasses.replace(facts, quota=applied(facts.quota, combined), timers=combined.timers)
+    again = plan(facts, policy)
     assert not again, f"{patches} plans applied give another plan: {again}"
-    return seen.quota, made
+    return facts.quota, combined
 
 
 def by_value(resources: Mapping[str, RawQuantity | None]) -> dict[str, Any]:
@@ -203,15 +203,15 @@ def by_value(resources: Mapping[str, RawQuantity | None]) -> dict[str, Any]:
 
 def entries_by_value(annotations: Mapping[str, str]) -> dict[str, Any]:
     """Annotations with resource lists by value. The resync flag's "false" says nothing and is left out."""
-    seen: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for key, text in annotations.items():
         if (key, text) == (RESYNC, "false"):
             continue
         try:
-            seen[key] = by_value(json.loads(text))
+            recorded[key] = by_value(json.loads(text))
         except (ValueError, AttributeError):
-            seen[key] = text
-    return seen
+            recorded[key] = text
+    return recorded
 
 
 def _value(raw: Any) -> Any:

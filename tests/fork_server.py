@@ -32,11 +32,11 @@ _LARGEST = 1 << 17
 class ForkedProcess:
     """The part of subprocess.Popen that the tests use."""
 
-    def __init__(self, arguments: Sequence[str], out: IO[Any], err: IO[Any], env: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], stdout: IO[Any], err: IO[Any], env: Mapping[str, str]) -> None:
         request = json.dumps({"arguments": arguments, "env": dict(env)}).encode()
-        self._status, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with there:
-            socket.send_fds(_server(), [request], [out.fileno(), err.fileno(), there.fileno()])
+        self._status, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far_end:
+            socket.send_fds(_server(), [request], [stdout.fileno(), err.fileno(), far_end.fileno()])
         self.pid = int(self._status.recv(32))
         self.returncode: int | None = None
 
@@ -66,10 +66,10 @@ class ForkedProcess:
 @functools.cache
 def _server() -> socket.socket:
     """The connection to this process' server; its end ends the server."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with there:
-        command = [sys.executable, "-m", __name__, str(there.fileno())]
-        subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()])
+    here, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with far_end:
+        command = [sys.executable, "-m", __name__, str(far_end.fileno())]
+        subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, pass_fds=[far_end.fileno()])
     return here
 
 
@@ -84,20 +84,20 @@ def _serve(requests: socket.socket) -> list[str]:
         request, files, _, _ = socket.recv_fds(requests, _LARGEST, 3)
         if not request:
             os._exit(0)
-        out, err, status = files
+        stdout, err, status = files
         if os.fork() == 0:
             break
         for file in files:
             os.close(file)
     requests.close()
     _fork_and_tell(socket.socket(fileno=status))
-    asked = json.loads(request)
-    for file, standard in ((out, 1), (err, 2)):
+    job = json.loads(request)
+    for file, standard in ((stdout, 1), (err, 2)):
         os.dup2(file, standard)
         os.close(file)
     os.environ.clear()
-    os.environ.update(asked["env"])
-    return list(asked["arguments"])
+    os.environ.update(job["env"])
+    return list(job["arguments"])
 
 
 def _fork_and_tell(status: socket.socket) -> None:
@@ -111,9 +111,9 @@ def _fork_and_tell(status: socket.socket) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return
     status.send(str(pid).encode())
-    _, ended = os.waitpid(pid, 0)
+    _, status_code = os.waitpid(pid, 0)
     with contextlib.suppress(OSError):  # the test does not want to know any more
-        status.send(str(os.waitstatus_to_exitcode(ended)).encode())
+        status.send(str(os.waitstatus_to_exitcode(status_code)).encode())
     os._exit(0)
 
 

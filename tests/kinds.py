@@ -39,8 +39,8 @@ class Server(FakeCluster):
 
     def kind(self, resource: Resource[T]) -> Kind[T]:
         """The same one for the same resource."""
-        found: Kind[T] = self.kinds.get(resource.path()) or Kind(resource, self)
-        return found
+        served_kind: Kind[T] = self.kinds.get(resource.path()) or Kind(resource, self)
+        return served_kind
 
     def store(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> Raw:
         written = super().store(resource, key, old, new)
@@ -50,7 +50,7 @@ class Server(FakeCluster):
 
 
 class Kind(Generic[T]):
-    """One kind of a server. `errors` are what the next requests of a verb raise, None lets one through; `before` is
+    """A kind of a server. `errors` are what the next requests of a verb raise, None lets one through; `before` is
     called ahead of every write, once: the place for a foreign writer. While `answering` is cleared requests wait."""
 
     def __init__(self, resource: Resource[T], server: Server | None = None) -> None:
@@ -69,7 +69,7 @@ class Kind(Generic[T]):
 
     @property
     def indexer(self) -> Indexer[T]:
-        """Of the cache that was made last."""
+        """Returns the indexer of the cache that was made last."""
         return self.indexers[-1]
 
     def shown_by(self, indexer: Indexer[T]) -> None:
@@ -80,7 +80,7 @@ class Kind(Generic[T]):
 
     @property
     def objects(self) -> Mapping[str, Raw]:
-        """As the server has them, by key."""
+        """Returns the objects as the server has them, by key."""
         return self.server.raw(self.resource)
 
     @property
@@ -146,7 +146,7 @@ class Kind(Generic[T]):
 
 @dataclass
 class Events:
-    """What would have become Events: (key, type, reason, message)."""
+    """The Events that would have been made: (key, type, reason, message)."""
 
     recorded: list[tuple[str, str, str, str]] = field(default_factory=list)
 

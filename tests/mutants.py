@@ -96,11 +96,11 @@ class Change:
         return "\n".join(difflib.unified_diff(*lines, str(self.path), str(self.path), lineterm=""))
 
 
-def changes(chosen: argparse.Namespace) -> list[Change]:
+def changes(arguments: argparse.Namespace) -> list[Change]:
     """The sample. How many changes are possible is printed."""
-    found = [
+    positions = [
         (path, f"core/{name}", occurrence, start)
-        for area in chosen.areas
+        for area in arguments.areas
         for module in AREAS[area].modules
         for path in sorted((ROOT / module).rglob("*.py"))
         for tree in [get_ast_from_path(path)]
@@ -109,15 +109,15 @@ def changes(chosen: argparse.Namespace) -> list[Change]:
             span for node in ast_nodes(tree) for span in plugins.get_operator(f"core/{name}")().mutation_positions(node)
         )
     ]
-    print(f"{len(found)} changes are possible", flush=True)
-    random.Random(chosen.seed).shuffle(found)
-    made = (
-        (path, name, start[0], before, mutate_code(before, plugins.get_operator(name)(), occurrence))
-        for path, name, occurrence, start in found
-        for before in [path.read_text(encoding="utf-8")]
+    print(f"{len(positions)} changes are possible", flush=True)
+    random.Random(arguments.seed).shuffle(positions)
+    variants = (
+        (path, name, start[0], line_text, mutate_code(line_text, plugins.get_operator(name)(), occurrence))
+        for path, name, occurrence, start in positions
+        for line_text in [path.read_text(encoding="utf-8")]
     )
-    real = (each for each in made if each[-1] and _runs(each[-1]) not in (_runs(each[-2]), ""))
-    return [Change(number, *each) for number, each in enumerate(islice(real, chosen.sample), 1)]
+    real = (change for change in variants if change[-1] and _runs(change[-1]) not in (_runs(change[-2]), ""))
+    return [Change(number, *change) for number, change in enumerate(islice(real, arguments.sample), 1)]
 
 
 def _runs(code: str) -> str:
@@ -131,7 +131,7 @@ def _runs(code: str) -> str:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("dataclass", "TypeVar"):
             node.keywords = []
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "field":
-            node.keywords = [each for each in node.keywords if str(each.arg).startswith("default")]
+            node.keywords = [keyword for keyword in node.keywords if str(keyword.arg).startswith("default")]
         if isinstance(node, ast.arguments):
             node.posonlyargs, node.args, node.kwonlyargs = ([], [*node.posonlyargs, *node.args, *node.kwonlyargs], [])
             node.defaults, node.kw_defaults = [*node.defaults, *filter(None, node.kw_defaults)], []
@@ -142,7 +142,7 @@ def _runs(code: str) -> str:
 
 
 class Measured:
-    """Which tests run which lines, how long each test takes, and which fail without a change."""
+    """The lines that tests run, how long each test takes, and which fail without a change."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -163,7 +163,7 @@ class Measured:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-        """What runs for several tests counts for all of the file."""
+        """Counts what runs for several tests for all of the file."""
         if fixturedef.scope == "function":
             return (yield)
         file, test = request.node.nodeid.partition("::")[0], os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
@@ -181,9 +181,9 @@ class Measured:
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         self._coverage.save()
-        for each in self._failed:
-            print(f"fails without any change, and is left out: {each}")
-            del self._seconds[each]
+        for test in self._failed:
+            print(f"fails without any change, and is left out: {test}")
+            del self._seconds[test]
         self._file.with_suffix(".json").write_text(json.dumps(self._seconds))
 
 
@@ -205,19 +205,19 @@ class Tests:
         names = {name for line in function or range(change.line, change.line + 1) for name in lines.get(line, ())}
         at_import = not function or any(not name or name.startswith(AT_IMPORT) for name in names)
         if at_import:
-            names = {name for each in lines.values() for name in each}
-            if names and not any("::" in each for each in names):
-                names = {each.partition("::")[0] for each in self.seconds}
-        files = {each.removeprefix(AT_IMPORT) for each in names}
+            names = {name for test in lines.values() for name in test}
+            if names and not any("::" in test for test in names):
+                names = {test.partition("::")[0] for test in self.seconds}
+        files = {test.removeprefix(AT_IMPORT) for test in names}
         folder = f"tests/{change.path.parent.relative_to(ROOT)}/"
         ordered = sorted(
-            (each not in lines.get(change.line, ()), not each.startswith(folder), seconds, each)
-            for each, seconds in self.seconds.items()
-            if each in names or each.partition("::")[0] in files
+            (test not in lines.get(change.line, ()), not test.startswith(folder), seconds, test)
+            for test, seconds in self.seconds.items()
+            if test in names or test.partition("::")[0] in files
         )
         spent = accumulate(seconds for *_, seconds, _ in ordered)
-        named = [each for (*_, each), so_far in zip(ordered, spent, strict=True) if so_far < self._limit]
-        return named, {} if at_import else in_place(change)
+        affordable = [test for (*_, test), so_far in zip(ordered, spent, strict=True) if so_far < self._limit]
+        return affordable, {} if at_import else in_place(change)
 
 
 def _function(change: Change) -> range | None:
@@ -232,18 +232,19 @@ def _function(change: Change) -> range | None:
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
 
 
 def in_place(change: Change) -> dict[CodeType, CodeType]:
-    """What replaces the code of functions; nothing where a change takes other variables from around a function."""
+    """Returns what replaces the code of functions; nothing where a change takes other variables from around a
+    function."""
     compiled = [compile(text, str(change.path), "exec", dont_inherit=True) for text in (change.before, change.after)]
-    old, new = (list(_codes(each)) for each in compiled)
-    if [each.co_freevars for each in old] != [each.co_freevars for each in new]:
+    old, new = (list(_codes(code)) for code in compiled)
+    if [code.co_freevars for code in old] != [code.co_freevars for code in new]:
         return {}
-    return {_key(before): after for before, after in zip(old, new, strict=True) if before != after}
+    return {_key(old_code): new_code for old_code, new_code in zip(old, new, strict=True) if old_code != new_code}
 
 
 def _key(code: CodeType) -> CodeType:
@@ -252,7 +253,7 @@ def _key(code: CodeType) -> CodeType:
 
 
 class Fork:
-    """One change, in a fork that ends with the first test that fails."""
+    """A change, in a fork that ends with the first test that fails."""
 
     def __init__(
         self, change: Change, tests: Sequence[str], codes: dict[CodeType, CodeType], seconds: dict[str, float]
@@ -272,8 +273,8 @@ class Fork:
             try:
                 os.setsid()
                 with open(os.devnull, "r+b") as nothing:
-                    for each in (0, 1, 2):
-                        os.dup2(nothing.fileno(), each)
+                    for descriptor in (0, 1, 2):
+                        os.dup2(nothing.fileno(), descriptor)
                 hypothesis.settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
                 hypothesis.settings.load_profile("mutants")
                 inside(self)
@@ -285,15 +286,15 @@ class Fork:
         test = self._test[:].rstrip(b"\0").decode(errors="replace") or "import"
         signalled = f"{signal.Signals(os.WTERMSIG(status)).name} in " if os.WIFSIGNALED(status) else ""
         self.noticed = signalled + test if status else ""
-        how = f"{self.change.number} {time.monotonic() - began:.1f} s, {len(self._tests)} tests"
-        print(f"{how} {self._where()} {self.noticed or 'NOT NOTICED'}", flush=True)
+        summary = f"{self.change.number} {time.monotonic() - began:.1f} s, {len(self._tests)} tests"
+        print(f"{summary} {self._where()} {self.noticed or 'NOT NOTICED'}", flush=True)
 
     def _where(self) -> str:
         return f"{self.change.path.relative_to(ROOT)}:{self.change.line} {self.change.operator}"
 
     def import_again(self) -> None:
         self._from_now_on()
-        pytest.main([*ARGUMENTS, *dict.fromkeys(each.partition("::")[0] for each in self._tests)], plugins=[self])
+        pytest.main([*ARGUMENTS, *dict.fromkeys(test.partition("::")[0] for test in self._tests)], plugins=[self])
 
     def _from_now_on(self) -> None:
         """Whoever imports the module gets the changed one."""
@@ -307,20 +308,20 @@ class Fork:
         SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Of what `import_again` collected."""
-        self._run({each.nodeid: each for each in session.items})
+        """Runs the tests of what `import_again` collected."""
+        self._run({item.nodeid: item for item in session.items})
 
     def replace(self, session: pytest.Session, functions: Sequence[FunctionType]) -> None:
         self._from_now_on()
-        for each in functions:
-            if changed := self.codes.get(_key(each.__code__)):
-                each.__code__ = changed.replace(co_flags=each.__code__.co_flags)
+        for function in functions:
+            if changed := self.codes.get(_key(function.__code__)):
+                function.__code__ = changed.replace(co_flags=function.__code__.co_flags)
         session.config.pluginmanager.register(self)
-        self._run({each.nodeid: each for each in session.items})
+        self._run({function.nodeid: function for function in session.items})
 
     def _run(self, items: dict[str, pytest.Item]) -> None:
-        chosen = [items[each] for each in self._tests]
-        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+        selected = [items[test] for test in self._tests]
+        for item, following in zip(selected, [*selected[1:], None], strict=True):
             self._test[:] = item.nodeid.encode()[:1024].ljust(1024, b"\0")
             signal.setitimer(signal.ITIMER_PROF, 3 + 3 * self._seconds[item.nodeid])
             signal.setitimer(signal.ITIMER_REAL, 20 + 3 * self._seconds[item.nodeid])
@@ -342,9 +343,9 @@ class InPlace:
         gc.collect()
         inside = (str(ROOT / "kubeloop"), str(ROOT / "pkg"))
         functions = [
-            each
-            for each in gc.get_objects()
-            if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(inside)
+            item
+            for item in gc.get_objects()
+            if isinstance(item, FunctionType) and item.__code__.co_filename.startswith(inside)
         ]
         gc.freeze()
         for fork in self._forks:
@@ -360,20 +361,20 @@ def main() -> int:
     options.add_argument("--only", nargs="*", type=int, help="of the sample, by the numbers that are printed")
     options.add_argument("--measured", type=Path, help="a file for what is measured, taken as it is if it is there")
     options.add_argument("--limit", type=float, default=60, help="seconds that the tests for one change take unchanged")
-    chosen = options.parse_args()
-    sample = [each for each in changes(chosen) if not chosen.only or each.number in chosen.only]
-    tests = sorted({each for area in chosen.areas for each in AREAS[area].tests})
+    arguments = options.parse_args()
+    sample = [item for item in changes(arguments) if not arguments.only or item.number in arguments.only]
+    tests = sorted({item for area in arguments.areas for item in AREAS[area].tests})
     with tempfile.TemporaryDirectory() as folder:
-        measured = _measured(chosen.measured or Path(folder, "coverage"), tests, chosen.limit)
+        measured = _measured(arguments.measured or Path(folder, "coverage"), tests, arguments.limit)
         forks = [Fork(change, *measured.of(change), measured.seconds) for change in sample]
     for fork in forks:
         if not fork.codes:
             fork.run(Fork.import_again)
-    pytest.main([*ARGUMENTS, *tests], plugins=[InPlace([each for each in forks if each.codes])])
+    pytest.main([*ARGUMENTS, *tests], plugins=[InPlace([item for item in forks if item.codes])])
     for fork in forks:
         if not fork.noticed:
             print(f"\n{fork.change.number}\n{fork.change.diff()}")
-    print(f"{sum(bool(each.noticed) for each in forks)} of {len(forks)} changes noticed")
+    print(f"{sum(bool(item.noticed) for item in forks)} of {len(forks)} changes noticed")
     return 0
 
 

@@ -153,8 +153,8 @@ def vmi(
     return build(VirtualMachineInstance, name, spec, {"phase": "Running"} | status, annotations=dict(annotations or {}))
 
 
-def running_vmi(vm: str = "vm1", node: str = "node-1", **more: Any) -> VirtualMachineInstance:
-    return vmi(vm, nodeName=node, **more)
+def running_vmi(vm: str = "vm1", node: str = "node-1", **options: Any) -> VirtualMachineInstance:
+    return vmi(vm, nodeName=node, **options)
 
 
 def machine(domain: Mapping[str, Any], name: str = "vm1", node: str = "node-1", **spec: Any) -> VirtualMachineInstance:
@@ -198,11 +198,11 @@ def vmim(
 ) -> VirtualMachineInstanceMigration:
     conditions = [
         {"type": kind, "status": "True"}
-        for kind, there in (
+        for kind, served in (
             (constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, refused),
             (constants.CONDITION_ABORT_REQUESTED, abort),
         )
-        if there
+        if served
     ]
     return build(
         VirtualMachineInstanceMigration,
@@ -306,17 +306,17 @@ def launcher(
     )
 
 
-def attachment(of: Pod, kubevirt: KubeVirtConfiguration | None = None, phase: str = "Running") -> Pod:
+def attachment(pod: Pod, kubevirt: KubeVirtConfiguration | None = None, phase: str = "Running") -> Pod:
     """The attachment pod of hotplugged volumes beside a launcher pod."""
     container = attachment_container(Rendering(kubevirt=kubevirt or KubeVirtConfiguration()))
     return build(
         Pod,
-        f"hp-volume-{of.name}",
+        f"hp-volume-{pod.name}",
         {"containers": [msgspec.to_builtins(container)]},
         {"phase": phase},
-        uid=f"uid-hp-{of.uid}",
+        uid=f"uid-hp-{pod.uid}",
         labels={"kubevirt.io": "hotplug-disk"},
-        ownerReferences=controlled_by("Pod", of.name, of.uid),
+        ownerReferences=controlled_by("Pod", pod.name, pod.uid),
     )
 
 
@@ -325,9 +325,9 @@ def ended(pod: Pod, phase: str = "Succeeded") -> Pod:
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase))
 
 
-def limits_text(cpu: str = "", memory: str = "", **more: str) -> str:
+def limits_text(cpu: str = "", memory: str = "", **amounts: str) -> str:
     """Rancher's annotation that grants this."""
-    texts = {"limitsCpu": cpu, "limitsMemory": memory, **more}
+    texts = {"limitsCpu": cpu, "limitsMemory": memory, **amounts}
     return msgspec.json.encode({"limit": {name: text for name, text in texts.items() if text}}).decode()
 
 
@@ -353,8 +353,8 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
 
 def moving(instance: VirtualMachineInstance, source: str = "old", destination: str = "new") -> VirtualMachineInstance:
     """The VMI with a disk that KubeVirt says moves to another claim."""
-    moved = MigratedVolume("root", ClaimInfo(source), ClaimInfo(destination))
-    status = msgspec.structs.replace(instance.status, migrated_volumes=[moved])
+    volume = MigratedVolume("root", ClaimInfo(source), ClaimInfo(destination))
+    status = msgspec.structs.replace(instance.status, migrated_volumes=[volume])
     return msgspec.structs.replace(instance, status=status)
 
 

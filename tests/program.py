@@ -26,33 +26,33 @@ def of_a_soak(whole: int) -> int:
 
 
 def run(*arguments: str, timeout: float = 300.0, **env: str) -> subprocess.CompletedProcess[str]:
-    """One call of headroom that ends by itself."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = ForkedProcess(arguments, out, err, environment() | env)
+    """Runs one call of headroom that ends by itself."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as err:
+        process = ForkedProcess(arguments, stdout, err, environment() | env)
         try:
             code = process.wait(timeout)
         finally:
             process.send_signal(signal.SIGKILL)
-        for file in (out, err):
+        for file in (stdout, err):
             file.seek(0)
-        return subprocess.CompletedProcess(["headroom", *arguments], code, out.read(), err.read())
+        return subprocess.CompletedProcess(["headroom", *arguments], code, stdout.read(), err.read())
 
 
 class Program(Headroom):
-    """One that is forked: what is measured is a Headroom, which starts from nothing."""
+    """A program that is forked: what is measured is a Headroom, which starts from nothing."""
 
     skew = 0.0
     """Seconds by which its clock is ahead, from the next start on."""
 
-    def __init__(self, log: Path, *arguments: str, **given: Any) -> None:
-        super().__init__(log, *arguments, launch=self._fork, **given)
+    def __init__(self, log: Path, *arguments: str, **environ: Any) -> None:
+        super().__init__(log, *arguments, launch=self._fork, **environ)
 
     def _fork(self, arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle:
-        with log.open("ab") as out:
+        with log.open("ab") as stdout:
             if not self.skew:
-                return ForkedProcess(arguments, out, out, env)
+                return ForkedProcess(arguments, stdout, stdout, env)
             skewed = [sys.executable, "-m", "tests.bench.skewed", str(self.skew)]  # a fork has its clock already
-            return subprocess.Popen([*skewed, *arguments], stdout=out, stderr=out, env=env, cwd=ROOT)
+            return subprocess.Popen([*skewed, *arguments], stdout=stdout, stderr=stdout, env=env, cwd=ROOT)
 
 
 def program(cluster: Cluster, command: str, *arguments: str) -> Program:
@@ -61,17 +61,17 @@ def program(cluster: Cluster, command: str, *arguments: str) -> Program:
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"
     serves = ("--bind-address", f"127.0.0.1:{port}", "--webhook-url", url)
-    own = ("--kubeconfig", str(cluster.kubeconfig), *serves, *arguments)
-    made = Program(cluster.directory / f"headroom-{command}-{port}.log", command, *own)
-    made.url = url
-    return made
+    words = ("--kubeconfig", str(cluster.kubeconfig), *serves, *arguments)
+    started = Program(cluster.directory / f"headroom-{command}-{port}.log", command, *words)
+    started.url = url
+    return started
 
 
 @contextlib.contextmanager
 def headroom(cluster: Cluster, command: str, *arguments: str, ready: bool = True) -> Iterator[Program]:
     """The same, running until the block ends; `ready`: which begins when /readyz says ok."""
-    made = program(cluster, command, *arguments)
+    started = program(cluster, command, *arguments)
     try:
-        yield made.start(ready=ready)
+        yield started.start(ready=ready)
     finally:
-        made.stop()
+        started.stop()

@@ -30,16 +30,16 @@ class Relay:
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """From now on nothing passes, in no direction; connections stay open without a word."""
+        """Lets nothing pass from now on, in no direction; connections stay open without a word."""
         self._cut = True
 
     def close(self) -> None:
         """Every connection ends, and none is taken."""
-        ended, self._open = [self._listener, *self._open], []
-        for each in ended:
+        sockets, self._open = [self._listener, *self._open], []
+        for sock in sockets:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # a thread that waits for it wakes up
-            each.close()
+                sock.shutdown(socket.SHUT_RDWR)  # a thread that waits for it wakes up
+            sock.close()
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -51,15 +51,15 @@ class Relay:
                     near.close()
                     continue
                 self._open += [near, far]
-                for one, other, late in ((near, far, 0.0), (far, near, self._late)):
-                    threading.Thread(target=self._pump, args=(one, other, late), daemon=True).start()
+                for source, target, delay in ((near, far, 0.0), (far, near, self._late)):
+                    threading.Thread(target=self._pump, args=(source, target, delay), daemon=True).start()
 
-    def _pump(self, one: socket.socket, other: socket.socket, late: float) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, delay: float) -> None:
         with contextlib.suppress(OSError):
-            while content := one.recv(65536):
+            while content := source.recv(65536):
                 if self._cut:
                     return  # swallowed
-                time.sleep(late)
-                other.sendall(content)
+                time.sleep(delay)
+                target.sendall(content)
             if not self._cut:
-                other.shutdown(socket.SHUT_WR)
+                target.shutdown(socket.SHUT_WR)

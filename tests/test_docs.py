@@ -1,4 +1,4 @@
-"""What README and docs/ mention exists."""
+"""Everything that README and docs/ mention exists."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ add_lab(app)
 
 
 def help_of(*words: str) -> str:
-    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}, prog_name="headroom")
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}, prog_name="headroom")
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def commands_in(text: str) -> set[str]:
@@ -40,18 +40,18 @@ def commands_in(text: str) -> set[str]:
 
 
 def code_of(text: str) -> str:
-    """What stands between backticks, in blocks and in lines."""
+    """Returns what stands between backticks, in blocks and in lines."""
     return "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
 
 
 def flags_in(text: str) -> set[str]:
-    """Those of headroom; other programs' command lines have flags of their own."""
-    ours = [
+    """Returns the flags of headroom; other programs' command lines have flags of their own."""
+    lines = [
         line
         for line in code_of(text).splitlines()
         if not line.lstrip().startswith(("helm", "kubectl", "pip", "cosign", "(cd"))
     ]
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(ours)))
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", "\n".join(lines)))
 
 
 def test_there_is_something_to_check() -> None:
@@ -98,15 +98,15 @@ def test_every_link_leads_somewhere() -> None:
 def anchors(page: Path) -> set[str]:
     """GitHub's of each heading."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in headings)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in plain}
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
 
 
 def test_every_anchor_is_a_heading() -> None:
     for page in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text("utf-8")):
-            named = page.parent / target if target else page
-            assert anchor in anchors(named), f"{page.name}: {target}#{anchor}"
+            file = page.parent / target if target else page
+            assert anchor in anchors(file), f"{page.name}: {target}#{anchor}"
 
 
 CELL = 240
@@ -137,13 +137,13 @@ QUOTED = {"FailedCreate": "KubeVirt's own"}
 
 def test_every_event_is_in_the_table_and_exists() -> None:
     """Each reason is a constant EVENT… or an attribute `reason` in the code."""
-    assert {each.reason for each in EVENTS} == set(REASON.findall(PRODUCT)) - set(QUOTED)
+    assert {event.reason for event in EVENTS} == set(REASON.findall(PRODUCT)) - set(QUOTED)
 
 
 def called_tested(row: str) -> list[str]:
     """The releases in the column *tested* of a row of the table of versions."""
     table = (ROOT / "docs" / "upgrade.md").read_text("utf-8")
-    (line,) = [each for each in table.splitlines() if each.startswith(f"| {row} |")]
+    (line,) = [row_line for row_line in table.splitlines() if row_line.startswith(f"| {row} |")]
     return re.findall(r"\d+\.\d+", line.split("|")[2])
 
 
@@ -154,8 +154,8 @@ def test_only_what_a_test_runs_is_called_tested() -> None:
     vectors = ROOT / "tests" / "vectors" / "rendered.jsonl.gz"
     with gzip.open(vectors, "rt", encoding="utf-8") as file:
         rendered = {re.sub(r"^v|\.\d+$", "", json.loads(line)["kubevirt"]) for line in file}
-    first, last = called_tested("KubeVirt, launcher pods")
-    assert (first, last, len(rendered)) == (min(rendered), max(rendered), 7)
+    oldest, newest = called_tested("KubeVirt, launcher pods")
+    assert (oldest, newest, len(rendered)) == (min(rendered), max(rendered), 7)
     assert called_tested("Harvester") == called_tested("Rancher") == called_tested("KubeVirt, its controllers") == []
 
 
@@ -165,6 +165,6 @@ def test_every_key_on_objects_exists() -> None:
 
 
 def test_every_package_of_the_layout_exists() -> None:
-    named = set(re.findall(r"\b(?:kubeloop|pkg|lab)/[a-z]+(?:\.[a-z]+)?", OWN_PATHS)) - {"pkg/controller/master"}
-    for name in named:
+    packages = set(re.findall(r"\b(?:kubeloop|pkg|lab)/[a-z]+(?:\.[a-z]+)?", OWN_PATHS)) - {"pkg/controller/master"}
+    for name in packages:
         assert (ROOT / name).exists(), name

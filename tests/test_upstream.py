@@ -12,8 +12,8 @@ UPSTREAM = re.compile(r"^ *Sources?: [^\n]*(?i:rancher|harvester|kubevirt|kubern
 
 def rows() -> list[list[str]]:
     """The cells of each row, without the heads."""
-    found = [line[1:-1].split("|") for line in PAGE.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in row] for row in found if row[0].strip() != "fact"]
+    table = [line[1:-1].split("|") for line in PAGE.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in table if row[0].strip() != "fact"]
 
 
 def named() -> set[str]:
@@ -22,8 +22,8 @@ def named() -> set[str]:
 
 def test_each_fact_has_a_last_version_or_says_that_it_is_to_come_and_a_module_that_relies_on_it() -> None:
     assert len(rows()) > 30
-    for fact, _source, _first, last, modules in rows():
-        assert last or fact.startswith("Next to come"), fact
+    for fact, _source, _oldest, newest, modules in rows():
+        assert newest or fact.startswith("Next to come"), fact
         assert modules, fact
 
 

@@ -37,7 +37,7 @@ OwnMeasurement = Callable[[Path], Coroutine[Any, Any, list[Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured. Queue and first sync take `rounds`, what takes longest takes `half`."""
+    """The extent of a run. Queue and first sync take `rounds`, what takes longest takes `half`."""
 
     rounds: int
     sizes: list[int]
@@ -55,27 +55,29 @@ FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
 
 
 def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
-    """By name, in the order in which they are made."""
-    found: dict[str, Measurement] = {
+    """Returns the measurements by name, in the order in which they are made."""
+    peers: dict[str, Measurement] = {
         "queue": partial(cycles, programs=programs, rounds=extent.rounds),
         "sync": partial(sync, programs=programs, sizes=extent.sizes, rounds=extent.rounds),
         "watch": partial(watch, programs=programs, rounds=extent.half, seconds=extent.watch_seconds),
     }
-    found["frameworks"] = partial(frameworks, programs=programs, seconds=extent.watch_seconds)
-    found["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.half)
-    own: dict[str, OwnMeasurement] = {
+    peers["frameworks"] = partial(frameworks, programs=programs, seconds=extent.watch_seconds)
+    peers["sequence-beside"] = partial(beside_vms, vms=extent.beside, rounds=extent.half)
+    own_measurements: dict[str, OwnMeasurement] = {
         "sequence": one_after_another,
-        "burst-10x50": partial(burst, namespaces=10, each=50),
-        "burst-1x300": partial(burst, namespaces=1, each=300),
-        "burst-100x10": partial(burst, namespaces=100, each=10),
+        "burst-10x50": partial(burst, namespaces=10, migrations=50),
+        "burst-1x300": partial(burst, namespaces=1, migrations=300),
+        "burst-100x10": partial(burst, namespaces=100, migrations=10),
         "rancher": through_rancher,
         "webhook": webhook,
         "migration": one_migration,
         "burst-20": burst_of_twenty,
         "budget": by_budget,
     }
-    found |= {name: partial(_again_and_again, one, extent.half) for name, one in own.items()}
-    return found | {"many": partial(many, programs=programs, rounds=extent.half)}
+    peers |= {
+        name: partial(_again_and_again, measurement, extent.half) for name, measurement in own_measurements.items()
+    }
+    return peers | {"many": partial(many, programs=programs, rounds=extent.half)}
 
 
 async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig: Path) -> list[Row]:
@@ -91,42 +93,55 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--write", type=Path, metavar="FILE.md")
     names = measurements(SHORT, Programs(None, (), {}, ())).keys()
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - names:
+    options = parser.parse_args()
+    if unknown := set(options.names) - names:
         parser.error(f"no measurement {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    if asked.write is not None and asked.names:
+    if options.write is not None and options.names:
         parser.error("--write replaces the whole table: it takes no NAME")
-    return asked
+    return options
 
 
 def main() -> int:
     """0 when every target was reached."""
-    asked = _asked()
-    extent = FULL if asked.full else SHORT
+    arguments = _asked()
+    extent = FULL if arguments.full else SHORT
     extent = Extent(
-        asked.rounds or extent.rounds, asked.sizes or extent.sizes, extent.watch_seconds, asked.beside or extent.beside
+        arguments.rounds or extent.rounds,
+        arguments.sizes or extent.sizes,
+        extent.watch_seconds,
+        arguments.beside or extent.beside,
     )
     programs = prepare()
     console, results = Console(width=130), list[Result]()
     failures: list[str] = []
-    chosen = measurements(extent, programs)
+    available = measurements(extent, programs)
     options = Options(kubevirt=False, rancher=False, kwok=False)
     with EmbeddedCluster(options=options) as cluster:
-        for name in asked.names or (each for each in chosen if asked.full or each != "many"):
+        for name in arguments.names or (
+            measurement for measurement in available if arguments.full or measurement != "many"
+        ):
             say(f"{name} …")
             try:
-                found: list[Result] = asyncio.run(chosen[name](cluster.kubeconfig))
+                measured: list[Result] = asyncio.run(available[name](cluster.kubeconfig))
             except Exception as exc:  # the other measurements, which took minutes, are not lost
                 failures.append(f"{name}: not measured ({type(exc).__name__}: {exc})")
                 say(failures[-1])
                 continue
-            results += found
-            console.print(Markdown(tables([each for each in found if isinstance(each, Comparison)])))
+            results += measured
+            console.print(
+                Markdown(tables([measurement for measurement in measured if isinstance(measurement, Comparison)]))
+            )
     servers = {"Kubernetes": cluster.versions["kubernetes"], "etcd": cluster.versions["etcd"]}
     programs = replace(programs, notes=(*programs.notes, *failures), versions={**servers, **programs.versions})
-    console.print(Markdown("\n\n".join([tables([each for each in results if isinstance(each, Row)]), *programs.notes])))
-    if asked.write is not None:
-        write(asked.write, results, programs, extent.rounds)
+    console.print(
+        Markdown(
+            "\n\n".join(
+                [tables([measurement for measurement in results if isinstance(measurement, Row)]), *programs.notes]
+            )
+        )
+    )
+    if arguments.write is not None:
+        write(arguments.write, results, programs, extent.rounds)
     # A target that is missed is a result, on a slower machine an expected one.
     return 1 if failures else 0
 

@@ -1,4 +1,4 @@
-"""How many keys a second go through a work queue: add, get, done."""
+"""Measures how many keys a second go through a work queue: add, get, done."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def cycles(kubeconfig: Path, programs: Programs, rounds: int) -> list[Resu
         for kind in KINDS:
             for keys in KEYS:
                 for name, argv in argvs.items():
-                    found = await _in_a_process(argv, kind, keys)
-                    measured.setdefault((kind, name, keys), []).append(found)
+                    cycles_a_second = await _in_a_process(argv, kind, keys)
+                    measured.setdefault((kind, name, keys), []).append(cycles_a_second)
     lines = tuple(
         (KINDS[kind], name, *(spread(measured[kind, name, keys]) for keys in KEYS)) for kind in KINDS for name in argvs
     )
@@ -48,6 +48,6 @@ async def _in_a_process(argv: tuple[str, ...], kind: str, keys: int) -> float:
     process = await asyncio.create_subprocess_exec(
         *(*argv, "queue", kind, str(keys)), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
-    out, _ = await process.communicate()
-    found: float = json.loads(out)["cycles"]
-    return found
+    output, _ = await process.communicate()
+    cycles_a_second: float = json.loads(output)["cycles"]
+    return cycles_a_second

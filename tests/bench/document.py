@@ -17,13 +17,13 @@ END = "<!-- measured: end -->"
 
 def write(document: Path, results: list[Result], programs: Programs, rounds: int) -> None:
     """Replaces what stands between the marks, and the plot beside the document. Raises OSError, ValueError."""
-    head, _, rest = document.read_text("utf-8").partition(BEGIN)
-    _, found, tail = rest.partition(END)
-    if not found:
+    head, _, remainder = document.read_text("utf-8").partition(BEGIN)
+    _, end_mark, tail = remainder.partition(END)
+    if not end_mark:
         raise ValueError(f"{document} lacks {BEGIN} and {END}")
     picture = document.with_suffix(".svg")
-    compared = [each for each in results if isinstance(each, Comparison) and each.bars]
-    groups = {f"{each.title}: {each.plotted}": each.bars for each in compared}
+    compared = [result for result in results if isinstance(result, Comparison) and result.bars]
+    groups = {f"{result.title}: {result.plotted}": result.bars for result in compared}
     picture.write_text(svg(bars(groups, {OURS}), "what the programs need", BARS_WIDTH), "utf-8")
     measured = "\n\n".join([*_circumstances(programs, rounds, picture.name), tables(results)])
     document.write_text(f"{head}{BEGIN}\n{measured}\n{END}{tail}", "utf-8")
@@ -41,7 +41,7 @@ def _circumstances(programs: Programs, rounds: int, picture: str) -> list[str]:
 
 
 def tables(results: list[Result]) -> str:
-    """In Markdown: each comparison's, and one of targets."""
+    """Renders tables in Markdown: each comparison's, and one of targets."""
     parts: list[str] = []
     for result in results:
         if isinstance(result, Comparison):

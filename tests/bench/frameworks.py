@@ -38,24 +38,24 @@ PATIENCE = 60.0
 
 
 async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> list[Result]:
-    """One table. The Go programs that are not the typed one are left out."""
-    chosen = [p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)]
-    found: dict[Program, list[str]] = {program: [] for program in chosen}
+    """Makes one table. The Go programs that are not the typed one are left out."""
+    selection = [p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)]
+    cells: dict[Program, list[str]] = {program: [] for program in selection}
     async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(FEW))
-        few = {program: await _tried(partial(_peak, program, kubeconfig)) for program in chosen}
-        for program in chosen:
+        few = {program: await _tried(partial(_peak, program, kubeconfig)) for program in selection}
+        for program in selection:
             both = await _tried(partial(_watches, client, program, kubeconfig, names, seconds)) or (None, None)
-            found[program] += [figure(value) if value else "–" for value in both]
+            cells[program] += [figure(value) if value else "–" for value in both]
         with _relayed(kubeconfig) as (relay, path):
-            for program in chosen:
-                found[program] += await _tried(partial(_away, client, program, path, relay)) or ["it ended", "–"]
+            for program in selection:
+                cells[program] += await _tried(partial(_away, client, program, path, relay)) or ["it ended", "–"]
         await create_vms(client, NAMESPACE, range(FEW, MANY))
-        for program in chosen:
-            many, before = await _tried(partial(_peak, program, kubeconfig)), few[program]
-            each = 1000 * (many[0] - before[0]) / (many[1] - before[1]) if many and before else None
-            found[program].insert(0, figure(each) if each else "–")
+        for program in selection:
+            many, fewer = await _tried(partial(_peak, program, kubeconfig)), few[program]
+            per_object = 1000 * (many[0] - fewer[0]) / (many[1] - fewer[1]) if many and fewer else None
+            cells[program].insert(0, figure(per_object) if per_object else "–")
         await remove_namespaces(client, [NAMESPACE])
     columns = (
         "", "version", "kB per object", "events per CPU second", f"start of {WATCHES} watches, s",
@@ -67,7 +67,7 @@ async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> li
         "to the first event, and how many of the deleted objects the program holds ten seconds later. kopf watches a "
         "kind once. It ended: list or watch raised, which is left to its user. –: not measured, or not within a minute."
     )
-    lines = tuple((program.name, program.version, *values) for program, values in found.items())
+    lines = tuple((program.name, program.version, *values) for program, values in cells.items())
     return [Comparison("Beside other frameworks", columns, lines, note)]
 
 
@@ -95,8 +95,8 @@ def _relayed(kubeconfig: Path) -> Iterator[tuple[Relay, Path]]:
 async def _peak(program: Program, kubeconfig: Path) -> tuple[float, int]:
     """MB, with so many objects."""
     say(f"memory: {program.name}")
-    async with running(program, kubeconfig) as it:
-        return it.peak, it.objects
+    async with running(program, kubeconfig) as handle:
+        return handle.peak, handle.objects
 
 
 async def _watches(
@@ -105,9 +105,9 @@ async def _watches(
     """Events handled in each second of CPU time, and the start; with ten watches, where a program can have them."""
     say(f"start and events: {program.name}")
     watches = WATCHES if program.watches else 1
-    async with running(program, kubeconfig, watches) as it, writing(client, program, NAMESPACE, names):
-        _, events, used = await between_two_looks(it, seconds)
-        return events / used if used else None, it.seconds if program.watches else None
+    async with running(program, kubeconfig, watches) as handle, writing(client, program, NAMESPACE, names):
+        _, events, used = await between_two_looks(handle, seconds)
+        return events / used if used else None, handle.seconds if program.watches else None
 
 
 async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay) -> list[str]:
@@ -116,27 +116,27 @@ async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay
     kind: Resource[Any] = registry.PODS if program.pods else VIRTUAL_MACHINE_INSTANCES
     objects = client.resource(kind)
     names = [obj.name for obj in await objects.list(NAMESPACE)]
-    deleted, left = names[:DELETED], names[DELETED:]
-    async with running(program, kubeconfig) as it:
+    deleted, remaining = names[:DELETED], names[DELETED:]
+    async with running(program, kubeconfig) as handle:
         relay.close()
         await in_parallel(
             partial(objects.delete, name=name, namespace=NAMESPACE, grace_period_seconds=0) for name in deleted
         )
         await asyncio.sleep(AWAY)
-        before, _ = await it.asked()
+        events, _ = await handle.asked()
         relay.listen()
         began = time.perf_counter()
-        async with writing(client, program, NAMESPACE, left):
-            took = await _first_event(it, before, began)
+        async with writing(client, program, NAMESPACE, remaining):
+            took = await _first_event(handle, events, began)
         await asyncio.sleep(10.0)
-        _, held = await it.asked()
-    return [figure(took) if took is not None else "–", str(held - len(left))]
+        _, held = await handle.asked()
+    return [figure(took) if took is not None else "–", str(held - len(remaining))]
 
 
-async def _first_event(it: Running, before: int, began: float) -> float | None:
+async def _first_event(handle: Running, events_at_start: int, began: float) -> float | None:
     while (passed := time.perf_counter() - began) < PATIENCE:
-        events, _ = await it.asked()
-        if events > before:
+        events, _ = await handle.asked()
+        if events > events_at_start:
             return passed
         await asyncio.sleep(0.01)
     return None

@@ -1,4 +1,4 @@
-"""How headroom's needs grow with the number of VMs: docs/scale.svg and the slopes, from several `headroom scale` runs.
+"""Measures how headroom's needs grow with the number of VMs: docs/scale.svg and the slopes, from several reports.
 
 `python -m tests.bench.growth REPORT.json...`, each of another size.
 """
@@ -32,11 +32,11 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def picture(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """By the number of VMs, each need as a multiple of what it is for the fewest."""
+    """Draws by the number of VMs each need as a multiple of what it is for the fewest."""
     groups: dict[str, list[tuple[str, float]]] = {}
-    for name, (first, *others) in lines.items():
-        for size, value in others:
-            groups.setdefault(f"{size:,.0f} VMs", []).append((name, value / first[1]))
+    for name, (smallest, *larger) in lines.items():
+        for size, value in larger:
+            groups.setdefault(f"{size:,.0f} VMs", []).append((name, value / smallest[1]))
     fewest = next(iter(lines.values()))[0][0]
     return svg(bars(groups, NEEDS.keys() - {TARGET}), f"times what {fewest:,.0f} VMs need", BARS_WIDTH)
 

@@ -30,7 +30,7 @@ END = b'"k8s.io/initial-events-end":"true"'
 
 async def many(kubeconfig: Path, programs: Programs, rounds: int) -> list[Row]:
     """The objects stay: this is measured last. Sending and syncing alternate."""
-    ours = next(program for program in programs.found if program.ours and not program.pods)
+    headroom = next(program for program in programs.found if program.ours and not program.pods)
     config = as_in_a_pod(kubeconfig)
     say(f"storing {OBJECTS:,} VMIs")
     await _store(kubeconfig.parent)
@@ -39,15 +39,15 @@ async def many(kubeconfig: Path, programs: Programs, rounds: int) -> list[Row]:
     for number in range(rounds):
         say(f"{OBJECTS:,} VMIs, round {number + 1}")
         sent.append(await _sent(config))
-        async with running(ours, kubeconfig) as it:
-            if it.objects != OBJECTS:
-                raise RuntimeError(f"it holds {it.objects} of {OBJECTS}")
-            synced.append(it.seconds)
-            peaks.append(it.peak)
-    ratios = [ours / server for ours, server in zip(synced, sent, strict=True)]
-    what = f"{OBJECTS:,} VMIs of 4 kB"
+        async with running(headroom, kubeconfig) as handle:
+            if handle.objects != OBJECTS:
+                raise RuntimeError(f"it holds {handle.objects} of {OBJECTS}")
+            synced.append(handle.seconds)
+            peaks.append(handle.peak)
+    ratios = [headroom / server for headroom, server in zip(synced, sent, strict=True)]
+    title = f"{OBJECTS:,} VMIs of 4 kB"
     return [
-        Row(f"{what}: sent by the API server", median(sent), "s", values=tuple(sent)),
+        Row(f"{title}: sent by the API server", median(sent), "s", values=tuple(sent)),
         Row("… first sync", median(synced), "s", values=tuple(synced)),
         Row("… first sync ÷ sent", median(ratios), "×", 1.5, values=tuple(ratios)),
         Row("… peak memory", median(peaks), "MB", 500, values=tuple(peaks)),
@@ -60,8 +60,8 @@ async def _store(directory: Path) -> None:
     ca, certificate, key = (Path(flags[f"--etcd-{name}file"]) for name in ("ca", "cert", "key"))
     tls = aiohttp.TCPConnector(ssl=TLSSettings(ca, certificate, key).context())
     async with aiohttp.ClientSession(flags["--etcd-servers"], connector=tls, raise_for_status=True) as etcd:
-        for first in range(0, OBJECTS, AT_ONCE):
-            puts = [{"requestPut": _stored(number)} for number in range(first, first + AT_ONCE)]
+        for start in range(0, OBJECTS, AT_ONCE):
+            puts = [{"requestPut": _stored(number)} for number in range(start, start + AT_ONCE)]
             async with etcd.post("/v3/kv/txn", json={"success": puts}) as answer:
                 await answer.read()
 
@@ -84,11 +84,11 @@ async def _sent(config: ClientConfig) -> float:
     params = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
     url = f"{config.host}{KIND.path()}?{params}"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=config.tls.context())) as session:
-        began, last = time.perf_counter(), b""
+        began, tail = time.perf_counter(), b""
         async with session.get(url, timeout=aiohttp.ClientTimeout(None)) as answer:
             answer.raise_for_status()
             async for chunk in answer.content.iter_any():
-                if END in last + chunk:
+                if END in tail + chunk:
                     return time.perf_counter() - began
-                last = chunk[-len(END) :]
+                tail = chunk[-len(END) :]
     raise RuntimeError("the server ended its WatchList early")

@@ -1,4 +1,4 @@
-"""How soon quotas follow migrations, and how many writes it takes; the controller runs as a process of its own."""
+"""Measures how soon quotas follow migrations, and how many writes it takes; the controller is a process of its own."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class QuotaWatch(Watching):
 
     @property
     def updates(self) -> int:
-        """How often they were written, status apart."""
+        """Returns how often they were written, status apart."""
         return sum(len(writes(record)) for record in self.records.values())
 
     def changed_at(self, namespace: str) -> float:
-        """When limits.memory was last seen to change."""
-        same = groupby(self.records[namespace].quotas, lambda version: version.hard.memory)
-        return [next(versions).at for _, versions in same][-1]
+        """Returns when limits.memory was last seen to change."""
+        runs = groupby(self.records[namespace].quotas, lambda version: version.hard.memory)
+        return [next(versions).at for _, versions in runs][-1]
 
     async def wait_for(self, namespace: str, limit: Quantity) -> None:
         """Until the namespace's limits.memory is `limit`. Raises TimeoutError."""
@@ -63,9 +63,9 @@ class QuotaWatch(Watching):
         """Until the controller has marked the namespace's quota. Raises TimeoutError."""
         await self._wait_for(namespace, lambda version: constants.ANNOTATION_OWNER in version.quota.annotations)
 
-    async def _wait_for(self, namespace: str, done: Callable[[QuotaVersion], bool]) -> None:
+    async def _wait_for(self, namespace: str, condition: Callable[[QuotaVersion], bool]) -> None:
         async with asyncio.timeout(TIMEOUT):
-            while (quota := self.records[namespace].quota) is None or not done(quota):
+            while (quota := self.records[namespace].quota) is None or not condition(quota):
                 await self.changed(TIMEOUT)
 
 
@@ -141,29 +141,29 @@ async def beside_vms(kubeconfig: Path, *, vms: int, rounds: int) -> list[Row]:
         await create_vms(client, BESIDE, range(vms))
         found = combined([await one_after_another(kubeconfig) for _ in range(rounds)])
         await remove_namespaces(client, [BESIDE])
-    first = f"with {vms:,} VMs in the caches: {found[0].what}"
-    return [replace(found[0], what=first), *found[1:]]
+    title = f"with {vms:,} VMs in the caches: {found[0].what}"
+    return [replace(found[0], what=title), *found[1:]]
 
 
-async def burst(kubeconfig: Path, *, namespaces: int, each: int) -> list[Row]:
+async def burst(kubeconfig: Path, *, namespaces: int, migrations: int) -> list[Row]:
     """All migrations turn Pending at once; until every quota holds the room for all of them."""
     names = [f"burst-{number}" for number in range(namespaces)]
-    wanted = BASE
-    for _ in range(each):
-        wanted += HARVESTER_DELTA
+    expected = BASE
+    for _ in range(migrations):
+        expected += HARVESTER_DELTA
     async with _measuring(kubeconfig, names) as (client, quotas):
-        vms = [(Namespace(client, name), f"vm-{number:03}") for number in range(each) for name in names]
+        vms = [(Namespace(client, name), f"vm-{number:03}") for number in range(migrations) for name in names]
         await in_parallel(partial(migration, *vm) for vm in vms)
         await asyncio.sleep(1)
-        before = quotas.updates
+        updates_at_start = quotas.updates
         started = time.perf_counter()
         await in_parallel(partial(namespace.enter, vm, "Pending") for namespace, vm in vms)
         written = time.perf_counter()
         for name in names:
-            await quotas.wait_for(name, wanted)
+            await quotas.wait_for(name, expected)
         until = max(quotas.changed_at(name) for name in names)
-        updates = quotas.updates - before
-    title = f"{namespaces} × {each} migrations Pending at once"
+        updates = quotas.updates - updates_at_start
+    title = f"{namespaces} × {migrations} migrations Pending at once"
     upstream = {10: ("9.7 s", "2.04"), 1: ("351 s", "2.01")}.get(namespaces, ("", ""))
     return [
         Row(f"{title}: written in", written - started, "s"),
@@ -180,8 +180,8 @@ async def _measuring(
     flags: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Client, QuotaWatch]]:
     """The namespaces with their quotas, the controller running, a watch on all ResourceQuotas."""
-    given = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester", *flags)
-    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *given).start()
+    arguments = ("--kubeconfig", str(kubeconfig), "--estimate", "harvester", *flags)
+    program = Headroom(kubeconfig.with_name("controller.log"), "controller", *arguments).start()
     try:
         async with Client(load_config(str(kubeconfig))) as client, QuotaWatch(client, namespaces) as quotas:
             await in_parallel(partial(create, client, name) for name in namespaces)

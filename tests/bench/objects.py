@@ -36,7 +36,7 @@ async def remove_namespaces(client: Client, names: Sequence[str]) -> None:
     await in_parallel(partial(namespaces.delete, name=name) for name in names)
 
     async def gone() -> bool:
-        return {each.name for each in await namespaces.list()}.isdisjoint(names)
+        return {namespace.name for namespace in await namespaces.list()}.isdisjoint(names)
 
     await until(gone, "namespaces to go", seconds=300.0, pause=0.5)
 
@@ -100,6 +100,7 @@ async def migration(namespace: Namespace, vm: str) -> None:
 
 
 def api_server(directory: Path) -> tuple[str, dict[str, str]]:
-    """How the API server of the cluster in `directory` is run, its audit log left out: the binary, and its flags."""
+    """Returns how the API server of the cluster in `directory` is run, its audit log left out: the binary, and its
+    flags."""
     binary, *words = argv(directory, "kube-apiserver")
     return binary, dict(word.partition("=")[::2] for word in words if not word.startswith("--audit-"))

@@ -79,7 +79,7 @@ async def queue(kind: str, keys: int) -> None:
     """All keys in, all keys out, again and again."""
     names = [f"namespace-{number % 20}/name-{number}" for number in range(keys)]
     queue: DelayingQueue[str] = DelayingQueue()
-    add, get, done = queue.add, queue.get, queue.done
+    add, get, finish = queue.add, queue.get, queue.done
     count, began = 0, time.perf_counter()
     while count < CYCLES and time.perf_counter() - began < LONGEST:
         if kind == "plain":
@@ -92,7 +92,7 @@ async def queue(kind: str, keys: int) -> None:
             for number, name in enumerate(names):
                 add(name, LOW_PRIORITY if number % 2 else 0)
         for _ in names:
-            done(await get())
+            finish(await get())
         count += keys
     print(json.dumps({"cycles": count / (time.perf_counter() - began)}))
 

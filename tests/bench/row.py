@@ -1,4 +1,4 @@
-"""What a measurement gives: lines of the table of targets, and tables that compare."""
+"""Results of a measurement: lines of the table of targets, and tables that compare."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def figure(value: float) -> str:
 
 def combined(rounds: Sequence[Sequence[Row]]) -> list[Row]:
     """The same rows of several rounds as one each."""
-    found = [tuple(row.value for row in rows) for rows in zip(*rounds, strict=True)]
-    return [replace(row, value=median(values), values=values) for row, values in zip(rounds[0], found, strict=True)]
+    value_rounds = [tuple(row.value for row in rows) for rows in zip(*rounds, strict=True)]
+    return [
+        replace(row, value=median(values), values=values) for row, values in zip(rounds[0], value_rounds, strict=True)
+    ]
 
 
 def spread(values: Sequence[float]) -> str:

@@ -67,12 +67,12 @@ async def migrate_for_ever(namespace: Namespace, vm: str, soak: Soak, goal: int)
 
 
 async def _state(namespace: Namespace, migration: str) -> str:
-    """Why a migration hangs, as its objects show it, in JSON."""
+    """Returns in JSON why a migration hangs, as its objects show it."""
     state: dict[str, Any] = {"at": time.time()}
     kinds: tuple[Resource[Any], ...] = (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, registry.RESOURCE_QUOTAS, BUDGETS)
     for resource in kinds:
-        found = await namespace.items(resource)
-        unfinished = [each for each in found if getattr(each.status, "phase", None) not in ("Succeeded", "Failed")]
+        items = await namespace.items(resource)
+        unfinished = [item for item in items if getattr(item.status, "phase", None) not in ("Succeeded", "Failed")]
         state[resource.kind] = msgspec.to_builtins(unfinished)
     return f"{namespace}/{migration}: {json.dumps(state)}"
 
@@ -80,14 +80,14 @@ async def _state(namespace: Namespace, migration: str) -> str:
 def is_late_count(refusal: str) -> bool:
     """Whether quota admission itself refused because more is used than the limit: the quota controller counted again
     when the limit was lowered, and its cache still had what is gone."""
-    if (found := _BY_QUOTA.search(refusal)) is None:
+    if (match := _BY_QUOTA.search(refusal)) is None:
         return False
-    used, limited = (by_value(dict(each.split("=") for each in part.split(","))) for part in found.groups())
+    used, limited = (by_value(dict(pair.split("=") for pair in part.split(","))) for part in match.groups())
     return any(amount > limited[name] for name, amount in used.items())
 
 
 async def honest_pods(namespace: Namespace, soak: Soak) -> None:
-    """One small pod at a time, that the base always has room for."""
+    """Creates one small pod at a time, that the base always has room for."""
     pods = namespace.client.resource(registry.PODS)
     while True:
         for attempt in itertools.count():
@@ -176,7 +176,10 @@ async def _check(admin: Admin, soak: Soak, managed: list[Namespace], windowed: B
         label_selector=f"{LOCK_LABEL}={LOCK_LABEL}"
     )
     soak.left_locked = [lock.name for lock in locks]
-    for namespace, quota, hard in [*((each, "", HARD) for each in managed), (windowed, "quota", full)]:
+    for namespace, quota, hard in [
+        *((tenant_namespace, "", HARD) for tenant_namespace in managed),
+        (windowed, "quota", full),
+    ]:
         try:
             await namespace.until_hard(hard, quota)
         except AssertionError as exc:

@@ -1,4 +1,4 @@
-"""What goes wrong in a soak, one part each, and what is counted meanwhile."""
+"""Parts of a soak that go wrong, and what is counted meanwhile."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Soak:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a part may disturb."""
+    """The objects and processes that a part may disturb."""
 
     cluster: Cluster
     controller: Program
@@ -149,7 +149,7 @@ async def clock(stage: Stage, soak: Soak) -> None:
 
 
 async def _stopped(stage: Stage, soak: Soak, name: str, seconds: float) -> None:
-    """One of the cluster's processes, after migrations have run for a while."""
+    """Stops one of the cluster's processes, after migrations have run for a while."""
     await asyncio.sleep(10.0)
     process = processes.find(stage.cluster.directory, name)
     with soak.fault():
@@ -161,7 +161,7 @@ async def _stopped(stage: Stage, soak: Soak, name: str, seconds: float) -> None:
 
 
 async def servers(stage: Stage, soak: Soak) -> None:
-    """Of two API servers behind one address one is late (`behind_one_address`): a minute of that."""
+    """Makes one of two API servers behind one address late (`behind_one_address`): a minute of that."""
     await asyncio.sleep(60.0)
     soak.faults += 1
 

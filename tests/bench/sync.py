@@ -1,4 +1,4 @@
-"""How long a first sync takes and what it leaves in memory: every program in turn, round after round."""
+"""Measures how long a first sync takes and what it leaves in memory: every program in turn, round after round."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: i
     client-go's."""
     results: list[Result] = []
     async with Client(load_config(str(kubeconfig))) as client:
-        made = 0
+        created = 0
         for size in sorted(sizes):
-            await create_vms(client, NAMESPACE, range(made, size))
-            made = size
-            found = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
-            results += _results(size, await _rounds(kubeconfig, found, size, rounds))
+            await create_vms(client, NAMESPACE, range(created, size))
+            created = size
+            selection = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
+            results += _results(size, await _rounds(kubeconfig, selection, size, rounds))
         for path in ("/api/v1/namespaces/{}/pods", "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances"):
             # The API server gives up after a minute.
             await client.transport.request("DELETE", path.format(NAMESPACE), timeout=None, repeatable=True)
     return results
 
 
-async def _rounds(kubeconfig: Path, found: list[Program], size: int, rounds: int) -> Figures:
-    figures: Figures = {program: [] for program in found}
+async def _rounds(kubeconfig: Path, selection: list[Program], size: int, rounds: int) -> Figures:
+    figures: Figures = {program: [] for program in selection}
     for number in range(rounds):
-        for program in found:
+        for program in selection:
             say(f"sync of {size:,}, round {number + 1}: {program.name}")
             try:
-                async with running(program, kubeconfig) as it:
-                    if it.objects != size:
-                        raise RuntimeError(f"it holds {it.objects} of {size}")
-                    figures[program].append((it.seconds, it.cpu, it.peak))
+                async with running(program, kubeconfig) as handle:
+                    if handle.objects != size:
+                        raise RuntimeError(f"it holds {handle.objects} of {size}")
+                    figures[program].append((handle.seconds, handle.cpu, handle.peak))
             except RuntimeError as error:
                 if program.ours:
                     raise
@@ -52,7 +52,7 @@ async def _rounds(kubeconfig: Path, found: list[Program], size: int, rounds: int
 
 def _results(size: int, figures: Figures) -> list[Result]:
     results: list[Result] = []
-    for pods, what in ((False, "VMIs"), (True, "pods")):
+    for pods, kinds in ((False, "VMIs"), (True, "pods")):
         group = {program: runs for program, runs in figures.items() if program.pods == pods}
         lines = tuple(
             (program.name, program.version, *(spread([run[n] for run in runs]) if runs else "–" for n in range(3)))
@@ -60,37 +60,37 @@ def _results(size: int, figures: Figures) -> list[Result]:
         )
         group = {program: runs for program, runs in group.items() if runs}
         bars = tuple((program.name, _median(runs, 1)) for program, runs in group.items())
-        title = f"First sync of {size:,} {what} of 4 kB"
+        title = f"First sync of {size:,} {kinds} of 4 kB"
         note = "The whole process's peak memory. lightkube and kr8s have no cache: a dict is filled. –: failed."
         columns = ("", "version", "seconds", "CPU s", "peak MB")
         results.append(Comparison(title, columns, lines, "" if pods else note, bars, "CPU s"))
         if group:
-            results += _targets(f"{size:,} {what}", group)
+            results += _targets(f"{size:,} {kinds}", group)
     return results
 
 
-def _targets(what: str, group: Figures) -> list[Result]:
+def _targets(kinds: str, group: Figures) -> list[Result]:
     """Ratios to client-go and to the Python packages with a cache."""
     results: list[Result] = []
-    ours = next(runs for program, runs in group.items() if program.ours)
-    beside = {program.kind: runs for program, runs in group.items() if program.go}
-    for kind, runs in beside.items():
+    own_runs = next(runs for program, runs in group.items() if program.ours)
+    peers = {program.kind: runs for program, runs in group.items() if program.go}
+    for kind, runs in peers.items():
         if kind == "dynamic-vmis" or kind == "typed-pods":
             continue
         pods = kind == "protobuf-pods"
-        named = f"{what}, ÷ client-go {kind.split('-')[0]}"
-        results.append(Row(f"{named}: seconds", _ratio(ours, runs, 0), "×", 1.0 if pods else 0.7))
-        results.append(Row("… CPU", _ratio(ours, runs, 1), "×", None if pods else 0.7))
-        results.append(Row("… memory", _ratio(ours, runs, 2), "×", 0.6))
+        title = f"{kinds}, ÷ client-go {kind.split('-')[0]}"
+        results.append(Row(f"{title}: seconds", _ratio(own_runs, runs, 0), "×", 1.0 if pods else 0.7))
+        results.append(Row("… CPU", _ratio(own_runs, runs, 1), "×", None if pods else 0.7))
+        results.append(Row("… memory", _ratio(own_runs, runs, 2), "×", 0.6))
     for program, runs in group.items():
         if program.caches and not program.ours and not program.go:
-            ratio = 1 / _ratio(ours, runs, 1)
-            results.append(Row(f"{what}, CPU of {program.name} ÷ ours", ratio, "×", 10, at_least=True))
+            ratio = 1 / _ratio(own_runs, runs, 1)
+            results.append(Row(f"{kinds}, CPU of {program.name} ÷ ours", ratio, "×", 10, at_least=True))
     return results
 
 
-def _ratio(ours: list[tuple[float, float, float]], theirs: list[tuple[float, float, float]], n: int) -> float:
-    return _median(ours, n) / _median(theirs, n)
+def _ratio(own_runs: list[tuple[float, float, float]], theirs: list[tuple[float, float, float]], n: int) -> float:
+    return _median(own_runs, n) / _median(theirs, n)
 
 
 def _median(runs: list[tuple[float, float, float]], n: int) -> float:

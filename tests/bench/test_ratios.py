@@ -1,4 +1,4 @@
-"""What the framework's inner loops cost, as multiples of plain Python on the same machine at the same moment.
+"""Costs of the framework's inner loops, as multiples of plain Python on the same machine at the same moment.
 
 A ratio that got 1.5 times worse than RECORDED fails. Ours and the plain loop alternate, and the least CPU time of each
 counts: what else runs on the machine slows both or neither. `python -m tests.bench.test_ratios` prints them.
@@ -61,13 +61,13 @@ def _queued() -> Loops:
 
     def plain() -> None:
         line: deque[str] = deque()
-        known: set[str] = set()
+        keys: set[str] = set()
         for name in names:
-            if name not in known:
-                known.add(name)
+            if name not in keys:
+                keys.add(name)
                 line.append(name)
         while line:
-            known.discard(line.popleft())
+            keys.discard(line.popleft())
 
     loop = asyncio.new_event_loop()
     return lambda: loop.run_until_complete(ours()), plain
@@ -99,19 +99,19 @@ def ratios(enough: Callable[[Mapping[str, float]], bool]) -> dict[str, float]:
     undisturbed. Beside load none may be for a while: they go on until that is `enough`, or SECONDS have passed."""
     loops = {name: make() for name, make in LOOPS.items()}
     least = {name: [float("inf"), float("inf")] for name in LOOPS}
-    found: dict[str, float] = {}
+    multiples: dict[str, float] = {}
     until = time.monotonic() + SECONDS
     gc.collect()
     gc.disable()
     try:
-        while not found or (time.monotonic() < until and not enough(found)):
+        while not multiples or (time.monotonic() < until and not enough(multiples)):
             for name, pair in loops.items():
                 for _ in range(ROUNDS):
                     least[name] = list(map(min, least[name], map(_cpu_seconds, pair)))
-            found = {name: ours / plain for name, (ours, plain) in least.items()}
+            multiples = {name: ours / plain for name, (ours, plain) in least.items()}
     finally:
         gc.enable()
-    return found
+    return multiples
 
 
 def _cpu_seconds(loop: Callable[[], object]) -> float:
@@ -120,8 +120,8 @@ def _cpu_seconds(loop: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def _worse(found: Mapping[str, float]) -> dict[str, float]:
-    return {name: ratio for name, ratio in found.items() if ratio > WORSE * RECORDED[name]}
+def _worse(multiples: Mapping[str, float]) -> dict[str, float]:
+    return {name: ratio for name, ratio in multiples.items() if ratio > WORSE * RECORDED[name]}
 
 
 def test_no_ratio_got_half_as_bad_again() -> None:

@@ -1,4 +1,4 @@
-"""Which refusals of a soak are quota's own lag."""
+"""Tests which refusals of a soak are quota's own lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUOTA = 'pods "tenant-a" is forbidden: exceeded quota: default-b, requested: lim
 
 
 @pytest.mark.parametrize(
-    ("refusal", "late"),
+    ("refusal", "is_late"),
     [
         pytest.param(
             f"{QUOTA}used: limits.cpu=5150m, limited: limits.cpu=5135m", True, id="more is used than the limit"
@@ -22,5 +22,5 @@ QUOTA = 'pods "tenant-a" is forbidden: exceeded quota: default-b, requested: lim
         pytest.param("admission webhook denied the request: exceeded quota: no room", False, id="the webhook's"),
     ],
 )
-def test_quota_that_counts_late_is_told_from_one_that_is_full(refusal: str, late: bool) -> None:
-    assert is_late_count(refusal) is late
+def test_quota_that_counts_late_is_told_from_one_that_is_full(refusal: str, is_late: bool) -> None:
+    assert is_late_count(refusal) is is_late

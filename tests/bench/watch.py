@@ -1,4 +1,4 @@
-"""What an event of a watch costs: CPU at a steady rate, and how many a second are handled when more come."""
+"""Measures what an event of a watch costs: CPU at a steady rate, and how many a second are handled when more come."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def _watches(program: Program) -> tuple[int, ...]:
 async def _measured(
     client: Client, kubeconfig: Path, program: Program, watches: int, names: list[str], seconds: float
 ) -> tuple[float, int, float]:
-    """What `between_two_looks` says while writes go on."""
-    async with running(program, kubeconfig, watches) as it, writing(client, program, NAMESPACE, names):
-        return await between_two_looks(it, seconds)
+    """Returns what `between_two_looks` says while writes go on."""
+    async with running(program, kubeconfig, watches) as handle, writing(client, program, NAMESPACE, names):
+        return await between_two_looks(handle, seconds)
 
 
-async def between_two_looks(it: Running, seconds: float) -> tuple[float, int, float]:
+async def between_two_looks(handle: Running, seconds: float) -> tuple[float, int, float]:
     """Seconds, events handled and CPU seconds."""
     await asyncio.sleep(SETTLE)
-    began, before, cpu = time.perf_counter(), await it.events(), it.cpu_so_far
+    began, events_at_start, cpu = time.perf_counter(), await handle.events(), handle.cpu_so_far
     await asyncio.sleep(seconds)
-    events, used = await it.events() - before, it.cpu_so_far - cpu
+    events, used = await handle.events() - events_at_start, handle.cpu_so_far - cpu
     return time.perf_counter() - began, events, used
 
 
@@ -110,7 +110,7 @@ def _results(
     programs: Programs, cpu: dict[tuple[Program, int], list[float]], handled: dict[Program, list[float]]
 ) -> list[Result]:
     results: list[Result] = []
-    for pods, what in ((False, "VMIs"), (True, "pods")):
+    for pods, kinds in ((False, "VMIs"), (True, "pods")):
         group = [program for program in programs.found if program.pods == pods]
         lines = tuple(
             (
@@ -131,12 +131,12 @@ def _results(
         most = STEADY[-1]
         bars = tuple((program.name, median(cpu[program, most])) for program in group if (program, most) in cpu)
         plotted = f"CPU ms per event at {rates[-1]}"
-        results.append(Comparison(f"Watching {what} of 4 kB", columns, lines, note, bars, plotted))
-        ours = next(program for program in group if program.ours)
+        results.append(Comparison(f"Watching {kinds} of 4 kB", columns, lines, note, bars, plotted))
+        headroom = next(program for program in group if program.ours)
         for kind in ("typed-vmis", "protobuf-pods"):
             for program in group:
                 if program.kind == kind and (program, most) in cpu:
-                    named = f"{what}: CPU per event at {rates[-1]} ÷ client-go {kind.split('-')[0]}"
-                    ratio = median(cpu[ours, most]) / median(cpu[program, most])
-                    results.append(Row(named, ratio, "×", 0.25 if not pods else None))
+                    title = f"{kinds}: CPU per event at {rates[-1]} ÷ client-go {kind.split('-')[0]}"
+                    ratio = median(cpu[headroom, most]) / median(cpu[program, most])
+                    results.append(Row(title, ratio, "×", 0.25 if not pods else None))
     return results

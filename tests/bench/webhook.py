@@ -1,4 +1,4 @@
-"""How many decisions a second the webhook makes on one core, and how long one takes at 200 a second.
+"""Measures how many decisions a second the webhook makes on one core, and how long one takes at 200 a second.
 
 `headroom webhook` runs as users run it, over TLS, on the embedded cluster; the callers are raw connections in this
 process, so that it is the webhook that is measured.
@@ -76,7 +76,7 @@ _CACHED = ("a quota raised", "a quota lowered outside migrations", "a larger ann
 
 
 def _reviews() -> dict[str, bytes]:
-    """One of each kind, as the API server sends it: path and body in one HTTP request."""
+    """Returns one review of each kind, as the API server sends it: path and body in one HTTP request."""
     holding = _quota(_HARD, {constants.ANNOTATION_MIGRATING_NAME_PREFIX + "vm1": _ENTRY})
     lowered = _quota(_BASE, holding["metadata"]["annotations"])
     idle = _quota({"limits.cpu": "3", "limits.memory": "5000Mi"}, {}, name="idle", namespace="elsewhere")
@@ -172,7 +172,7 @@ async def _trusting(client: Client) -> ssl.SSLContext:
 
 
 class Line:
-    """One connection that reviews are sent over, one after the other: as cheap as can be."""
+    """A connection that reviews are sent over, one after the other: as cheap as can be."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -185,8 +185,8 @@ class Line:
     @property
     def certificate(self) -> bytes:
         """The one that is shown, as DER."""
-        shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return shown
+        encoded: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return encoded
 
     async def ask(self, review: bytes) -> bytes:
         """A whole HTTP request; the body of its answer. Raises RuntimeError when that is not 200."""
@@ -207,9 +207,9 @@ async def _saturated(pid: int, port: int, tls: ssl.SSLContext, reviews: list[byt
     answered = 0
     until = time.perf_counter() + 0.5
 
-    async def ask(line: Line, first: int) -> None:
+    async def ask(line: Line, start: int) -> None:
         nonlocal answered
-        for number in itertools.count(first):
+        for number in itertools.count(start):
             if time.perf_counter() >= until:
                 return
             await line.ask(reviews[number % len(reviews)])

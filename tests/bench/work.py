@@ -35,21 +35,23 @@ HANDLERS = ("resourceQuotaController", "virtualMachineInstanceController")
 async def one_migration(_kubeconfig: Path) -> list[Row]:
     """Twenty, one after another."""
     async with _running() as (program, namespace, record):
-        before = program.get("/metrics")[1]
+        metrics_at_start = program.get("/metrics")[1]
         for vm in VMS:
             await namespace.succeed(await _migrate(namespace, vm))
         await asyncio.sleep(SETTLED)
-        return _costs("one migration, with the webhook", before, program.get("/metrics")[1], len(record.migrations))
+        return _costs(
+            "one migration, with the webhook", metrics_at_start, program.get("/metrics")[1], len(record.migrations)
+        )
 
 
 async def burst_of_twenty(_kubeconfig: Path) -> list[Row]:
     """Twenty VMs of a namespace migrate at once, a few times."""
     async with _running() as (program, namespace, record):
-        before = program.get("/metrics")[1]
+        metrics_at_start = program.get("/metrics")[1]
         for _ in range(ROUNDS):
             await namespace.succeed(*await asyncio.gather(*(_migrate(namespace, vm) for vm in VMS)), seconds=120.0)
             await asyncio.sleep(SETTLED)
-        after = program.get("/metrics")[1]
+        metrics_at_end = program.get("/metrics")[1]
         waits = _waits(record)
         refused = sum(track.refused is not None for track in record.migrations.values())
     title = f"{len(VMS)} migrations at once, with the webhook"
@@ -58,25 +60,27 @@ async def burst_of_twenty(_kubeconfig: Path) -> list[Row]:
         Row("… 90th percentile", 1000 * percentile(waits, 0.9), "ms", 35),
         Row("… 99th percentile", 1000 * percentile(waits, 0.99), "ms", 80),
         Row("… whose first try quota refused", 100 * refused / len(waits), "%"),
-        *_costs("one of them", before, after, len(waits)),
+        *_costs("one of them", metrics_at_start, metrics_at_end, len(waits)),
     ]
 
 
 def _waits(record: Record) -> list[float]:
     """Seconds from each migration to the first version of the quota that has its entry, by our watches."""
-    found = []
+    rows = []
     for track in record.migrations.values():
         version = first_version(record, track.began.at, lambda version, track=track: has_entry(record, version, track))  # type: ignore[misc]
         assert version is not None, track
-        found.append(version.at - track.began.at)
-    return found
+        rows.append(version.at - track.began.at)
+    return rows
 
 
-def _costs(title: str, before: str, after: str, migrations: int) -> list[Row]:
-    """By headroom's own metrics."""
+def _costs(title: str, metrics_at_start: str, metrics_at_end: str, migrations: int) -> list[Row]:
+    """Reads the costs from headroom's own metrics."""
 
     def of(metric: str, label: str, *values: str) -> float:
-        start, end = (counts(text, metric, lambda labels: labels.get(label, "")) for text in (before, after))
+        start, end = (
+            counts(text, metric, lambda labels: labels.get(label, "")) for text in (metrics_at_start, metrics_at_end)
+        )
         return sum(end.get(value, 0.0) - start.get(value, 0.0) for value in values or end) / migrations
 
     calls = of("controller_runtime_reconcile_total", "controller")
@@ -86,7 +90,7 @@ def _costs(title: str, before: str, after: str, migrations: int) -> list[Row]:
         Row("… of those about quotas and VMIs", of("controller_runtime_reconcile_total", "controller", *HANDLERS), ""),
         Row("… patches: quotas, VMIs, VMs, events again", of("rest_client_requests_total", "method", "PATCH"), "", 4.5),
         Row("… requests", requests, ""),
-        Row("… CPU", 1000 * (process_cpu(after) - process_cpu(before)) / migrations, "ms", 20),
+        Row("… CPU", 1000 * (process_cpu(metrics_at_end) - process_cpu(metrics_at_start)) / migrations, "ms", 20),
     ]
 
 
@@ -101,15 +105,18 @@ async def by_budget(_kubeconfig: Path) -> list[Row]:
         await namespace.budget({"limits.cpu": f"{515 * 6}m", "pods": "6"})
         record = Record(time.perf_counter)
         kinds = RESOURCE_QUOTAS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-        async with watched(namespace) as seen, Watching(admin.client, {namespace.name: record}, *kinds):
-            before = program.get("/metrics")[1]
+        async with watched(namespace) as records, Watching(admin.client, {namespace.name: record}, *kinds):
+            metrics_at_start = program.get("/metrics")[1]
             await namespace.succeed(*await asyncio.gather(*map(namespace.migrate, names)), seconds=180.0)
             await namespace.at_rest(full)
-        after = program.get("/metrics")[1]
+        metrics_at_end = program.get("/metrics")[1]
     waits = [_got_on(track) - track.began.at for track in record.migrations.values()]
-    methods = [counts(text, "rest_client_requests_total", lambda labels: labels["method"]) for text in (before, after)]
+    methods = [
+        counts(text, "rest_client_requests_total", lambda labels: labels["method"])
+        for text in (metrics_at_start, metrics_at_end)
+    ]
     sent = {method: (count - methods[0].get(method, 0.0)) / len(waits) for method, count in methods[1].items()}
-    locks = [end - begin for begin, end in seen.locked]
+    locks = [end - begin for begin, end in records.locked]
     return [
         Row("30 migrations by a budget for six: created → target, median", percentile(waits, 0.5), "s"),
         Row("… 99th percentile", percentile(waits, 0.99), "s", 10),
@@ -121,7 +128,7 @@ async def by_budget(_kubeconfig: Path) -> list[Row]:
 
 
 def _got_on(track: Track) -> float:
-    return next(each.at for each in track.phases if each.phase not in ("", "Pending"))
+    return next(phase.at for phase in track.phases if phase.phase not in ("", "Pending"))
 
 
 async def _migrate(namespace: Namespace, vm: str) -> str:

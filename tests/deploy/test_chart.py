@@ -126,18 +126,18 @@ def test_a_leader_that_would_outlive_its_lease_is_refused(deadline: str) -> None
 
 def test_user_and_group_can_be_left_to_the_platform() -> None:
     for values, user in (((), 65532), (("user=null",), None), (("user=1000",), 1000)):
-        found = pods(rendered(*values))
-        assert found
-        for pod in found.values():
+        templates = pods(rendered(*values))
+        assert templates
+        for pod in templates.values():
             context = pod["securityContext"]
             assert [context.get(name) for name in ("runAsUser", "runAsGroup", "fsGroup")] == [user] * 3
             assert context["runAsNonRoot"] is True
 
 
 def test_a_catalog_finds_all_that_it_shows() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    assert all(about[name] for name in ("home", "icon", "sources", "maintainers", "description", "keywords"))
-    assert about["annotations"]["catalog.cattle.io/namespace"] == "headroom-system"
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert all(chart[name] for name in ("home", "icon", "sources", "maintainers", "description", "keywords"))
+    assert chart["annotations"]["catalog.cattle.io/namespace"] == "headroom-system"
     for manifest in rendered():
         labels = manifest["metadata"].get("labels", {})
         if labels.get("app.kubernetes.io/name") == "headroom":
@@ -146,7 +146,7 @@ def test_a_catalog_finds_all_that_it_shows() -> None:
 
 
 def test_a_failed_test_leaves_its_job_for_an_hour_alone() -> None:
-    (job,) = [each for each in rendered() if each["metadata"]["name"] == "headroom-test"]
+    (job,) = [manifest for manifest in rendered() if manifest["metadata"]["name"] == "headroom-test"]
     assert job["spec"]["ttlSecondsAfterFinished"] == 3600
 
 

@@ -25,21 +25,21 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tools")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         pytest.skip("needs Debian: skopeo and containerd come from its packages")
-    done = subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"Debian's packages are not to be had: {done.stderr.strip()[-200:]}")
+    process = subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, capture_output=True, text=True)
+    if process.returncode:
+        pytest.skip(f"Debian's packages are not to be had: {process.stderr.strip()[-200:]}")
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, folder / "root"], check=True)
     return folder / "root"
 
 
 def run(tools: Path, *command: object) -> str:
-    """What the tool prints. Raises AssertionError with what it says where it fails."""
+    """Returns what the tool prints. Raises AssertionError with what it says where it fails."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(tools / "usr/lib/x86_64-linux-gnu")}
     program, *arguments = map(str, command)
-    done = subprocess.run([tools / "usr/bin" / program, *arguments], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run([tools / "usr/bin" / program, *arguments], env=env, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def test_skopeo_copies_every_architecture(tools: Path, archive: Path, tmp_path: 
     listed = json.loads(run(tools, "skopeo", "inspect", "--raw", copy))["manifests"]
     assert {entry["platform"]["architecture"] for entry in listed} == set(image.ARCHITECTURES)
     for architecture in image.ARCHITECTURES:
-        found = json.loads(run(tools, "skopeo", "--override-arch", architecture, "inspect", copy))
-        assert found["Architecture"] == architecture
+        inspected = json.loads(run(tools, "skopeo", "--override-arch", architecture, "inspect", copy))
+        assert inspected["Architecture"] == architecture
 
 
 @pytest.fixture

@@ -106,10 +106,10 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
     assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     wheel, package = document["components"]
     assert wheel["hashes"] == [{"alg": "SHA-256", "content": "cd"}]
-    assert [each["license"]["name"] for each in wheel["licenses"]] == ["Apache-2.0 AND MIT"]
+    assert [item["license"]["name"] for item in wheel["licenses"]] == ["Apache-2.0 AND MIT"]
     assert package["supplier"] == {"name": "Debian"}
     assert package["hashes"] == [{"alg": "SHA-256", "content": "ab"}]
-    assert [each["license"]["name"] for each in package["licenses"]] == ["GPL-2", "LGPL-2.1"]
+    assert [item["license"]["name"] for item in package["licenses"]] == ["GPL-2", "LGPL-2.1"]
 
 
 def test_nothing_of_the_machine_that_it_was_built_on_is_in_the_image(tmp_path: Path) -> None:

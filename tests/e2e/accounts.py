@@ -28,7 +28,7 @@ def documents(*files: Path) -> list[Raw]:
 
 
 def collection(api: Api, document: Raw) -> str:
-    """Where objects of its kind are, as the API server's discovery says."""
+    """Returns the path of the objects of its kind, as the API server's discovery has it."""
     version, kind = document["apiVersion"], document["kind"]
     prefix = f"/{'apis' if '/' in version else 'api'}/{version}"
     served = api.get(prefix)["resources"]
@@ -40,7 +40,8 @@ def collection(api: Api, document: Raw) -> str:
 
 
 def apply(api: Api, objects: Sequence[Raw], *, dry_run: bool = False) -> None:
-    """As `kubectl apply --server-side --force-conflicts` does. Raises ApiFailure for what the server refuses."""
+    """Applies as `kubectl apply --server-side --force-conflicts` does. Raises ApiFailure for what the server
+    refuses."""
     for document in objects:
         query = "fieldManager=e2e&force=true" + ("&dryRun=All" if dry_run else "")
         path = f"{collection(api, document)}/{document['metadata']['name']}?{query}"
@@ -62,7 +63,7 @@ def remove(api: Api, objects: Sequence[Raw]) -> None:
 
 
 def forget(api: Api) -> None:
-    """What headroom itself made for an earlier test is gone: the next one makes it anew."""
+    """Removes what headroom itself made for an earlier test: the next one makes it anew."""
     hooks = "/apis/admissionregistration.k8s.io/v1"
     for path in (
         f"{CORE}/namespaces/{NAMESPACE}/configmaps/headroom",
@@ -90,7 +91,7 @@ def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPA
 
 
 def bindings(name: str, role: str) -> list[Raw]:
-    """One more service account, with the cluster-wide and the own-namespace rights of a role of deploy/rbac.yaml."""
+    """Binds one more service account to the cluster-wide and the own-namespace rights of a role of deploy/rbac.yaml."""
     group, metadata = "rbac.authorization.k8s.io", {"name": f"{role}-{name}"}
 
     def binding(kind: str, **where: str) -> Raw:
@@ -107,7 +108,7 @@ def bindings(name: str, role: str) -> list[Raw]:
 
 
 def twin(api: Api, name: str) -> str:
-    """One more service account with the controller's rights; deploy/rbac.yaml is applied already."""
+    """Makes one more service account with the controller's rights; deploy/rbac.yaml is applied already."""
     apply(api, bindings(name, "headroom"))
     return name
 
@@ -133,7 +134,8 @@ class Request:
 
 
 def requests(directory: Path, since: int = 0) -> Iterator[Request]:
-    """What headroom's accounts asked the API server of the cluster in `directory`, from byte `since` of its log on."""
+    """Returns what headroom's accounts asked the API server of the cluster in `directory`, from byte `since` of its
+    log on."""
     log = Paths(directory).audit_log
     with log.open("rb") as lines:
         lines.seek(since)
@@ -159,7 +161,7 @@ def _request(event: dict[str, Any]) -> Request:
 
 @dataclass(frozen=True)
 class Right:
-    """One verb on one resource, of one name or ("") of any."""
+    """A verb on one resource, of one name or ("") of any."""
 
     account: str
     verb: str

@@ -52,7 +52,7 @@ class Admin:
             await client.close()
 
     async def clear(self) -> None:
-        """What was made goes: a migration under way would keep a place from the next test's (five in a cluster)."""
+        """Removes what was made: a migration under way would keep a place from the next test's (five in a cluster)."""
         await asyncio.gather(*(namespace.leave() for namespace in self._namespaces))
         self._namespaces.clear()
 

@@ -53,7 +53,7 @@ class Api:
         return self.send("GET", path + (f"?{urlencode(query)}" if query else ""))
 
     def find(self, path: str) -> Raw | None:
-        """None when there is no such object."""
+        """Returns None if there is no such object."""
         try:
             return self.get(path)
         except ApiFailure as failure:
@@ -89,7 +89,7 @@ class Api:
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
     ) -> Raw:
-        """One request, repeated once after a broken connection unless it is a POST."""
+        """Sends one request, repeated once after a broken connection unless it is a POST."""
         data = None if body is None else json.dumps(body).encode()
         for attempt in (1, 2):
             try:

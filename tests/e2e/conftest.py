@@ -1,4 +1,4 @@
-"""What the end-to-end tests of a run share on its cluster.
+"""Fixtures that the end-to-end tests of a run share on its cluster.
 
 Tests that play KubeVirt and Rancher themselves ask for `alone`: the stand-ins stand still for that module.
 """
@@ -60,7 +60,7 @@ def rancher(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Ranche
 
 @contextlib.contextmanager
 def frozen(cluster: Cluster, name: str) -> Iterator[None]:
-    """One of the cluster's processes stands still; what it has in its hands stays there."""
+    """Stops one of the cluster's processes; what it has in its hands stays there."""
     process = processes.find(cluster.directory, name)
     process.signal(signal.SIGSTOP)
     try:
@@ -144,14 +144,14 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    """What a test made goes with it."""
+    """Removes what a test made when the test ends."""
     async with admin_of(cluster) as administrator:
         yield administrator
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def on(cluster: Cluster, shared_controller: StartController) -> AsyncIterator[Environment]:
-    """For the tests whose VMs the stand-ins run."""
+    """Serves the tests whose VMs the stand-ins run."""
     async with environment(cluster, shared_controller) as shared:
         yield shared
 

@@ -112,7 +112,7 @@ class FaultProxy:
         self._thread.join(5)
 
     def begin(self, fault: Fault) -> None:
-        """From now on, until `end`."""
+        """Starts the fault, until `end`."""
         self._call(self._change(fault))
 
     def end(self) -> None:

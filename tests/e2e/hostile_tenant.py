@@ -52,7 +52,7 @@ def applied_policy(api: Api) -> Iterator[None]:
 
 
 def _in_force(api: Api) -> list[bool]:
-    """Of each policy, in the order of the file, whether it refuses a write; nothing is written."""
+    """Reports of each policy, in the order of the file, whether it refuses a write; nothing is written."""
     headroom = api.as_user("system:serviceaccount:headroom-system:headroom", "system:masters")
     budgeteer = api.as_user("budgeteer", "system:authenticated")
     default, mark = f"{CORE}/namespaces/default", {"metadata": {"labels": LAUNCHER}}
@@ -124,7 +124,7 @@ def budget(**additional: str) -> Raw:
 
 
 def controller_reference(name: str, uid: str) -> Raw:
-    """As KubeVirt writes it on a launcher pod."""
+    """The owner reference that KubeVirt writes on a launcher pod."""
     kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
     return {**kind, "name": name, "uid": uid, "controller": True}
 

@@ -97,7 +97,7 @@ class Budgeted(Namespace):
 
 @dataclass
 class Seen(Versions):
-    """What a watch of all locks and one namespace's quotas brings, in order."""
+    """The versions that a watch of all locks and one namespace's quotas brings, in order."""
 
     locked: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of every lock, monotonic seconds."""

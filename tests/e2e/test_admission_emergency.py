@@ -54,7 +54,8 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Object)
 
 @dataclass
 class Emergency:
-    """What a headroom that was killed leaves: a migration under way in `managed`, a window open in `windowed`."""
+    """The state that a headroom that was killed leaves: a migration under way in `managed`, a window open in
+    `windowed`."""
 
     admin: Admin
     cluster: Cluster
@@ -87,7 +88,7 @@ class Emergency:
 
 
 async def run(cluster: Cluster, command: str) -> str:
-    """With a cluster administrator's kubeconfig."""
+    """Runs with a cluster administrator's kubeconfig."""
     program, *words = shlex.split(command)
     environ = {"KUBECONFIG": str(cluster.kubeconfig)}
     if program == "headroom":

@@ -38,7 +38,7 @@ async def test_a_strangers_reviews_are_refused_and_leave_nothing_behind(admin: A
 
 
 async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(admin: Admin, running: Program) -> None:
-    """Who may read webhook configurations knows the registered paths."""
+    """Anybody who may read webhook configurations knows the registered paths."""
     namespace = await admin.namespace(HARD)
     await namespace.migrating()
     configurations = admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -53,7 +53,7 @@ async def test_a_forged_review_with_the_key_holds_a_pod_up_and_refuses_none(admi
 
 
 async def given_up(admin: Admin) -> float:
-    """How many pods the API server has let in because the webhook said nothing in time."""
+    """Returns how many pods the API server has let in because the webhook said nothing in time."""
     text = (await admin.client.transport.request("GET", "/metrics", accept="text/plain")).decode()
     open_failures = samples(text, "apiserver_admission_webhook_fail_open_count")
     return sum(value for labels, value in open_failures if labels["name"].startswith("pods."))

@@ -36,7 +36,7 @@ _PLACES = 5
 
 
 class Seen(Record):
-    """What a watch of the namespace has shown."""
+    """The versions and amounts that a watch of the namespace has shown."""
 
     @property
     def most_of_tenants(self) -> Amounts:

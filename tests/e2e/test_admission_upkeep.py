@@ -77,7 +77,7 @@ class Callers:
     _context: ssl.SSLContext | None = None
 
     async def follow_the_bundle(self) -> None:
-        """By a watch, as an API server does."""
+        """Follows it by a watch, as an API server does."""
         configurations = self.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
         async with configurations.watch(field_selector=f"metadata.name={WEBHOOK_CONFIGURATION_NAME}") as versions:
             async for version in versions:

@@ -100,7 +100,8 @@ async def test_watches_that_open_and_stay_silent_are_told_within_a_minute_and_li
 
 
 async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: Program, api: Api) -> None:
-    """In mid-migration, also for a process that starts meanwhile; when it is served again the migration goes on."""
+    """The kinds vanish in mid-migration, also for a process that starts meanwhile; when they are served again the
+    migration goes on."""
     namespace = await on.admin.namespace()
     await meter(namespace, *LIMITS)
     await start(namespace, "vm1")
@@ -134,7 +135,7 @@ async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: P
 
 
 async def test_a_client_that_prunes_the_reserves_label_is_reported(cluster: Cluster, on: Environment, api: Api) -> None:
-    """As GitOps tools do; a migration under way is not disturbed."""
+    """GitOps tools prune it; a migration under way is not disturbed."""
     namespace = await on.admin.namespace()
     await meter(namespace, *LIMITS)
     await start(namespace, "vm1")
@@ -156,7 +157,7 @@ async def test_a_client_that_prunes_the_reserves_label_is_reported(cluster: Clus
 
 
 def served(api: Api, kinds: Sequence[str], is_served: bool) -> None:
-    """Whether kubevirt.io/v1 is, of these kinds."""
+    """Serves kubevirt.io/v1 of these kinds, or does not."""
     for kind in kinds:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.kubevirt.io"
         versions = api.get(path)["spec"]["versions"]
@@ -165,7 +166,7 @@ def served(api: Api, kinds: Sequence[str], is_served: bool) -> None:
 
 
 async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, amounts: Amounts) -> None:
-    """One migration runs when the fault begins and ends meanwhile, another begins meanwhile."""
+    """Starts one migration before the fault, which ends meanwhile, and another while the fault lasts."""
     first_vmim = await namespace.migrate("vm1", running=LASTING)
     await namespace.until_phase(first_vmim, "Running")
     proxy.begin(FAULTS[fault])
@@ -180,7 +181,7 @@ async def migrate_under(fault: str, namespace: Namespace, proxy: FaultProxy, amo
 
 
 def within(least: Amounts, hard: Amounts, most: Amounts | None = None) -> bool:
-    """Of each resource."""
+    """Compares each resource."""
     return all(amount <= hard[name] for name, amount in least.items()) and (
         most is None or all(hard[name] <= amount for name, amount in most.items())
     )

@@ -24,7 +24,7 @@ HARVESTER = ("--estimate", "harvester")
 
 
 async def compensations(versions: Versions) -> list[str | None]:
-    """What stood as compensation, in order, without repetitions."""
+    """Returns what stood as compensation, in order, without repetitions."""
     return [text for text, _ in groupby(quota.annotations.get(COMPENSATION) for quota in await versions.of())]
 
 

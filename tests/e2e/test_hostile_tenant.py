@@ -50,7 +50,7 @@ async def namespace(on: Environment, policy: bool) -> AsyncIterator[Namespace]:
 
 
 def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) -> bool:
-    """Whether the attack got past the API server; with the policy it must not."""
+    """Reports whether the attack got past the API server; with the policy it must not."""
     refused = ""
     try:
         act(path, body)

@@ -81,7 +81,7 @@ async def test_a_vm_with_a_meshs_sidecar_migrates(admin: Admin, api: Api) -> Non
     )
 
     def injects() -> bool:
-        """Whether the API server goes by the policy already."""
+        """Reports whether the API server goes by the policy already."""
         return len(kubevirt.create(pods, pod("probe", labels=LAUNCHER))["spec"]["containers"]) == 2
 
     await asyncio.to_thread(eventually, injects, 20)

@@ -102,7 +102,7 @@ class Node:
         self.kubeconfigs: dict[str, Path] = {}
 
     def start(self, deployment: str) -> list[Program]:
-        """As many as `replicas` says."""
+        """Starts as many as `replicas` says."""
         spec = self.api.get(f"{DEPLOYMENTS}/{deployment}")["spec"]
         started = [self._run(spec["template"]["spec"], number) for number in range(spec["replicas"])]
         self.programs += started
@@ -138,7 +138,7 @@ class Node:
         return self.kubeconfigs[account]
 
     def test(self) -> str:
-        """What the Job of `helm test` prints."""
+        """Returns what the Job of `helm test` prints."""
         hooks = helm(self.api, "get", "hooks", "headroom").stdout
         (job,) = [hook for hook in yaml.safe_load_all(hooks) if hook and hook["metadata"]["name"] == "headroom-test"]
         pod = job["spec"]["template"]["spec"]

@@ -59,11 +59,11 @@ class Pair:
         return "replica-a", "replica-b"
 
     def holder(self) -> str:
-        """Of the Lease; "" when it is released."""
+        """Returns the holder of the Lease; "" when it is released."""
         return str(self.api.get(LEASE)["spec"].get("holderIdentity") or "")
 
     def writes(self) -> list[Request]:
-        """What a leader alone may write, in the order in which the API server got it."""
+        """Returns what a leader alone may write, in the order in which the API server got it."""
         written = [each for each in requests(self.cluster.directory, self._since) if each.writes]
         leader_writes = [each for each in written if (each.resource, each.namespace) not in OF_CANDIDATES]
         return sorted(leader_writes, key=lambda request: request.at)

@@ -27,7 +27,7 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 
 @pytest.fixture
 async def namespace(admin: Admin) -> Budgeted:
-    """With a quota for everything and a VM that runs."""
+    """Makes a namespace with a quota for everything and a VM that runs."""
     found = await made(admin)
     await found.make_quota("quota", ALL)
     await found.machine()

@@ -55,7 +55,7 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
 
 
 async def test_a_lock_that_was_edited_ends_too(admin: Admin) -> None:
-    """By hand, while no controller ran; and nothing else says that there is one."""
+    """An administrator edits it by hand, while no controller runs; and nothing else says that there is one."""
     namespace = await made(admin)
     client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, client_config, owners=["me"], virt_controllers=["virt"])

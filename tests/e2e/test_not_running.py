@@ -30,7 +30,8 @@ ELECTION = ("--leader-elect", "--leader-elect-lease-duration", "8", "--leader-el
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(api: Api) -> Iterator[None]:
-    """Of a test before, and for the next one: webhooks with Fail that do not answer refuse what others write."""
+    """Removes what a test before left, and what this one leaves: webhooks with Fail that do not answer refuse what
+    others write."""
     forget(api)
     yield
     forget(api)

@@ -191,7 +191,8 @@ async def rights_are_missing(on: Environment, api: Api, prometheus: Prometheus) 
 
 
 def lock(api: Api, namespace: str) -> None:
-    """One that should have ended after a second: its age is by the API server's clock, whatever it says itself."""
+    """Makes a lock that should have ended after a second: its age is by the API server's clock, whatever it says
+    itself."""
     metadata = {
         "name": f"lock.{namespace}.com",
         "labels": dict(LOCK_LABELS),

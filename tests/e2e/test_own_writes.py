@@ -242,7 +242,7 @@ def is_refused_as(thief: Api, path: str, is_expected: bool) -> bool:
 
 
 def refused(api: Api, method: str, path: str, body: Raw | None = None) -> bool:
-    """By one of the own policies; any other failure is the test's."""
+    """Expects a refusal by one of the own policies; any other failure is the test's."""
     content = "application/merge-patch+json" if method == "PATCH" else "application/json"
     try:
         api.send(method, path, body, content)

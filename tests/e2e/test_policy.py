@@ -156,7 +156,7 @@ RESIZED: Raw = {"spec": {"containers": [{"name": "compute", "resources": {"limit
 
 @pytest.mark.parametrize("mark", ["a launcher by label", "an attachment by label", "a pod controlled by the VMI"])
 def test_a_vm_s_pod_is_resized_by_kubevirt_and_kubelets_alone(attacked: AttackedNamespace, mark: str) -> None:
-    """One that shrinks leaves room that its migration takes once more."""
+    """A pod that shrinks leaves room that its migration takes once more."""
     if "pods/resize" not in {resource["name"] for resource in attacked.api.get("/api/v1")["resources"]}:
         pytest.skip("a pod is resized since Kubernetes 1.33")
     body = pod("launcher", **FORGED[mark](attacked.owner))

@@ -36,7 +36,7 @@ Obstacle = Callable[[Api, str, Path], contextlib.AbstractContextManager[None]]
 
 
 def denied(**status: Any) -> Obstacle:
-    """By a webhook with this status."""
+    """Refuses by a webhook with this status."""
 
     def obstacle(api: Api, namespace: str, folder: Path) -> contextlib.AbstractContextManager[None]:
         def deny(_: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def denied(**status: Any) -> Obstacle:
 
 
 def policy(**validation: Any) -> Obstacle:
-    """By a ValidatingAdmissionPolicy."""
+    """Refuses by a ValidatingAdmissionPolicy."""
 
     @contextlib.contextmanager
     def obstacle(api: Api, namespace: str, _: Path) -> Iterator[None]:
@@ -83,7 +83,7 @@ def policy(**validation: Any) -> Obstacle:
 
 @contextlib.contextmanager
 def rights(api: Api, _namespace: str, _folder: Path) -> Iterator[None]:
-    """By RBAC: the role may only read quotas."""
+    """Refuses by RBAC: the role may only read quotas."""
     role = f"{RBAC}/clusterroles/headroom"
     rules = api.get(role)["rules"]
     reads = {"verbs": ["get", "list", "watch"]}
@@ -120,7 +120,7 @@ def headroom(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[Progr
 
 
 class Commands:
-    """What the commands say, with the rights of an administrator."""
+    """The commands' output, with the rights of an administrator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._own = ("--kubeconfig", str(cluster.kubeconfig), "--headroom-namespace", NAMESPACE)

@@ -131,7 +131,7 @@ UNUSED = {
 
 
 async def migrations(admin: Admin) -> None:
-    """One that is served, one that is aborted and leaves a pod, one under a migration budget."""
+    """Runs three: one that is served, one that is aborted and leaves a pod, one under a migration budget."""
     served = await admin.namespace(HARD)
     await served.machine()
     await served.succeed(await served.migrate(running=0.2, linger=0.2))
@@ -172,7 +172,7 @@ async def a_quota_is_rendered(admin: Admin) -> None:
 
 
 async def reports_are_asked_for(kubeconfig: Path, admin: Admin) -> None:
-    """By somebody who has headroom-reports."""
+    """Asks as somebody who has headroom-reports."""
     namespace = await admin.namespace({**HARD, "persistentvolumeclaims": "5"})
     await namespace.machine()
     await namespace.create_machine("vm2", strategy="Halted")
@@ -259,7 +259,7 @@ def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
 
 
 def webhooks_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
-    """Beside a controller: what that one adds is what they protect."""
+    """Runs the webhooks beside a controller: what that one adds is what they protect."""
     flags = ("--kubeconfig", str(kubeconfig_of(api, "headroom-webhook", kubeconfig.parent)))
     policies: tuple[tuple[str, ...], ...] = (), ("--failure-policy", "Fail")
     for policy in policies:

@@ -64,7 +64,7 @@ def refused_patches(api: Api) -> float:
 
 
 def everything(api: Api) -> dict[str, set[str]]:
-    """What a run could leave behind."""
+    """Returns what a run could leave behind."""
     paths = [f"{CORE}/{kind}" for kind in ("nodes", "namespaces")]
     paths += [f"{ADMISSION}/{kind}webhookconfigurations" for kind in ("mutating", "validating")]
     return {path: names(api, path) for path in (*paths, "/apis/coordination.k8s.io/v1/leases", CRDS)}

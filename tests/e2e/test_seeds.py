@@ -79,7 +79,7 @@ def guarded(cluster: Cluster) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def recorded(namespace: Namespace) -> AsyncIterator[Record]:
-    """What happens in a namespace, from now on."""
+    """Records what happens in a namespace, from now on."""
     record = Record()
     async with Watching(namespace.client, {namespace.name: record}, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
         yield record

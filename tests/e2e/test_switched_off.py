@@ -29,7 +29,7 @@ WHERE = [("quota", "labels"), ("namespace", "annotations")]
 
 
 def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:
-    """What the API server warns of when a person patches an object."""
+    """Returns what the API server warns of when a person patches an object."""
     headers = {"Content-Type": MERGE_PATCH, "Impersonate-User": "alice", "Impersonate-Group": "e2e:everything"}
     connection = api.connection()
     try:

@@ -140,7 +140,7 @@ def put_vm(cluster: FakeCluster, name: str, node: str = "n1", **fields: Any) -> 
 
 
 async def test_list_vmi() -> None:
-    """One of three VMs has its last working replica on the node."""
+    """A VM of three has its last working replica on the node."""
     cluster = FakeCluster(*KINDS)
     put_volume(cluster, "healthy", "healthy-vm", {"n1": True, "n2": True, "n3": True})
     put_volume(cluster, "failing", "failing-vm", {"n1": True, "n2": False, "n3": False})

@@ -72,14 +72,14 @@ class Prometheus:
 
     def firing(self) -> set[str]:
         """The alerts that fire now."""
-        return {each["metric"]["alertname"] for each in self._ask("query", query='ALERTS{alertstate="firing"}')}
+        return {series["metric"]["alertname"] for series in self._ask("query", query='ALERTS{alertstate="firing"}')}
 
     def fired(self) -> set[str]:
-        """Those that have fired since the start."""
-        return {each["metric"]["alertname"] for each in self._range('ALERTS{alertstate="firing"}')}
+        """Returns those that have fired since the start."""
+        return {series["metric"]["alertname"] for series in self._range('ALERTS{alertstate="firing"}')}
 
     def has_data(self, query: str) -> bool:
-        """Whether a query of the dashboard has had a value since the start."""
+        """Reports whether a query of the dashboard has had a value since the start."""
         for name, value in VARIABLES.items():
             query = query.replace(name, value)
         values = [float(value) for series in self._range(query) for _, value in series["values"]]
@@ -91,8 +91,8 @@ class Prometheus:
     def _ask(self, path: str, **parameters: str) -> list[dict[str, Any]]:
         address = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(address, timeout=10) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        return found
+            result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return result
 
     def _is_ready(self) -> bool:
         try:

@@ -102,7 +102,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
-    """Whether exactly these alerts (name to severity) fire within the hour."""
+    """Reports whether exactly these alerts (name to severity) fire within the hour."""
     series = [{"series": name, "values": values} for name, values in {**HEALTHY, **changes}.items() if values != GONE]
     fires = 'max by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
     samples = [
@@ -116,13 +116,13 @@ def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
     }
     file = folder / "test.yaml"
     file.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}), "utf-8")
-    done = promtool("test", "rules", file)
-    assert done.returncode == 0, done.stderr + done.stdout
+    process = promtool("test", "rules", file)
+    assert process.returncode == 0, process.stderr + process.stdout
 
 
 def test_the_rules_are_valid() -> None:
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", ALERTS)
-    assert done.returncode == 0, done.stderr + done.stdout
+    process = promtool("check", "rules", "--lint=all", "--lint-fatal", ALERTS)
+    assert process.returncode == 0, process.stderr + process.stdout
 
 
 @pytest.mark.parametrize("case", FAULTS)

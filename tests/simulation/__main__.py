@@ -27,23 +27,23 @@ def main() -> int:
     parser.add_argument("--without", nargs="*", default=(), metavar="ACTION", help="leave these out")
     parser.add_argument("--digests", action="store_true", help="say what each story came to")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    given = parser.parse_args()
+    options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         again = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
-    if given.seed is not None:
-        return _tell_one(given)
-    return _tell_many(given)
+    if options.seed is not None:
+        return _tell_one(options)
+    return _tell_many(options)
 
 
-def _tell_one(given: argparse.Namespace) -> int:
-    _prepare(given.planted)
+def _tell_one(options: argparse.Namespace) -> int:
+    _prepare(options.planted)
     from tests.simulation.story import shrunk, story_of, tell
 
-    story = story_of(given.seed, given.without)
-    outcome = tell(story, _show if given.writes else None)
+    story = story_of(options.seed, options.without)
+    outcome = tell(story, _show if options.writes else None)
     print(f"{story}\n{outcome.broken or 'every promise was kept'}\n{outcome.steps} writes, {outcome.digest[:16]}")
-    if outcome.broken is None or given.writes:
+    if outcome.broken is None or options.writes:
         return int(outcome.broken is not None)
     story = shrunk(story, outcome.broken.promise)
     print(f"\nshort:\n{story}\n{tell(story).broken}")
@@ -51,14 +51,14 @@ def _tell_one(given: argparse.Namespace) -> int:
 
 
 def _show(write: Write) -> None:
-    """What a write changes."""
+    """Prints what a write changes."""
     from tests.simulation.repeatable import monotonic
 
     old, new = _flat(write.old or {}), _flat(write.new or {})
     changes = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
     if write.plural not in ("leases", "nodes"):
-        what = f"{write.operation} {write.plural} {write.namespace}/{write.name}"
-        print(f"{monotonic():8.2f} s  {write.user.rpartition(':')[2]} {what} {str(changes)[:400]}")
+        title = f"{write.operation} {write.plural} {write.namespace}/{write.name}"
+        print(f"{monotonic():8.2f} s  {write.user.rpartition(':')[2]} {title} {str(changes)[:400]}")
 
 
 def _flat(obj: dict[str, Any]) -> dict[str, Any]:
@@ -68,33 +68,33 @@ def _flat(obj: dict[str, Any]) -> dict[str, Any]:
     return flat | {name: metadata.get(name) or {} for name in ("labels", "annotations")}
 
 
-def _tell_many(given: argparse.Namespace) -> int:
-    first = given.first or int.from_bytes(os.urandom(4), "big")
-    began, steps, told = time.monotonic(), 0, 0
-    until = began + 3600 * given.hours if given.seeds is None else float("inf")
-    seeds: Iterator[int] = itertools.count(first)
-    if given.seeds is not None:
-        seeds = itertools.islice(seeds, given.seeds)
+def _tell_many(options: argparse.Namespace) -> int:
+    first_seed = options.first or int.from_bytes(os.urandom(4), "big")
+    began, steps, outcomes = time.monotonic(), 0, 0
+    until = began + 3600 * options.hours if options.seeds is None else float("inf")
+    seeds: Iterator[int] = itertools.count(first_seed)
+    if options.seeds is not None:
+        seeds = itertools.islice(seeds, options.seeds)
     broken = 0
-    with ProcessPoolExecutor(given.processes, initializer=_prepare, initargs=(given.planted,)) as pool:
+    with ProcessPoolExecutor(options.processes, initializer=_prepare, initargs=(options.planted,)) as pool:
         running: set[Future[tuple[int, Outcome]]] = set()
         while True:
-            while len(running) < 2 * given.processes and time.monotonic() < until:
+            while len(running) < 2 * options.processes and time.monotonic() < until:
                 if (seed := next(seeds, None)) is None:
                     break
-                running.add(pool.submit(_told, seed, given.without))
+                running.add(pool.submit(_run, seed, options.without))
             if not running:
                 break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in done:
-                seed, outcome = each.result()
-                told, steps = told + 1, steps + outcome.steps
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                seed, outcome = future.result()
+                outcomes, steps = outcomes + 1, steps + outcome.steps
                 broken += outcome.broken is not None
-                if outcome.broken or given.digests:
+                if outcome.broken or options.digests:
                     print(f"seed {seed}: {outcome.broken or outcome.digest}", flush=True)
-                if outcome.broken and given.planted:
+                if outcome.broken and options.planted:
                     until, seeds = 0.0, iter(())  # found
-    print(f"{told} stories, {steps} writes, {broken} broken, {time.monotonic() - began:.0f} s")
+    print(f"{outcomes} stories, {steps} writes, {broken} broken, {time.monotonic() - began:.0f} s")
     return 1 if broken else 0
 
 
@@ -114,7 +114,7 @@ def _prepare(planted: str) -> None:
     assert story
 
 
-def _told(seed: int, without: Sequence[str]) -> tuple[int, Outcome]:
+def _run(seed: int, without: Sequence[str]) -> tuple[int, Outcome]:
     from tests.simulation.story import story_of, tell
 
     return seed, tell(story_of(seed, without))

@@ -1,4 +1,4 @@
-"""What can happen in a story: one function each, its first line is how the story tells it."""
+"""Actions that can happen in a story: one function each, its first line is how the story tells it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Action:
     after: str = ""
 
     def __str__(self) -> str:
-        told = (ACTIONS[self.name].__doc__ or "").format(**self.arguments)
-        after = f"after the next write of {self.after}, " if self.after else ""
-        return f"{self.at:8.2f} s  {after}{told}"
+        text = (ACTIONS[self.name].__doc__ or "").format(**self.arguments)
+        prefix = f"after the next write of {self.after}, " if self.after else ""
+        return f"{self.at:8.2f} s  {prefix}{text}"
 
     async def happen(self, world: World) -> None:
-        """What is refused has happened all the same."""
+        """Does the action; what is refused has happened all the same."""
         if self.after:
             await world.next_write(self.after)
         with suppress(ApiError):
@@ -92,8 +92,8 @@ async def retry(world: World, namespace: str) -> None:
 
 async def free(world: World, namespace: str) -> None:
     """the tenant deletes its pods in {namespace}"""
-    found = await world.tenant.resource(PODS).list(namespace, label_selector="app=tenant")
-    for pod in found:
+    pods = await world.tenant.resource(PODS).list(namespace, label_selector="app=tenant")
+    for pod in pods:
         await world.tenant.resource(PODS).delete(name=pod.name, namespace=namespace)
 
 
@@ -124,8 +124,8 @@ async def shrink(world: World, vm: str, cpu: str) -> None:
 
 async def grow(world: World, namespace: str, cpu: str) -> None:
     """the tenant resizes a pod of its own in {namespace} to {cpu}"""
-    for own in world.own_pods(namespace)[:1]:
-        await world.resize(own, cpu)
+    for pod in world.own_pods(namespace)[:1]:
+        await world.resize(pod, cpu)
 
 
 async def enlarge(world: World, vm: str, cpu: str) -> None:

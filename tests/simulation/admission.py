@@ -1,4 +1,4 @@
-"""What an API server asks before it stores something: policies, then webhooks, then quota."""
+"""Admission as an API server runs it before it stores something: policies, then webhooks, then quota."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _RESIZES_ARE_COVERED = "pods/resize" in _POLICY
 
 
 class Admission:
-    """One API server's. `replicas` are the processes behind headroom's Service; the promises see what it does."""
+    """Admission of one API server. `replicas` are the processes behind headroom's Service; the promises see what it
+    does."""
 
     def __init__(self, cluster: Cluster, replicas: Sequence[Process], lag: float, promises: Promises) -> None:
         self._cluster = cluster
@@ -73,8 +74,8 @@ class Admission:
             decision = await self._call(webhook, write)
             if decision is not None and new is not None and decision.patch:
                 new = json_patched(new, list(decision.patch))
-        asked = [self._call(webhook, write) for webhook in self._webhooks(VALIDATING_WEBHOOK_CONFIGURATIONS, write)]
-        for decision in await asyncio.gather(*asked):
+        answers = [self._call(webhook, write) for webhook in self._webhooks(VALIDATING_WEBHOOK_CONFIGURATIONS, write)]
+        for decision in await asyncio.gather(*answers):
             if decision is not None and not decision.allowed:
                 raise Forbidden(f"admission webhook denied the request: {decision.message}", status=403)
         self._promises.admitted(write)
@@ -85,20 +86,20 @@ class Admission:
         name = write.namespace or (write.name if write.resource is NAMESPACES else "")
         if name and (namespace := self._cluster.was(NAMESPACES, name, self._lag)) is not None:
             labels = {"kubernetes.io/metadata.name": name, **(namespace["metadata"].get("labels") or {})}
-        own = ((write.new or write.old or {}).get("metadata") or {}).get("labels") or {}
+        namespace_labels = ((write.new or write.old or {}).get("metadata") or {}).get("labels") or {}
         return [
             webhook
             for configuration in self._cluster.were(kind, self._lag)
             for webhook in configuration.get("webhooks") or ()
             if any(_covers(rule, write) for rule in webhook.get("rules") or ())
             and _selects(webhook.get("namespaceSelector"), labels)
-            and _selects(webhook.get("objectSelector"), own)
+            and _selects(webhook.get("objectSelector"), namespace_labels)
         ]
 
     async def _call(self, webhook: Raw, write: Write) -> Decision | None:
         """None: no answer, and the failure policy lets it pass. Raises ServerError where it does not."""
         path = urlsplit(webhook["clientConfig"]["url"]).path
-        listening = [each for each in self._replicas if path in each.hooks]
+        listening = [process for process in self._replicas if path in process.hooks]
         decision = None
         if listening:
             replica = self._cluster.random.choice(listening)
@@ -117,26 +118,26 @@ class Admission:
         to quotas that are still the same, so it is decided again from those that are there. Raises Forbidden."""
         if write.resource is not PODS or write.new is None or write.subresource == "binding":
             return
-        asked = pod_usage(msgspec.convert(write.new, Pod))
+        pod_request = pod_usage(msgspec.convert(write.new, Pod))
         if write.old is not None:
-            asked = subtract(asked, pod_usage(msgspec.convert(write.old, Pod)))
+            pod_request = subtract(pod_request, pod_usage(msgspec.convert(write.old, Pod)))
         keys = [key for key in self._cluster.raw(RESOURCE_QUOTAS) if key.startswith(f"{write.namespace}/")]
         for key in keys:
-            _refuse_above(asked, self._cached(key), write.name)
+            _refuse_above(pod_request, self._cached(key), write.name)
         current = {key: self._cluster.raw(RESOURCE_QUOTAS)[key] for key in keys}
         for quota in current.values():
-            _refuse_above(asked, quota, write.name)
+            _refuse_above(pod_request, quota, write.name)
         for key, quota in current.items():
             used = parse_resource_list(quota["status"]["used"])
-            more = {name: used[name] + asked.get(name, ZERO) for name in used}
-            status = {**quota["status"], "used": format_resource_list(more)}
+            total = {name: used[name] + pod_request.get(name, ZERO) for name in used}
+            status = {**quota["status"], "used": format_resource_list(total)}
             new = {**quota, "metadata": dict(quota["metadata"]), "status": status}
             self._own[key] = self._cluster.store(RESOURCE_QUOTAS, key, quota, new)
 
     def _cached(self, key: str) -> Raw:
         """The newer of what a watch has brought and of what was written here."""
-        known = [self._cluster.was(RESOURCE_QUOTAS, key, self._lag), self._own.get(key)]
-        return max(filter(None, known), key=lambda raw: int(raw["metadata"]["resourceVersion"]))
+        versions = [self._cluster.was(RESOURCE_QUOTAS, key, self._lag), self._own.get(key)]
+        return max(filter(None, versions), key=lambda raw: int(raw["metadata"]["resourceVersion"]))
 
 
 def refuse_by_policy(write: Write) -> None:
@@ -178,7 +179,7 @@ async def _answer(replica: Process, hook: Hook, request: AdmissionRequest) -> De
 
 
 def _request(write: Write) -> AdmissionRequest:
-    """As the API server sends it."""
+    """The request as the API server sends it."""
 
     def raw(obj: Raw | None) -> msgspec.Raw:
         marked = obj and {**obj, "apiVersion": write.resource.api_version, "kind": write.resource.kind}
@@ -199,18 +200,18 @@ def _request(write: Write) -> AdmissionRequest:
 
 
 def _covers(rule: Mapping[str, Sequence[str]], write: Write) -> bool:
-    named = {"apiGroups": write.resource.group, "operations": write.operation, "resources": write.plural}
-    return all(not {"*", name}.isdisjoint(rule[part]) for part, name in named.items())
+    scope = {"apiGroups": write.resource.group, "operations": write.operation, "resources": write.plural}
+    return all(not {"*", name}.isdisjoint(rule[part]) for part, name in scope.items())
 
 
-def _selects(wanted: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    return selector(msgspec.convert(wanted or {}, LabelSelector))(labels)
+def _selects(label_selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    return selector(msgspec.convert(label_selector or {}, LabelSelector))(labels)
 
 
-def _refuse_above(asked: ResourceList, quota: Raw, name: str) -> None:
+def _refuse_above(request: ResourceList, quota: Raw, name: str) -> None:
     """Raises Forbidden, in the API server's words."""
     hard, used = (parse_resource_list(quota["status"].get(part) or {}) for part in ("hard", "used"))
-    charged = {each: limit for each, limit in hard.items() if asked.get(each, ZERO) > ZERO}
-    if any(used.get(each, ZERO) + asked[each] > limit for each, limit in charged.items()):
+    charged = {resource: limit for resource, limit in hard.items() if request.get(resource, ZERO) > ZERO}
+    if any(used.get(resource, ZERO) + request[resource] > limit for resource, limit in charged.items()):
         message = f'pods "{name}" is forbidden: exceeded quota: {quota["metadata"]["name"]}'
         raise Forbidden(message, status=403, reason="Forbidden")

@@ -20,7 +20,7 @@ from tests.simulation.repeatable import MACHINE, START, monotonic
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of a cluster it is. Durations in seconds, ranges as (least, most)."""
+    """The kind of a cluster. Durations in seconds, ranges as (least, most)."""
 
     replicas: int = 1
     skews: tuple[float, ...] = ()
@@ -125,8 +125,8 @@ class Cluster(FakeCluster):
     def was(self, resource: Resource[Any], key: str, seconds: float) -> Raw | None:
         """An object as it was so long ago; of a younger one its first version."""
         past = self._past[resource.path()][key]
-        at = bisect.bisect_right(past, monotonic() - seconds, key=lambda version: version[0])
-        return past[max(at - 1, 0)][1] if past else None
+        index = bisect.bisect_right(past, monotonic() - seconds, key=lambda version: version[0])
+        return past[max(index - 1, 0)][1] if past else None
 
     def were(self, resource: Resource[Any], seconds: float) -> Iterator[Raw]:
         for key in list(self._past[resource.path()]):
@@ -147,9 +147,9 @@ class Cluster(FakeCluster):
         async with contextlib.aclosing(super().events(resource, matches, params)) as events:
             async for event in events:
                 version = int(event["object"].get("metadata", {}).get("resourceVersion", 0))
-                late = self._written.get(version, 0.0) + lag - monotonic()
-                if late > 0:
-                    await asyncio.sleep(late)
+                delay = self._written.get(version, 0.0) + lag - monotonic()
+                if delay > 0:
+                    await asyncio.sleep(delay)
                 await self.storage()
                 if (stalled := self._stalled.get(resource.plural)) is not None:
                     await stalled.wait()

@@ -1,4 +1,4 @@
-"""What runs in every cluster beside its API servers: the quota controller and the kubelets."""
+"""Programs that run in every cluster beside its API servers: the quota controller and the kubelets."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class QuotaController:
         self._back_at = max(self._back_at, asyncio.get_running_loop().time() + seconds)
 
     def _see(self, resource: Resource[Any], key: str, old: Raw | None, new: Raw | None) -> None:
-        ended = resource is PODS and (new is None or new["status"].get("phase") in ("Succeeded", "Failed"))
+        is_finished = resource is PODS and (new is None or new["status"].get("phase") in ("Succeeded", "Failed"))
         changed = resource is RESOURCE_QUOTAS and new is not None and (old is None or old["spec"] != new["spec"])
-        if ended or changed:
+        if is_finished or changed:
             self._count_soon(key.partition("/")[0])
 
     def _count_soon(self, namespace: str) -> None:

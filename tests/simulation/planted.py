@@ -82,16 +82,16 @@ def clock() -> None:
 
 def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
-    own = WindowQuota._own_entry
+    original = WindowQuota._own_entry
 
     def whole(self: WindowQuota, target: RefusedTarget) -> ResourceList:
-        return maximum(own(self, target), target.need(self._facts)[1])
+        return maximum(original(self, target), target.need(self._facts)[1])
 
     WindowQuota._own_entry = whole  # type: ignore[method-assign]
 
 
 def defaults() -> None:
-    """What a LimitRange gives to later pods is added."""
+    """Adds what a LimitRange gives to later pods."""
     side_usage.source_usage_today = side_usage.target_usage  # type: ignore[attr-defined]
 
 
@@ -105,7 +105,7 @@ def retries() -> None:
 
 
 def memory() -> None:
-    """What is remembered of an entry is forgotten before what it led to is written."""
+    """Forgets what is remembered of an entry before what it led to is written."""
     plan = resourcequota_controller.plan  # type: ignore[attr-defined]
 
     def forgetful(*observed: Any) -> Any:
@@ -121,8 +121,8 @@ def greedy() -> None:
     def plant(hooks: Hooks, management: Management) -> Hooks:
         async def hook(request: AdmissionRequest) -> Decision:
             quotas = management.resource_quotas.cache().list(request.namespace)
-            holds = any("migrating-" in key for quota in quotas for key in quota.annotations)
-            if holds and request.user_info.username != KUBEVIRT:
+            has_migration = any("migrating-" in key for quota in quotas for key in quota.annotations)
+            if has_migration and request.user_info.username != KUBEVIRT:
                 return Decision(allowed=False, message="the quota is used up")
             return await hooks[VALIDATE_POD](request)
 
@@ -135,10 +135,10 @@ def _never_sends(method: str, path: str) -> None:
     """Requests of headroom's that are lost."""
     send = server.Connection.request
 
-    async def request(self: server.Connection, sent: str, where: str, **options: Any) -> bytes:
-        if self.user == HEADROOM and sent == method and path in where:
+    async def request(self: server.Connection, sent: str, resource_path: str, **options: Any) -> bytes:
+        if self.user == HEADROOM and sent == method and path in resource_path:
             return b"{}"
-        return await send(self, sent, where, **options)
+        return await send(self, sent, resource_path, **options)
 
     server.Connection.request = request  # type: ignore[method-assign, assignment]
 

@@ -72,7 +72,7 @@ class Process:
     def own(self, task: asyncio.Task[Any]) -> None:
         self._tasks.append(task)
         if len(self._tasks) > 2000:
-            self._tasks = [each for each in self._tasks if not each.done()]
+            self._tasks = [running for running in self._tasks if not running.done()]
 
     async def _run(self) -> None:
         life = self._life

@@ -111,7 +111,8 @@ class Promises:
         return _limits_of(self._cluster.raw(NAMESPACES).get(namespace) or {})
 
     def excess(self, namespace: str) -> ResourceList:
-        """What is used beyond the base, the migrations' own share taken off: of every VM its largest side counts."""
+        """Returns what is used beyond the base, the migrations' own share taken off: of every VM its largest
+        side counts."""
         sides: defaultdict[str, defaultdict[str, ResourceList]] = defaultdict(lambda: defaultdict(dict))
         ordinary = []
         for raw, side in self._counted(namespace):
@@ -126,15 +127,15 @@ class Promises:
 
     def most_excess(self, namespace: str, since: float) -> ResourceList:
         """The most of every resource at any time since then; below zero where there was room."""
-        then = [excess for at, excess in self._excesses[namespace] if at >= since]
-        before = [excess for at, excess in self._excesses[namespace] if at < since][-1:]
-        seen = [*before, *then, self.excess(namespace)]
-        return {name: max(excess.get(name, ZERO) for excess in seen) for name in self.base(namespace)}
+        since_then = [excess for time, excess in self._excesses[namespace] if time >= since]
+        previous = [excess for time, excess in self._excesses[namespace] if time < since][-1:]
+        amounts = [*previous, *since_then, self.excess(namespace)]
+        return {name: max(excess.get(name, ZERO) for excess in amounts) for name in self.base(namespace)}
 
     def refused(self, namespace: str, cpu: str, since: float) -> None:
         """An honest pod that had room all the time."""
-        how = f"one of {cpu} in {namespace}, since {since:.2f} s"
-        self._break("no honest pod with room waits for 2.5 s and is refused", how)
+        detail = f"one of {cpu} in {namespace}, since {since:.2f} s"
+        self._break("no honest pod with room waits for 2.5 s and is refused", detail)
 
     # What happens.
 
@@ -167,28 +168,34 @@ class Promises:
         """Kubernetes itself goes by a limit of before until its quota controller has looked."""
         namespace, _, name = key.partition("/")
         hard = parse_resource_list((raw.get("status") or {}).get("hard") or {})
-        if name == "quota" and all(hard.get(each, ZERO) <= limit for each, limit in self.base(namespace).items()):
+        if name == "quota" and all(
+            hard.get(resource, ZERO) <= limit for resource, limit in self.base(namespace).items()
+        ):
             self._lowered.pop(namespace, None)
 
     def _tolerate(self, namespace: str) -> None:
         """The base has changed: what is above it by now is no migration's doing."""
-        self._tolerated[namespace] = {name: max(ZERO, more) for name, more in self.excess(namespace).items()}
+        self._tolerated[namespace] = {name: max(ZERO, amount) for name, amount in self.excess(namespace).items()}
 
     def _check_used(self, namespace: str) -> None:
         if any(map(_is_harvesters, self._quotas(namespace))):
             self._tolerate(namespace)
         excess, tolerated = self.excess(namespace), self._tolerated.setdefault(namespace, {})
         self._excesses[namespace].append((monotonic(), excess))
-        slack, given = self._slack(namespace), self._given(namespace)
-        over = {
-            name: more
-            for name, more in excess.items()
-            if more > tolerated.get(name, ZERO) + slack.get(name, ZERO) + given.get(name, ZERO)
+        slack, granted = self._slack(namespace), self._given(namespace)
+        overshoot = {
+            name: amount
+            for name, amount in excess.items()
+            if amount > tolerated.get(name, ZERO) + slack.get(name, ZERO) + granted.get(name, ZERO)
         }
-        if over:
+        if overshoot:
             base = self.base(namespace)
-            how = ", ".join(f"{name} {base[name] + more} of {base[name]}" for name, more in sorted(over.items()))
-            self._break("used is never above the base and what was granted", f"{namespace}, migrations left out: {how}")
+            detail = ", ".join(
+                f"{name} {base[name] + amount} of {base[name]}" for name, amount in sorted(overshoot.items())
+            )
+            self._break(
+                "used is never above the base and what was granted", f"{namespace}, migrations left out: {detail}"
+            )
         for name, most in tolerated.items():
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
 
@@ -198,7 +205,7 @@ class Promises:
         edited, base = self._edited.get(f"{namespace}/quota", {}), self.base(namespace)
         edited = maximum(edited, self._lowered.get(namespace, {}))
         if self.has_budget(namespace) and not self._age_of_lock(namespace):
-            (quota,) = (each for each in self._quotas(namespace) if each.name == "quota")
+            (quota,) = (candidate for candidate in self._quotas(namespace) if candidate.name == "quota")
             edited = maximum(edited, parse_resource_list(quota.status.hard or {}))
         return {name: max(ZERO, amount - base.get(name, amount)) for name, amount in edited.items()}
 
@@ -215,8 +222,8 @@ class Promises:
                 self._break("no lock stands past its end", name)
 
     def _check_entries(self) -> None:
-        """Of a VM that never was: nothing can explain it."""
-        stands = {
+        """Checks entries of a VM that never was: nothing can explain one."""
+        keys = {
             key
             for key, raw in self._cluster.raw(RESOURCE_QUOTAS).items()
             if f"{ANNOTATION_MIGRATING_NAME_PREFIX}gone" in (raw["metadata"].get("annotations") or {})
@@ -224,9 +231,9 @@ class Promises:
             and not self.has_budget(key.partition("/")[0])
         }
         since = monotonic() if self._cluster.is_troubled else None
-        self._gone_since = {key: since or self._gone_since.get(key, monotonic()) for key in stands}
-        for key, first in self._gone_since.items():
-            if monotonic() - first > FOREIGN:
+        self._gone_since = {key: since or self._gone_since.get(key, monotonic()) for key in keys}
+        for key, gone_at in self._gone_since.items():
+            if monotonic() - gone_at > FOREIGN:
                 self._break("an entry of a VM that is gone goes", f"{key} had it for {FOREIGN:.0f} s")
 
     def has_budget(self, namespace: str) -> bool:
@@ -240,7 +247,7 @@ class Promises:
                 yield raw
 
     def _age_of_lock(self, namespace: str) -> float:
-        """By the API server's clock; 0 without one."""
+        """Returns its age by the API server's clock; 0 without a lock."""
         raw = self._cluster.raw(VALIDATING_WEBHOOK_CONFIGURATIONS).get(f"lock.{namespace}.com")
         return self._cluster.age(raw) if raw else 0.0
 
@@ -256,9 +263,9 @@ class Promises:
             self._usage[version] = pod_usage(msgspec.convert(raw, Pod))
         return self._usage[version]
 
-    def _break(self, promise: str, how: str) -> None:
+    def _break(self, promise: str, detail: str) -> None:
         if self.broken is None:
-            self.broken = Broken(monotonic(), promise, how)
+            self.broken = Broken(monotonic(), promise, detail)
 
 
 def _base_of(namespace: Raw) -> str:
@@ -279,7 +286,7 @@ def _is_harvesters(quota: ResourceQuota) -> bool:
 
 
 def largest(usages: Iterable[ResourceList]) -> ResourceList:
-    """Of each resource the most."""
+    """Returns the most of each resource."""
     return functools.reduce(maximum, usages, {})
 
 

@@ -1,4 +1,4 @@
-"""What makes a run repeatable: time, random numbers and identifiers all come from the story.
+"""Time, random numbers and identifiers, which all come from the story, so that a run is repeatable.
 
 For good, in a process that does nothing else (`python -m tests.simulation`): hashes are fixed there too.
 """
@@ -22,7 +22,7 @@ START = 1_900_000_000.0
 
 
 class Machine(Protocol):
-    """What code runs on. `skew`: seconds by which its clock is ahead."""
+    """The machine that code runs on. `skew`: seconds by which its clock is ahead."""
 
     skew: float
 
@@ -45,7 +45,7 @@ def wall() -> float:
 def make_repeatable() -> None:
     """Everything that is imported by now, and what is imported later."""
     replaced: dict[object, Callable[[], float]] = {time.time: wall, time.monotonic: monotonic}
-    functions = [each for each in gc.get_objects() if isinstance(each, types.FunctionType)]
+    functions = [item for item in gc.get_objects() if isinstance(item, types.FunctionType)]
     for function in filter(_is_ours, functions):
         _replace_defaults(function, replaced)
     time.time, time.monotonic = wall, monotonic
@@ -58,7 +58,7 @@ def make_repeatable() -> None:
 
 
 def begin(seed: int) -> None:
-    """From here on all numbers follow from the seed."""
+    """Takes all numbers from the seed from here on."""
     random.seed(seed)
 
 

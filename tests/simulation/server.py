@@ -1,4 +1,4 @@
-"""One API server of several, and a client's connection to them."""
+"""An API server, one of several, and a client's connection to it."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ class ApiServer(FakeTransport):
 
     def _complete(self, pod: Raw) -> None:
         """With the default limits of the namespace's LimitRange, and requests that are not given."""
-        found = self.cluster.raw(LIMIT_RANGES).get(f"{pod['metadata']['namespace']}/defaults")
-        default = found["spec"]["limits"][0]["default"] if found else {}
+        limit_range = self.cluster.raw(LIMIT_RANGES).get(f"{pod['metadata']['namespace']}/defaults")
+        default = limit_range["spec"]["limits"][0]["default"] if limit_range else {}
         for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
             resources = container.setdefault("resources", {})
             resources["limits"] = {**default, **(resources.get("limits") or {})}
@@ -150,8 +150,8 @@ class ApiServer(FakeTransport):
 
     def _delete_pod(self, current: Raw, options: Raw) -> Raw:
         """Gracefully; the kubelet, where it has one, says when it is gone."""
-        wanted = (options.get("preconditions") or {}).get("uid")
-        if wanted not in (None, current["metadata"]["uid"]):
+        uid = (options.get("preconditions") or {}).get("uid")
+        if uid not in (None, current["metadata"]["uid"]):
             raise errors.Conflict("the UID in the precondition is another", status=409, reason="Conflict")
         key = key_of(current["metadata"]["namespace"], current["metadata"]["name"])
         if not current["spec"].get("nodeName"):
@@ -265,7 +265,7 @@ def _looked_at(task: asyncio.Task[bytes]) -> None:
 
 
 def _own_subresource(path: str) -> tuple[str, str]:
-    """Those of pods that the fake does not know."""
+    """Serves the subresources of pods that the fake does not know."""
     for name in ("resize", "binding"):
         if path.endswith(f"/{name}"):
             return path.removesuffix(f"/{name}"), name

@@ -56,7 +56,8 @@ class Outcome:
 
 
 def tell(story: Story, see: Callable[[Write], None] | None = None, until: float = float("inf")) -> Outcome:
-    """From its beginning to its end, to `until`, or to the first broken promise. `see` is called with every write."""
+    """Tells it from its beginning to its end, to `until`, or to the first broken promise. `see` is called with
+    every write."""
     repeatable.begin(story.seed)
     loop = VirtualTimeLoop()
     loop.set_task_factory(task_factory)
@@ -112,12 +113,12 @@ def story_of(seed: int, without: Collection[str] = ()) -> Story:
     length = random.choice(LENGTHS)
     times = sorted(round(random.uniform(BEGIN, BEGIN + length), 2) for _ in names)
     spaces = random.choice((SPACES, SPACES[:1]))
-    made = (
-        Action(at, name, _LIKELY[name][1](random, traits, spaces), random.choice(_AFTER))
-        for at, name in zip(times, names, strict=True)
+    actions = (
+        Action(second, name, _LIKELY[name][1](random, traits, spaces), random.choice(_AFTER))
+        for second, name in zip(times, names, strict=True)
     )
     left_out = (*without, *(() if traits.policy else BY_POLICY))
-    return Story(seed, traits, tuple(action for action in made if action.name not in left_out))
+    return Story(seed, traits, tuple(action for action in actions if action.name not in left_out))
 
 
 def _traits(random: Random) -> Traits:
@@ -241,21 +242,24 @@ def shrunk(story: Story, promise: str, seconds: float = 300.0) -> Story:
     """The shortest story found in that time that breaks the same promise."""
     until = time.perf_counter() + seconds
     broken = tell(story).broken
-    last = broken.at + LATER if broken else 0.0
-    story = replace(story, actions=tuple(action for action in story.actions if action.at <= last))
+    end = broken.at + LATER if broken else 0.0
+    story = replace(story, actions=tuple(action for action in story.actions if action.at <= end))
 
     def breaks(tried: Story) -> bool:
-        found = tell(tried, until=last).broken
-        return found is not None and found.promise == promise
+        broken_promise = tell(tried, until=end).broken
+        return broken_promise is not None and broken_promise.promise == promise
 
     kinds = {action.name for action in story.actions}
     for kind in sorted(kinds):
-        others = replace(story, actions=tuple(action for action in story.actions if action.name != kind))
-        if time.perf_counter() < until and breaks(others):
-            story = others
+        rest_of_story = replace(story, actions=tuple(action for action in story.actions if action.name != kind))
+        if time.perf_counter() < until and breaks(rest_of_story):
+            story = rest_of_story
     size = max(1, len(story.actions) // 2)
     while size and time.perf_counter() < until:
-        shorter = next((each for each in _without(story, size) if time.perf_counter() < until and breaks(each)), None)
+        shorter = next(
+            (candidate for candidate in _without(story, size) if time.perf_counter() < until and breaks(candidate)),
+            None,
+        )
         story, size = (shorter, size) if shorter else (story, size // 2)
     for field in fields(Traits):
         simpler = replace(story, traits=replace(story.traits, **{field.name: getattr(SIMPLEST, field.name)}))
@@ -265,6 +269,6 @@ def shrunk(story: Story, promise: str, seconds: float = 300.0) -> Story:
 
 
 def _without(story: Story, size: int) -> Iterator[Story]:
-    """With so many actions fewer, the last ones first: what comes after the break matters least."""
+    """Returns stories with so many actions fewer, the last ones first: what comes after the break matters least."""
     for start in range(max(0, len(story.actions) - size), -1, -size):
         yield replace(story, actions=story.actions[:start] + story.actions[start + size :])

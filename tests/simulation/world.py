@@ -69,12 +69,12 @@ class World:
         replicas.extend(Process(f"headroom-{number}", self.programs.headroom) for number in numbers)
         for replica, skew in zip(replicas, traits.skews, strict=False):
             replica.skew = skew
-        others = (
+        other_processes = (
             Process("kubevirt", self.programs.kubevirt),
             Process("rancher", self.programs.rancher),
             Process("dry-run", self.programs.dry_run),
         )
-        self.processes = {each.name: each for each in (*replicas, *others)}
+        self.processes = {process.name: process for process in (*replicas, *other_processes)}
         self.tenant, self.admin, self.virt_api, self.rancher, self.kubevirt = (
             client(self.servers, user) for user in (TENANT, ADMIN, VIRT_API, RANCHER, KUBEVIRT)
         )
@@ -164,7 +164,7 @@ class World:
             await migrations.delete(name=raw["metadata"]["name"], namespace=raw["metadata"]["namespace"])
 
     def launchers(self, vm: str) -> list[Raw]:
-        """Of a VM that live, the oldest first."""
+        """Returns the launchers of a VM that live, the oldest first."""
         namespace, _, name = vm.partition("/")
         return [
             raw
@@ -183,17 +183,17 @@ class World:
 
     def own_pods(self, namespace: str) -> list[Raw]:
         """The tenant's."""
-        found = self.cluster.raw(PODS).items()
-        return [raw for key, raw in found if key.startswith(f"{namespace}/tenant-")]
+        pods = self.cluster.raw(PODS).items()
+        return [raw for key, raw in pods if key.startswith(f"{namespace}/tenant-")]
 
-    async def create_pod(self, namespace: str, cpu: str, metadata: Raw, **more: str) -> None:
-        container = {"name": "c", "resources": {"limits": {"cpu": cpu, **SMALL, **more}}}
+    async def create_pod(self, namespace: str, cpu: str, metadata: Raw, **fields: str) -> None:
+        container = {"name": "c", "resources": {"limits": {"cpu": cpu, **SMALL, **fields}}}
         await self.tenant.resource(PODS).create(
             {"metadata": metadata, "spec": {"containers": [container]}}, namespace=namespace
         )
 
     async def resize(self, pod: Raw, cpu: str) -> None:
-        containers = [dict(each) for each in pod["spec"]["containers"]]
+        containers = [dict(container) for container in pod["spec"]["containers"]]
         resources = containers[0].get("resources") or {}
         containers[0]["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), "cpu": cpu}}
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "resize")
@@ -209,7 +209,7 @@ class World:
         await self.rancher.resource(RESOURCE_QUOTAS).json_patch(operations, name="quota", namespace=namespace)
 
     def retry(self, namespace: str, clients: int, seconds: float) -> None:
-        """None of these pods can come: the namespace has no devices."""
+        """Creates the pods once more; none can come: the namespace has no devices."""
 
         async def client() -> None:
             until = monotonic() + seconds

@@ -17,8 +17,8 @@ measured: Measured
 
 
 @kopf.on.login()
-def login(**given: Any) -> Any:
-    return kopf.login_with_kubeconfig(**given)
+def login(**options: Any) -> Any:
+    return kopf.login_with_kubeconfig(**options)
 
 
 @kopf.on.startup()

@@ -15,7 +15,7 @@ def main() -> None:
     config.load_kube_config(kubeconfig)
     api = client.CoreV1Api()
     listed: Any = api.list_pod_for_all_namespaces(_preload_content=False)
-    wanted = len(listed.json()["items"])
+    expected = len(listed.json()["items"])
     measured = Measured()
     informers = [SharedInformer(api.list_pod_for_all_namespaces) for _ in range(watches)]
 
@@ -26,7 +26,7 @@ def main() -> None:
         informer.add_event_handler(MODIFIED, count)
         informer.start()
     # It has no has_synced.
-    while any(len(informer.cache.list_keys()) < wanted for informer in informers):
+    while any(len(informer.cache.list_keys()) < expected for informer in informers):
         time.sleep(0.002)
     measured.synced(lambda: len(informers[0].cache.list_keys()))
     time.sleep(3600)

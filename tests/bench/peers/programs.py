@@ -59,7 +59,7 @@ OURS = "headroom"
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What can be measured here, and why the rest cannot."""
+    """The programs that can be measured here, and why the rest cannot."""
 
     go: Path | None
     found: tuple[Program, ...]
@@ -72,21 +72,21 @@ def prepare() -> Programs:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     versions = {"Python": sys.version.split()[0]}
     notes: list[str] = []
-    ours = (sys.executable, "-m", "tests.bench.ours")
-    found = [Program(OURS, "", ours, "vmis"), Program(OURS, "", ours, "pods")]
+    command = (sys.executable, "-m", "tests.bench.ours")
+    programs = [Program(OURS, "", command, "vmis"), Program(OURS, "", command, "pods")]
     go = _built(notes)
     if go is not None:
         said: dict[str, str] = json.loads(subprocess.run([go, "version"], capture_output=True, check=True).stdout)
         versions |= said
-        found += [Program(f"client-go {kind}", said["client-go"], (str(go),), kind) for kind in _GO_KINDS]
+        programs += [Program(f"client-go {kind}", said["client-go"], (str(go),), kind) for kind in _GO_KINDS]
     python = _installed(notes)
     if python is not None:
         pins = dict(line.split("==") for line in REQUIREMENTS.read_text().split() if "==" in line)
         versions |= pins
         for name, script, kind, caches, watches in _PYTHON:
             argv = (str(python), str(HERE / script))
-            found.append(Program(name, pins[name], argv, kind, caches, watches))
-    return Programs(go, tuple(found), versions, tuple(notes))
+            programs.append(Program(name, pins[name], argv, kind, caches, watches))
+    return Programs(go, tuple(programs), versions, tuple(notes))
 
 
 _GO_KINDS = ("typed-vmis", "dynamic-vmis", "typed-pods", "protobuf-pods")
@@ -107,9 +107,9 @@ def _built(notes: list[str]) -> Path | None:
         notes.append(f"client-go: not measured ({error})")
         return None
     command = [str(go), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(target), "."]
-    done = subprocess.run(command, cwd=HERE / "go", env=go_environment(os.environ), capture_output=True, text=True)
-    if done.returncode != 0:
-        notes.append(f"client-go: not measured (it does not build: {_last_line(done.stderr)})")
+    process = subprocess.run(command, cwd=HERE / "go", env=go_environment(os.environ), capture_output=True, text=True)
+    if process.returncode != 0:
+        notes.append(f"client-go: not measured (it does not build: {_last_line(process.stderr)})")
         return None
     return target
 
@@ -118,18 +118,18 @@ def _installed(notes: list[str]) -> Path | None:
     """The interpreter of an environment with the Python packages; made once for each content of the requirements."""
     environment = SCRATCH / "python"
     python, stamp = environment / "bin" / "python", environment / "installed.txt"
-    wanted = REQUIREMENTS.read_text()
-    if stamp.exists() and stamp.read_text() == wanted:
+    requirements = REQUIREMENTS.read_text()
+    if stamp.exists() and stamp.read_text() == requirements:
         return python
     say("installing the Python packages …")
     venv.create(environment, with_pip=True, clear=True)
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--only-binary", ":all:", "--requirement", str(REQUIREMENTS)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        notes.append(f"Python packages: not measured (they cannot be installed: {_last_line(done.stderr)})")
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode != 0:
+        notes.append(f"Python packages: not measured (they cannot be installed: {_last_line(process.stderr)})")
         return None
-    stamp.write_text(wanted)
+    stamp.write_text(requirements)
     return python
 
 
@@ -157,15 +157,15 @@ class Running:
         return usage(self._process.pid).peak / 1e6
 
     async def events(self) -> int:
-        """How many events it has handled."""
+        """Returns how many events it has handled."""
         return (await self.asked())[0]
 
     async def asked(self) -> tuple[int, int]:
-        """How many events it has handled, and the objects that it holds now."""
+        """Returns how many events it has handled, and the objects that it holds now."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"?\n")
-        said = await _said(self._process)
-        return int(said["events"]), int(said["objects"])
+        figures = await _said(self._process)
+        return int(figures["events"]), int(figures["objects"])
 
 
 @asynccontextmanager
@@ -195,5 +195,5 @@ async def _said(process: asyncio.subprocess.Process) -> dict[str, float]:
         raise RuntimeError(f"a measured program said nothing for {_START:.0f} s") from None
     if not line:
         raise RuntimeError(f"a measured program ended with {await process.wait()}")
-    said: dict[str, float] = json.loads(line)
-    return said
+    figures: dict[str, float] = json.loads(line)
+    return figures

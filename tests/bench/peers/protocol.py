@@ -1,4 +1,4 @@
-"""What every measured program does: `PROGRAM cache KUBECONFIG KIND WATCHES`.
+"""Protocol of every measured program: `PROGRAM cache KUBECONFIG KIND WATCHES`.
 
 Once its caches hold everything it prints one JSON line: seconds and CPU seconds since they were started, and the
 objects of one. Then it answers each line on standard input with the events it has handled since and the objects that it
@@ -41,8 +41,8 @@ class Measured:
             self._say({"events": self.events, "objects": self._objects()})
         os._exit(0)
 
-    def _say(self, what: dict[str, float]) -> None:
-        print(json.dumps(what), flush=True)
+    def _say(self, figures: dict[str, float]) -> None:
+        print(json.dumps(figures), flush=True)
 
 
 def arguments() -> tuple[str, str, int]:

@@ -28,13 +28,14 @@ def plus(amounts: Amounts, summand: Amounts) -> Amounts:
 
 
 def minus(amounts: Amounts, subtrahend: Amounts) -> Amounts:
-    """What `amounts` has more than `subtrahend`, names of `amounts`."""
+    """Returns what `amounts` has more than `subtrahend`, names of `amounts`."""
     return {name: amount - subtrahend.get(name, ZERO) for name, amount in amounts.items()}
 
 
 @dataclass
 class Versions:
-    """What a watch of a namespace's quotas and pods brings. A quota's name of "" is the default quota's."""
+    """The versions that a watch of a namespace's quotas and pods brings. A quota's name of "" is the default
+    quota's."""
 
     namespace: Namespace
     record: Record = field(default_factory=Record)
@@ -66,7 +67,7 @@ class Versions:
 
 @contextlib.asynccontextmanager
 async def watched(*namespaces: Namespace) -> AsyncIterator[list[Versions]]:
-    """From what is there now until the block ends."""
+    """Watches from the state of now until the block ends."""
     all_versions = [Versions(namespace) for namespace in namespaces]
     records = {versions.namespace.name: versions.record for versions in all_versions}
     async with Watching(namespaces[0].client, records, QUOTAS, PODS):

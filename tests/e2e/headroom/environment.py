@@ -26,7 +26,7 @@ _CR = {"name": "kubevirt", "namespace": "default"}
 
 
 class Environment:
-    """One controller at a time, over all its namespaces."""
+    """The controller, one at a time, over all its namespaces."""
 
     def __init__(self, cluster: Cluster, admin: Admin, start: Callable[..., Program]) -> None:
         self.cluster = cluster
@@ -80,7 +80,7 @@ class Environment:
         await self.admin.client.resource(KUBEVIRTS).merge_patch(patch, **_CR)
 
     async def strategy(self, *methods: str) -> None:
-        """How KubeVirt brings VMs into launchers of a new release."""
+        """Sets how KubeVirt brings VMs into launchers of a new release."""
         patch = {"spec": {"workloadUpdateStrategy": {"workloadUpdateMethods": list(methods)}}}
         await self.admin.client.resource(KUBEVIRTS).merge_patch(patch, **_CR)
 

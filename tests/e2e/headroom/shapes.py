@@ -37,7 +37,7 @@ SMALL_CONTAINERS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """One kind of VM. `domain` and `spec` are laid over the seed's; `names` are counted beside COUNTED."""
+    """A kind of VM. `domain` and `spec` are laid over the seed's; `names` are counted beside COUNTED."""
 
     domain: Mapping[str, Any] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
