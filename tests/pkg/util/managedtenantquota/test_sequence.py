@@ -166,10 +166,10 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
 """By the next write, or for how many seconds it waits: what is observed."""
 
 
-@sentences({f"{sentence}: {step}": (seen, step) for step, rows in NEXT.items() for sentence, seen in rows.items()})
+@sentences({f"{sentence}: {step}": (state, step) for step, rows in NEXT.items() for sentence, state in rows.items()})
 def test_the_next_write(case: tuple[Observed, str | float]) -> None:
-    seen, expected = case
-    step = next_step(seen)
+    state, expected = case
+    step = next_step(state)
     assert (step.name if isinstance(step, Write) else pytest.approx(step.seconds)) == expected
 
 
@@ -180,7 +180,7 @@ def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
 
 
 class Bodies(NamedTuple):
-    seen: Observed
+    state: Observed
     name: str
     body: Mapping[str, Any]
     text: str = ""
@@ -285,7 +285,7 @@ JOINED = observed(
     }
 )
 def test_what_is_written(case: Bodies) -> None:
-    step = next_step(case.seen)
+    step = next_step(case.state)
     assert isinstance(step, Write)
     assert (step.name, step.body) == (case.name, case.body)
     assert step.text.startswith(case.text)
@@ -341,10 +341,10 @@ def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
 
 
 class Said(NamedTuple):
-    seen: Observed
+    state: Observed
     reason: str
     message: str
-    about: str = "budget"
+    subject: str = "budget"
     again: float = math.inf
 
 
@@ -397,10 +397,10 @@ OTHER = [budget(), budget(name="other")]
     }
 )
 def test_what_people_are_told(case: Said) -> None:
-    current = window(case.seen)
+    current = window(case.state)
     (problem,) = current.problems
     assert (problem.reason, problem.message) == (case.reason, case.message)
-    assert [obj.name for obj in problem.objects] == case.about.split()
+    assert [obj.name for obj in problem.objects] == case.subject.split()
     assert current.recheck_after == case.again
     assert not current.targets
 
@@ -411,8 +411,8 @@ def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_na
         for outcome, n in (("reached", 1), ("reached", 2), ("allowed", 1))
     ]
     locks = [lock(age=121, uid=uid) for uid in ("a", "a", "b")]
-    for seen in ([observed(why_not=reason) for reason in whys], [raised(lock=stale_lock) for stale_lock in locks]):
-        first_key, second_key, other_key = (window(namespace).problems[0].key for namespace in seen)
+    for state in ([observed(why_not=reason) for reason in whys], [raised(lock=stale_lock) for stale_lock in locks]):
+        first_key, second_key, other_key = (window(namespace).problems[0].key for namespace in state)
         assert first_key == second_key != other_key
 
 

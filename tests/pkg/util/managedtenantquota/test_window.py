@@ -62,15 +62,15 @@ OF_HIGH_PRIORITY: dict[str, Any] = {
 @dataclass
 class Case:
     """A refused migration and a quota that one side fills, unless a case says otherwise. `vms`: whose migrations are
-    released, in order; `short`: parts of what is reported; `again`: seconds."""
+    released, in order; `shortages`: parts of what is reported; `again`: seconds."""
 
     quotas: Sequence[ResourceQuota] = field(default_factory=lambda: [quota()])
     blocking: str = ""
     vms: str | None = None
-    short: Sequence[str] = ()
+    shortages: Sequence[str] = ()
     additional: Resources = field(default_factory=lambda: ENOUGH)
     around: Facts | None = None
-    added: Mapping[str, str] | None = None
+    headroom: Mapping[str, str] | None = None
     waiting: str = ""
     again: float = math.inf
     lock: Lock | None = None
@@ -91,7 +91,7 @@ def of_a_pod(vms: str, *migrations: Migration, **fields: Any) -> Case:
     return Case(full({"pods": "1"}), "quota" if vms else "", vms, around=around, additional={"pods": "9"})
 
 
-def hindered(reason: str, **fields: Any) -> Case:
+def limited(reason: str, **fields: Any) -> Case:
     """A migration that KubeVirt's parallel limits hold up, if there is a reason."""
     around = surroundings(**fields)
     if not reason:
@@ -99,14 +99,14 @@ def hindered(reason: str, **fields: Any) -> Case:
     return Case(waiting=f"KubeVirt's limits: {reason}", again=2.0, around=around)
 
 
-def attaching(pods: str, additional: str, blocking: str, *fields: Pod, short: Sequence[str] = ()) -> Case:
+def attaching(pods: str, additional: str, blocking: str, *fields: Pod, shortages: Sequence[str] = ()) -> Case:
     """A VM with a hotplugged volume: KubeVirt creates the target's second pod once its first runs."""
     migration = vmim("Pending") if fields else refused()
     around = surroundings([migration], instances=[plugged()], pods=[source(), attachment(source()), *fields])
-    return Case(full({"pods": pods}), blocking, short=short, additional={"pods": additional}, around=around)
+    return Case(full({"pods": pods}), blocking, shortages=shortages, additional={"pods": additional}, around=around)
 
 
-def grown(vm: str = "vm1") -> VirtualMachineInstance:
+def grown_vmi(vm: str = "vm1") -> VirtualMachineInstance:
     """CPUs were plugged into it: the target has 4."""
     condition = {"type": "HotVCPUChange", "status": "True"}
     return running_vmi(vm, limits={"cpu": "4", "memory": "4Gi"}, conditions=[condition])
@@ -120,7 +120,7 @@ def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **f
     return Case(quotas, "quota" if vms else "", vms, **defaults)
 
 
-def beside(hard: str, used: str, vms: str, second: VirtualMachineInstance, **fields: Any) -> Case:
+def two_vms(hard: str, used: str, vms: str, second: VirtualMachineInstance, **fields: Any) -> Case:
     """vm1 runs on both sides, vm2 is refused."""
     around = surroundings(
         [vmim("Running"), refused("vm2")],
@@ -156,7 +156,7 @@ BLOCKING = {
     "one for pods that ask for something does": Case([quota(scopes=["NotBestEffort"])], "quota"),
     "one that is being deleted does not": Case([quota(deleting=True)]),
     "a budget that is too small releases nothing, and says in what": Case(
-        short=[
+        shortages=[
             "budget does not have enough resources to release migration migration-of-vm1 of VM vm1: limits.memory "
             "of quota quota: requested 4.5Gi, used 4.5Gi, limited 4.5Gi, with what may be added 5.5Gi"
         ],
@@ -168,17 +168,17 @@ BLOCKING = {
         additional={"limits.memory": "5Gi"},
     ),
     "a quota that is full of something the budget does not name cannot be released": Case(
-        full({**FULL, "pods": "1"}), short=["pods of quota"]
+        full({**FULL, "pods": "1"}), shortages=["pods of quota"]
     ),
     "one quota that cannot be raised enough keeps all of them as they are": Case(
-        [quota(name="a"), *full({"pods": "1"}, name="b")], short=["pods of quota b"]
+        [quota(name="a"), *full({"pods": "1"}, name="b")], shortages=["pods of quota b"]
     ),
     "a budget that names nothing of a resource is none": Case(blocking="quota", additional={**ENOUGH, "pods": "0"}),
     "exactly enough is enough": Case(blocking="quota", additional=FULL),
-    "a byte less is not": Case(short=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
+    "a byte less is not": Case(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
     "a quota that limits nothing does nothing": Case(full({})),
     "a budget that does not name storage says so": Case(
-        full({"requests.storage": "10Mi"}), short=["requests.storage of quota"], around=OF_STATE
+        full({"requests.storage": "10Mi"}), shortages=["requests.storage of quota"], around=OF_STATE
     ),
     "one with scopes counts no storage": Case(
         full({"requests.storage": "10Mi", "limits.cpu": "1"}, scopes=["NotBestEffort"]), "quota", around=OF_STATE
@@ -188,10 +188,10 @@ BLOCKING = {
         [quota({"limits.cpu": "9", "limits.memory": "20Gi"}, annotations=RECORD)], "quota", lock=lock()
     ),
     "a budget that is no quantity is reported": Case(
-        short=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
+        shortages=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
     ),
     "and one that is less than nothing": Case(
-        short=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
+        shortages=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
     ),
 } | {
     f"{name} counts": Case(full({name: SIDE[name]}), "quota", additional={name: SIDE[name]})
@@ -213,21 +213,21 @@ REFUSED = {
     "or failed": of_a_pod("vm1", refused(), instances=[MOVED], pods=[ended(source(), "Failed"), BEFORE]),
 }
 WAITING = {
-    "four migrations run": hindered("", running=["a", "b", "c", "d"]),
-    "five run, which is said first": hindered("5 migrations run, 5 may", running=["node-1"] * 5),
-    "one leaves the node": hindered("", running=["node-1"]),
-    "two leave it": hindered("2 migrations leave node-1, 2 may", running=["node-1"] * 2),
-    "one of them has moved on": hindered("2 migrations leave node-1, 2 may", running=["node-1", "node-1 node-3"]),
-    "two leave another": hindered("", running=["node-2"] * 2),
-    "the CR lets more run": hindered(
+    "four migrations run": limited("", running=["a", "b", "c", "d"]),
+    "five run, which is said first": limited("5 migrations run, 5 may", running=["node-1"] * 5),
+    "one leaves the node": limited("", running=["node-1"]),
+    "two leave it": limited("2 migrations leave node-1, 2 may", running=["node-1"] * 2),
+    "one of them has moved on": limited("2 migrations leave node-1, 2 may", running=["node-1", "node-1 node-3"]),
+    "two leave another": limited("", running=["node-2"] * 2),
+    "the CR lets more run": limited(
         "",
         running=["a", "b", "c", "node-1", "node-1"],
         parallel={"parallelMigrationsPerCluster": 6, "parallelOutboundMigrationsPerNode": 3},
     ),
-    "or fewer": hindered(
+    "or fewer": limited(
         "1 migrations leave node-1, 1 may", running=["node-1"], parallel={"parallelOutboundMigrationsPerNode": 1}
     ),
-    "or none": hindered("0 migrations run, 0 may", parallel={"parallelMigrationsPerCluster": 0}),
+    "or none": limited("0 migrations run, 0 may", parallel={"parallelMigrationsPerCluster": 0}),
     "one that rests is left alone until its time": Case(
         timers=RESTS, waiting="a window for it was closed without a target pod, it is retried in 9 s", again=9.0
     ),
@@ -238,7 +238,7 @@ WAITING = {
     "or for it": Case(blocking="quota", lock=lock(age=10), member=True),
     "a shortage is believed once it lasts": Case(policy=WindowPolicy(), additional={}, again=SHORT),
     "until then it keeps its part in the window": Case(
-        blocking="quota", policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True, added={}
+        blocking="quota", policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True, headroom={}
     ),
     "not quite": Case(
         policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
@@ -246,7 +246,7 @@ WAITING = {
     "it has lasted": Case(
         policy=WindowPolicy(),
         additional={},
-        short=["limits.cpu of"],
+        shortages=["limits.cpu of"],
         timers=WindowTimers(short_since={UID: NOW - SHORT}),
     ),
 } | {
@@ -259,7 +259,7 @@ WAITING = {
     }.items()
 }
 ADDED = {
-    "a budget without room for the attachment pod starts nothing": attaching("2", "1", "", short=["pods of quota"]),
+    "a budget without room for the attachment pod starts nothing": attaching("2", "1", "", shortages=["pods of quota"]),
     "one with room for both does": attaching("2", "2", "quota"),
     "a quota with room for the first pod alone is not in its way": replace(
         attaching("3", "2", ""), quotas=[quota({"pods": "3"}, {"pods": "2"})]
@@ -268,10 +268,10 @@ ADDED = {
     "then it is released by itself": attaching("3", "1", "quota", RUNNING),
     "and not when it is there": attaching("4", "1", "", RUNNING, attachment(RUNNING)),
     "what a VM has grown by has to fit the base": cpus(
-        "3", "2015m", "", grown(), short=["limited 3, with what may be added 5015m"]
+        "3", "2015m", "", grown_vmi(), shortages=["limited 3, with what may be added 5015m"]
     ),
     "it is not what is added for another VM": cpus(
-        "6", "5930m", "vm2", grown(), running_vmi("vm2"), added=CPU, short=["VM vm1"]
+        "6", "5930m", "vm2", grown_vmi(), running_vmi("vm2"), headroom=CPU, shortages=["VM vm1"]
     ),
     "no more than the budget": cpus(
         "4030m",
@@ -280,8 +280,8 @@ ADDED = {
         running_vmi(),
         running_vmi("vm2"),
         additional={"limits.cpu": "3"},
-        added=CPU,
-        short=["VM vm2"],
+        headroom=CPU,
+        shortages=["VM vm2"],
     ),
     "a VM is not short of what its own target does not need": replace(
         cpus("4030m", "4030m", "vm1 vm2", STATEFUL, running_vmi("vm2"), around=OF_BOTH, additional={"limits.cpu": "9"}),
@@ -295,28 +295,30 @@ ADDED = {
         lock=lock(),
         member=True,
     ),
-    "VMs whose sides both run keep theirs": beside(
-        "4030m", "6045m", "vm2", running_vmi("vm2"), added={"limits.cpu": "4030m"}
+    "VMs whose sides both run keep theirs": two_vms(
+        "4030m", "6045m", "vm2", running_vmi("vm2"), headroom={"limits.cpu": "4030m"}
     ),
     # It has just ended: status.used shows it, and the cache does not.
-    "growth does not fit into what another's target leaves": beside("5", "4030m", "", grown("vm2"), short=["VM vm2"]),
-    "but into the base": beside("6030m", "4030m", "vm2", grown("vm2")),
+    "growth does not fit into what another's target leaves": two_vms(
+        "5", "4030m", "", grown_vmi("vm2"), shortages=["VM vm2"]
+    ),
+    "but into the base": two_vms("6030m", "4030m", "vm2", grown_vmi("vm2")),
 }
 
 
 @sentences(BLOCKING | REFUSED | WAITING | ADDED)
 def test_what_is_released(case: Case) -> None:
     budgets = [budget(case.additional, saved={} if case.member else None)]
-    seen = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
-    current = window(seen, case.policy)
+    state = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
+    current = window(state, case.policy)
     assert current.headroom.keys() == set(case.blocking.split())
     vm_names = ("vm1" if case.blocking else "") if case.vms is None else case.vms
     assert [target.migration.spec.vmi_name for target in current.targets] == vm_names.split()
     assert all(target.blocking == case.blocking.split() for target in current.targets)
     messages = [problem.message for problem in current.problems]
-    assert len(messages) == len(case.short), messages
-    assert all(map(str.__contains__, messages, case.short)), messages
-    assert (case.added is None) or format_resource_list(current.headroom["quota"]) == case.added
+    assert len(messages) == len(case.shortages), messages
+    assert all(map(str.__contains__, messages, case.shortages)), messages
+    assert (case.headroom is None) or format_resource_list(current.headroom["quota"]) == case.headroom
     waiting = {target.migration.name: target.wait_reason for target in current.refused_targets if target.wait_reason}
     assert waiting == ({"migration-of-vm1": case.waiting} if case.waiting else {})
     assert current.recheck_after == case.again
