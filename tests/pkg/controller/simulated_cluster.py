@@ -86,13 +86,13 @@ class SimulatedCluster:
         if (request.verb, request.plural) != ("create", "pods"):
             return
         namespace = request.key
-        asked = pod_usage(msgspec.convert(request.body, Pod))
+        usage = pod_usage(msgspec.convert(request.body, Pod))
         used = total(pod_usage(pod) for pod in self.pods(namespace) if is_live(pod, time.time()))
         history = self.shown[namespace]
         while len(history) > 1 and history[1][0] <= now() - LAG:
             history.popleft()
         hard = parse_resource_list(history[0][1])
-        if any(used.get(name, Quantity.of(0)) + asked[name] > hard[name] for name in hard if name in asked):
+        if any(used.get(name, Quantity.of(0)) + usage[name] > hard[name] for name in hard if name in usage):
             raise Forbidden("pods is forbidden: exceeded quota: q", status=403, reason="Forbidden")
 
     def pods(self, namespace: str) -> list[Pod]:
@@ -194,15 +194,15 @@ class SimulatedCluster:
         self.ended += 1
 
     def phase(self, key: str) -> str:
-        found = self.server.get(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, key)
-        return found.phase if found else "gone"
+        result = self.server.get(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, key)
+        return result.phase if result else "gone"
 
     async def follow(self, resource: registry.Resource[Any], see: Any) -> None:
         client = self.server.client().resource(resource)
-        found = await client.list()
-        for obj in found:
+        result = await client.list()
+        for obj in result:
             see(obj)
-        async with client.watch(resource_version=found.resource_version) as events:
+        async with client.watch(resource_version=result.resource_version) as events:
             async for event in events:
                 if event.type in ("ADDED", "MODIFIED"):
                     see(event.object)

@@ -34,8 +34,8 @@ Writer = Callable[[VirtualMachineInstance, VirtualMachineInstanceMigration], Cha
 def harvester(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigration) -> Changes:
     """Its vmim and VMI controllers at a migration's event."""
     reported = vmi.status.migration_state
-    shown = vmi.annotations.get(UID)
-    completed = bool(reported and reported.completed and reported.migration_uid == shown)
+    shown_uid = vmi.annotations.get(UID)
+    completed = bool(reported and reported.completed and reported.migration_uid == shown_uid)
     if completed or migration.phase in constants.FINAL_PHASES:
         return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
     pending = migration.phase in ("", constants.PHASE_PENDING)
@@ -68,13 +68,13 @@ LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
 def test_a_state_is_written_by_the_first_controller_and_not_again(
     life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
 ) -> None:
-    there = vmi()
+    written_vmi = vmi()
     for phase, abort in life:
         migration = vmim(phase, abort=abort)
-        there = with_annotations(there, order[0](there, migration))
-        assert order[1](there, migration) == {}
-        assert order[0](there, migration) == {}
-    assert not {UID, STATE} & there.annotations.keys()
+        written_vmi = with_annotations(written_vmi, order[0](written_vmi, migration))
+        assert order[1](written_vmi, migration) == {}
+        assert order[0](written_vmi, migration) == {}
+    assert not {UID, STATE} & written_vmi.annotations.keys()
 
 
 # ---- a VM that cannot start ----------------------------------------------------------------------------------
@@ -82,10 +82,10 @@ def test_a_state_is_written_by_the_first_controller_and_not_again(
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone."""
-    granted, held = parse_base(base), added(rq.annotations)
+    granted, headroom = parse_base(base), added(rq.annotations)
     zero = Quantity.of(0)
     return any(
-        amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - held.get(name, zero))
+        amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - headroom.get(name, zero))
         for name, amount in need.items()
         if name in granted
     )
@@ -99,7 +99,7 @@ def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str
     base = limits_text(cpu, "20Gi")
     used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): POD_ENTRY}, used=used)
-    other = vmim("Running", vm="vm2")
-    seen = observed(rq, limits=base, migrations=[other], instances=[vmi("vm2")])
-    assert (shortage_of(vm(), seen) is None) is fits
+    other_vmim = vmim("Running", vm="vm2")
+    facts = observed(rq, limits=base, migrations=[other_vmim], instances=[vmi("vm2")])
+    assert (shortage_of(vm(), facts) is None) is fits
     assert harvester_lacks(vm(), base, rq, NEED) is not fits

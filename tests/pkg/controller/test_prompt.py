@@ -31,8 +31,8 @@ async def simulate(seed: int, goal: int) -> SimulatedCluster:
         finished_linger=5.0,
         drained_bucket=True,
     )
-    seen = cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration)
-    async with cluster.running(cluster.server.client(), Settings(TAKEOVER), teeth, cluster.rancher(), seen):
+    watch = cluster.follow(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, cluster.see_migration)
+    async with cluster.running(cluster.server.client(), Settings(TAKEOVER), teeth, cluster.rancher(), watch):
         await asyncio.gather(*(cluster.migrate(*machine, goal) for machine in cluster.machines))
     return cluster
 
@@ -59,8 +59,8 @@ def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second() 
     ]
     refused = [(record, track, track.refused) for record, track in moved if track.refused is not None]
     assert refused, "admission never lagged"
-    for record, track, at in refused:
-        known = rooms(record, base, at).get(track.vm, at)
-        assert at - known <= LAG + SEEN_LATE, (track, "was refused although its room was known")
-        assert (got_on(track) or 0.0) - at <= 0.5, (track, "waits for quota")
+    for record, track, instant in refused:
+        known_since = rooms(record, base, instant).get(track.vm, instant)
+        assert instant - known_since <= LAG + SEEN_LATE, (track, "was refused although its room was known")
+        assert (got_on(track) or 0.0) - instant <= 0.5, (track, "waits for quota")
     assert 0 < max(to_the_raise(record, track, base) for record, track in moved) < 0.1

@@ -48,13 +48,15 @@ class Connection(FakeTransport):
         self.sent: list[tuple[float, str, str]] = []
         self._mark = fingerprint(endpoint, WEBHOOKS)
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None, **given: Any) -> bytes:
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, **options: Any
+    ) -> bytes:
         self.sent.append((now(), method, path))
         if path == "/version":
             return b'{"gitVersion": "v1.34.0"}'
         if params and "dryRun" in params:
             return msgspec.json.encode({"metadata": {"annotations": {PROBE_MARK: self._mark}}})
-        return await super().request(method, path, params=params, **given)
+        return await super().request(method, path, params=params, **options)
 
 
 async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -79,14 +81,14 @@ async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.Monkey
     await asyncio.sleep(seconds)
     stop.set()
     await serving
-    return Counter(f"{method} {path}" for at, method, path in connection.sent if at >= began)
+    return Counter(f"{method} {path}" for instant, method, path in connection.sent if instant >= began)
 
 
 @pytest.mark.parametrize("endpoint", [BY_SERVICE, BY_URL], ids=["by Service", "by URL"])
 def test_at_rest_it_asks_eight_times_a_minute(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = run(at_rest(endpoint, 1200.0, monkeypatch))
-    assert asked["POST /api/v1/namespaces/default/events"] >= 19, "the webhook is not looked after"
-    assert asked.total() <= 160, asked
+    counts = run(at_rest(endpoint, 1200.0, monkeypatch))
+    assert counts["POST /api/v1/namespaces/default/events"] >= 19, "the webhook is not looked after"
+    assert counts.total() <= 160, counts
 
 
 async def migrated(
@@ -106,12 +108,12 @@ async def migrated(
     async with cluster.running(Client(connection), Settings(POLICY, reserve=True), kubevirt):
         await asyncio.sleep(10.0)
         connection.sent.clear()
-        created, before = now(), calls()
+        created, earlier_calls = now(), calls()
         await asyncio.gather(*(cluster.migrate_once(*machine, machine[1]) for machine in cluster.machines))
         await asyncio.sleep(10.0)
         vmis = cluster.server.all(VIRTUAL_MACHINE_INSTANCES)
         assert [set(VMI_STATE_ANNOTATIONS) & vmi.annotations.keys() for vmi in vmis] == [set()] * together
-        called = calls() - before
+        called = calls() - earlier_calls
     return connection, created, called
 
 
@@ -119,9 +121,11 @@ def calls() -> Counter[str]:
     """Counts calls by handler; handlers of KubeVirt's stand-in have other names than ours, which end in Controller."""
     samples = [sample for family in RECONCILE_TOTAL.collect() for sample in family.samples]
     counted = [
-        each for each in samples if each.name.endswith("_total") and each.labels["controller"].endswith("Controller")
+        sample
+        for sample in samples
+        if sample.name.endswith("_total") and sample.labels["controller"].endswith("Controller")
     ]
-    return sum((Counter({each.labels["controller"]: int(each.value)}) for each in counted), Counter[str]())
+    return sum((Counter({sample.labels["controller"]: int(sample.value)}) for sample in counted), Counter[str]())
 
 
 QUOTA, VMI, VM = "resourcequotas", "virtualmachineinstances", "virtualmachines"
@@ -145,13 +149,16 @@ def test_writes_of_a_migration_and_calls_of_handlers(
     assert called.keys() == {RESOURCE_QUOTA_CONTROLLER, VMI_CONTROLLER}
     assert called.total() <= most_calls * together, called
     written = [path.split("/")[-2:] for _, method, path in sent if method != "GET"]
-    events = sum(last == "events" for _, last in written)
-    assert (Counter(plural for plural, last in written if last != "events"), events) == (most, 2 * together)
+    events = sum(plural_part == "events" for _, plural_part in written)
+    assert (Counter(plural for plural, plural_part in written if plural_part != "events"), events) == (
+        most,
+        2 * together,
+    )
     for vm in (f"vm{number}" for number in range(together)):
         # The UI watches VMs: what a VMI shows last, it is told after that.
-        shown = [plural for plural, name in written if name == vm]
-        assert shown == [VMI, VM] * (len(shown) // 2)
-    requeued = sum(each.startswith("resourceQuotaController: ns0/q requeued") for each in caplog.messages)
+        writes = [plural for plural, name in written if name == vm]
+        assert writes == [VMI, VM] * (len(writes) // 2)
+    requeued = sum(message.startswith("resourceQuotaController: ns0/q requeued") for message in caplog.messages)
     assert 0 < requeued <= 10 * together
 
 
@@ -165,5 +172,5 @@ def test_the_first_migration_of_a_namespace_is_raised_at_once(
 ) -> None:
     registered = validating(BY_SERVICE, options, None) if options else ()
     connection, created, _ = run(migrated(1, 2.0, webhooks=registered))
-    raised = next(at for at, method, path in connection.sent if method == "PATCH" and QUOTA in path)
+    raised = next(instant for instant, method, path in connection.sent if method == "PATCH" and QUOTA in path)
     assert least <= raised - created <= most

@@ -86,14 +86,14 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[Cluster]:
-    there = Cluster(monkeypatch, Settings(dry_run=dry_run))
-    await there.management.start()
+    rig = Cluster(monkeypatch, Settings(dry_run=dry_run))
+    await rig.management.start()
     await asyncio.sleep(LONGEST)
     await settle(100)
-    assert there.handled == {"ns1/q", "ns2/q"} | (set() if dry_run else {"ns1/vm1", "ns2/still"})
-    there.handled.clear()
-    yield there
-    await there.management.stop(timeout=1.0)
+    assert rig.handled == {"ns1/q", "ns2/q"} | (set() if dry_run else {"ns1/vm1", "ns2/still"})
+    rig.handled.clear()
+    yield rig
+    await rig.management.stop(timeout=1.0)
 
 
 Happens = Callable[[Cluster], None]
@@ -166,19 +166,19 @@ def test_what_a_change_has_handled(case: tuple[Happens, list[str]], monkeypatch:
 
     @virtual_time
     async def scenario() -> None:
-        async with cluster(monkeypatch) as there:
-            happens(there)
+        async with cluster(monkeypatch) as rig:
+            happens(rig)
             await asyncio.sleep(LONGEST)
             await settle(100)
-            assert sorted(there.handled) == expected
+            assert sorted(rig.handled) == expected
 
     scenario()
 
 
 @virtual_time
 async def test_in_a_dry_run_nothing_shows_the_state_of_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with cluster(monkeypatch, dry_run=True) as there:
-        there.put_migration("Scheduled")
+    async with cluster(monkeypatch, dry_run=True) as rig:
+        rig.put_migration("Scheduled")
         await asyncio.sleep(LONGEST)
-        assert there.handled == {"ns1/q"}
-        assert not len(there.management.virtual_machine_instances.queue), "nothing would take it"
+        assert rig.handled == {"ns1/q"}
+        assert not len(rig.management.virtual_machine_instances.queue), "nothing would take it"

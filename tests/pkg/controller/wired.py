@@ -28,10 +28,10 @@ class Wired(Management):
         """What made the last call ask to be made again."""
 
     def controller(self, resource: Resource[Any], **options: Any) -> Controller[Any]:
-        made = super().controller(resource, **options)
-        self._server.kind(resource).shown_by(made.informer.indexer)
-        made.on_change = partial(self._add, made, resource)  # type: ignore[method-assign]
-        return made
+        new_controller = super().controller(resource, **options)
+        self._server.kind(resource).shown_by(new_controller.informer.indexer)
+        new_controller.on_change = partial(self._add, new_controller, resource)  # type: ignore[method-assign]
+        return new_controller
 
     def _add(
         self, controller: Controller[Any], resource: Resource[Any], _: str, handler: Handler, **_reads: Any
@@ -40,11 +40,11 @@ class Wired(Management):
 
     async def handle(self, resource: Resource[Any], key: str) -> float | None:
         """Seconds after which it wants to be called again, None when it does not."""
-        for handler, made in self._added[resource.path()]:
+        for handler, new_controller in self._added[resource.path()]:
             again, self.cause = None, None
             try:
-                obj = made._current(key)
-                made._remember(key, same_object(obj, await handler(key, obj)))
+                obj = new_controller._current(key)
+                new_controller._remember(key, same_object(obj, await handler(key, obj)))
             except RetryAfter as later:
                 again, self.cause = later.seconds, later.__cause__
         return again

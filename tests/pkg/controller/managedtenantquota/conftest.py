@@ -9,6 +9,6 @@ from tests.pkg.controller.managedtenantquota.server import Cluster
 
 @pytest.fixture
 async def cluster() -> Cluster:
-    found = Cluster()
-    found.refuse()
-    return found
+    new_cluster = Cluster()
+    new_cluster.refuse()
+    return new_cluster

@@ -143,8 +143,8 @@ class Cluster:
         usage = pod_usage(pod)
         for key, raw in list(self.quotas.objects.items()):
             used = parse_resource_list(raw["status"]["used"])
-            more = {name: used[name] + usage[name] for name in used if name in usage}
-            self.quotas.edited(key, {"status": {"used": format_resource_list({**used, **more})}})
+            additions = {name: used[name] + usage[name] for name in used if name in usage}
+            self.quotas.edited(key, {"status": {"used": format_resource_list({**used, **additions})}})
 
     def enforce(self) -> None:
         """The controller manager copies spec.hard to status.hard."""

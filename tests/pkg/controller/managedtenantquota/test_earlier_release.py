@@ -27,9 +27,9 @@ def left_by(window: dict[str, Any]) -> Cluster:
     cluster.refuse()
     cluster.budgets.gone("ns1/budget")
     cluster.quotas.gone("ns1/quota")
-    for kind, what in ((cluster.locks, "lock"), (cluster.budgets, "budget"), (cluster.quotas, "quota")):
-        if window[what] is not None:
-            kind.given(window[what])
+    for kind, name in ((cluster.locks, "lock"), (cluster.budgets, "budget"), (cluster.quotas, "quota")):
+        if window[name] is not None:
+            kind.given(window[name])
     cluster.enforce()
     return cluster
 

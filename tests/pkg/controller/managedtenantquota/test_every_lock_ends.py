@@ -122,14 +122,14 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
 async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(cluster: Cluster, skew: float) -> None:
     """A process that is restarted every ten seconds does not, either; the next one's clock is wrong the other way."""
-    begun = now()
+    start = now()
     await open_window(cluster, Process(cluster, skew=skew))
-    while now() < begun + WindowPolicy().lock_limit - 12.0:
+    while now() < start + WindowPolicy().lock_limit - 12.0:
         skew = -skew
         await _pass(cluster, Process(cluster, skew=skew), 10.0)
         assert cluster.locked
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
-    while now() < begun + END + 2.0:
+    while now() < start + END + 2.0:
         skew = -skew
         await _pass(cluster, Process(cluster, skew=skew), 10.0)
     await Process(cluster, skew=skew).look()
@@ -186,9 +186,9 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
     await _pass(cluster, process, END + 1.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
-    told = {reason: message for _, _, reason, message in process.events.recorded}
-    assert "quota is still raised" in told["ResourceQuotaNotRestored"]
-    assert "still to be restored: quota" in told["NamespaceUnlocked"]
+    messages = {reason: message for _, _, reason, message in process.events.recorded}
+    assert "quota is still raised" in messages["ResourceQuotaNotRestored"]
+    assert "still to be restored: quota" in messages["NamespaceUnlocked"]
     cluster.quotas.errors.clear()
     await _pass(cluster, process, 31.0)
     assert cluster.at_rest
@@ -202,8 +202,8 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
     process = Process(cluster)
     getattr(cluster, kind).errors = {verb: [error] * 1000 for verb in ("create", "patch")}
     assert await _pass(cluster, process, 600.0) < 30.0
-    told = [message for _, _, reason, message in process.events.recorded if reason == "LockUnavailable"]
-    assert told == [f"the quotas of namespace ns1 cannot be raised, the migrations are retried in 0.5 s: {error}"]
+    messages = [message for _, _, reason, message in process.events.recorded if reason == "LockUnavailable"]
+    assert messages == [f"the quotas of namespace ns1 cannot be raised, the migrations are retried in 0.5 s: {error}"]
     getattr(cluster, kind).errors.clear()
     await _pass(cluster, process, 31.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
@@ -272,8 +272,8 @@ async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(clus
     process = Process(cluster)
     await _pass(cluster, process, 1.0)
     assert by_value(cluster.hard) == by_value(FULL)
-    told = {reason: message for _, _, reason, message in process.events.recorded}
-    assert "lock.ns1.com still stands" in told["NamespaceNotUnlocked"]
+    messages = {reason: message for _, _, reason, message in process.events.recorded}
+    assert "lock.ns1.com still stands" in messages["NamespaceNotUnlocked"]
     cluster.locks.errors.clear()
     cluster.admit()
     await _pass(cluster, process, 31.0)
@@ -294,7 +294,7 @@ async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     cluster.namespaces.given({"metadata": {"name": namespace, "uid": "uid"}})
     await process.look(namespace)
     assert not cluster.locked
-    (event,) = [each for each in process.events.recorded if each[2] == "LockUnavailable"]
+    (event,) = [record for record in process.events.recorded if record[2] == "LockUnavailable"]
     assert "system namespace" in event[3]
 
 

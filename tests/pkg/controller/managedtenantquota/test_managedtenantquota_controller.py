@@ -39,12 +39,17 @@ def metric(name: str, **labels: str) -> float:
 
 
 def metrics() -> list[float]:
-    added = metric("quota_released_total", resource="limits.cpu")
-    return [metric("lock_seconds_sum"), metric("lock_seconds_count"), added, metric("writes_total", step="MakeLock")]
+    released_amount = metric("quota_released_total", resource="limits.cpu")
+    return [
+        metric("lock_seconds_sum"),
+        metric("lock_seconds_count"),
+        released_amount,
+        metric("writes_total", step="MakeLock"),
+    ]
 
 
 async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
-    process, before = Process(cluster), metrics()
+    process, old_values = Process(cluster), metrics()
     await process.look()
     lock = recognise(cluster.locks.now("lock.ns1.com"))
     assert lock is not None
@@ -58,9 +63,11 @@ async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
     assert cluster.server.made == OPENING + CLOSING
     assert cluster.server.read <= 10, "the proof costs three, each of two looks three"
     assert cluster.at_rest
-    assert [after - was for was, after in zip(before, metrics(), strict=True)] == pytest.approx([now(), 1, 2.015, 1])
-    told = [(key, kind, reason) for key, kind, reason, _ in process.events.recorded]
-    assert told == [
+    assert [value - was for was, value in zip(old_values, metrics(), strict=True)] == pytest.approx(
+        [now(), 1, 2.015, 1]
+    )
+    events = [(key, kind, reason) for key, kind, reason, _ in process.events.recorded]
+    assert events == [
         ("ns1/budget", "Normal", "NamespaceLocked"),
         ("ns1/migration-of-vm1", "Normal", "ResourceQuotaRaised"),
         ("ns1/budget", "Normal", "NamespaceUnlocked"),
@@ -86,14 +93,14 @@ WAITED_FOR = {
 @sentences(WAITED_FOR)
 async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, str], cluster: Cluster) -> None:
     kind = getattr(cluster, case[0])
-    last = kind.objects[case[1]]
+    present = kind.objects[case[1]]
     kind.gone(case[1])
     management = Management(cluster.server.client())
     wire(management, Events())
     await management.start()
     await asyncio.sleep(1.0)
     assert not cluster.locked
-    kind.given(last)
+    kind.given(present)
     await asyncio.sleep(1.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
     cluster.enforce()
@@ -147,7 +154,7 @@ async def test_where_nothing_can_be_locked_nothing_is_raised(
 
 
 async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
-    process, before = Process(cluster), metric("lock_limit_reached_total")
+    process, old_values = Process(cluster), metric("lock_limit_reached_total")
     await open_window(cluster, process)
     cluster.enforce()
     await asyncio.sleep(121)
@@ -156,7 +163,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     assert [reason for reason in process.events.reasons if reason == "LockLimitReached"] == ["LockLimitReached"] * 2
     await process.settle()
     assert cluster.at_rest, "locked again at once"
-    assert metric("lock_limit_reached_total") == before + 1
+    assert metric("lock_limit_reached_total") == old_values + 1
 
 
 async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster) -> None:
@@ -225,15 +232,15 @@ async def test_a_decision_about_many_migrations_lets_others_run(
     monkeypatch.setattr(time_slices, "SLICE", 0.0)
     for number in range(2, 20):
         cluster.refuse(f"vm{number}")
-    others = 0
+    other_turns = 0
 
     async def count() -> None:
-        nonlocal others
+        nonlocal other_turns
         while True:
-            others += 1
+            other_turns += 1
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
     await Process(cluster).look()
     counting.cancel()
-    assert others > 2 * 19
+    assert other_turns > 2 * 19

@@ -119,10 +119,10 @@ class TestForeignWriters:
         assert not cluster.status.keys() - {"additionalMigrationResources"}
 
     async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
-        one, other = Process(cluster), Process(cluster)
-        await open_window(cluster, one)
-        await other.settle()
+        first_process, second_process = Process(cluster), Process(cluster)
+        await open_window(cluster, first_process)
+        await second_process.settle()
         assert cluster.server.made == OPENING
-        await close_window(cluster, other)
-        await one.settle()
+        await close_window(cluster, second_process)
+        await first_process.settle()
         assert cluster.at_rest
