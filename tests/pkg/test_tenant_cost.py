@@ -1,5 +1,6 @@
-"""What one tenant's objects cost others: of every field that a tenant may write 256 KiB, from the watch's line to the
-decision and the reserve's answer. The fields are those of the structs: a new one needs a row in docs/security.md."""
+"""Costs of one tenant's objects for others: of every field that a tenant may write 256 KiB, from the watch's line to
+the decision and the reserve's answer. The fields are those of the structs: a new one needs a row in
+docs/security.md."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ CONTAINER = {
 
 @dataclass(frozen=True)
 class Field:
-    """By its path on the wire; [] stands for an element of a list, {} for a value of a map."""
+    """A field by its path on the wire; [] stands for an element of a list, {} for a value of a map."""
 
     kind: type[Object]
     path: tuple[str, ...]
@@ -89,25 +90,25 @@ def fields_of(kind: type[Object]) -> list[Field]:
 
 
 def _fields(kind: type[Object], path: tuple[str, ...], declared: Any) -> Iterator[Field]:
-    for each in _alternatives(declared):
-        if isinstance(each, type) and issubclass(each, Struct):
-            for field in msgspec.structs.fields(each):
+    for alternative in _alternatives(declared):
+        if isinstance(alternative, type) and issubclass(alternative, Struct):
+            for field in msgspec.structs.fields(alternative):
                 yield from _fields(kind, (*path, field.encode_name), field.type)
-        elif get_origin(each) is list:
-            yield Field(kind, path, each)
-            yield from _fields(kind, (*path, "[]"), get_args(each)[0])
-        elif get_origin(each) in (dict, Mapping) or each in (dict, Mapping):
-            yield Field(kind, path, each)
-            yield from _fields(kind, (*path, "{}"), get_args(each)[1])
-        elif each in (str, int):
-            yield Field(kind, path, each)
+        elif get_origin(alternative) is list:
+            yield Field(kind, path, alternative)
+            yield from _fields(kind, (*path, "[]"), get_args(alternative)[0])
+        elif get_origin(alternative) in (dict, Mapping) or alternative in (dict, Mapping):
+            yield Field(kind, path, alternative)
+            yield from _fields(kind, (*path, "{}"), get_args(alternative)[1])
+        elif alternative in (str, int):
+            yield Field(kind, path, alternative)
 
 
 def _alternatives(declared: Any) -> Sequence[Any]:
     while get_origin(declared) is not None and hasattr(declared, "__metadata__"):
         declared = get_args(declared)[0]
     if get_origin(declared) in (Union, UnionType):
-        return [each for each in get_args(declared) if each is not NoneType]
+        return [alternative for alternative in get_args(declared) if alternative is not NoneType]
     if getattr(get_origin(declared), "__name__", "") == "Mapping":
         return [dict[get_args(declared)]]  # type: ignore[misc]
     return [declared]
@@ -122,9 +123,9 @@ def values_of(field: Field, size: int) -> Iterator[tuple[str, Any]]:
         yield "many digits", _Digits("9" * size)
     elif get_origin(field.type) is list:
         element = _alternatives(get_args(field.type)[0])[0]
-        one: Any = {} if isinstance(element, type) and issubclass(element, Struct) else "x"
-        one = CONTAINER if element is Container else one
-        yield "many elements", [one] * (size // (len(json.dumps(one)) + 2))
+        element_value: Any = {} if isinstance(element, type) and issubclass(element, Struct) else "x"
+        element_value = CONTAINER if element is Container else element_value
+        yield "many elements", [element_value] * (size // (len(json.dumps(element_value)) + 2))
     else:
         yield "many keys", {f"k{number}.example.com/n": "1" for number in range(size // 28)}
 
@@ -136,25 +137,25 @@ class _Digits(str):
 def body(field: Field, value: Any) -> bytes:
     """The object with this value, as JSON."""
     whole: dict[str, Any] = msgspec.to_builtins(OBJECTS[field.kind])
-    at: Any = whole
+    place: Any = whole
     for part, following in zip(field.path, (*field.path[1:], ""), strict=True):
         key: Any = 0 if part == "[]" else "hooks.kubevirt.io/hookSidecars" if part == "{}" else part
         if not following:
-            at[key] = value
-        elif not (at[key] if isinstance(at, list) and at else isinstance(at, dict) and at.get(key)):
+            place[key] = value
+        elif not (place[key] if isinstance(place, list) and place else isinstance(place, dict) and place.get(key)):
             fresh: Any = [{}] if following == "[]" else {}
-            at[key] = fresh
-        at = at[key] if following else at
+            place[key] = fresh
+        place = place[key] if following else place
     text = json.dumps(whole)
     return (text.replace(f'"{value}"', value) if isinstance(value, _Digits) else text).encode()
 
 
 EVERY = [
-    (field, what, value)
+    (field, shape, value)
     for kind in OBJECTS
     for field in fields_of(kind)
     for size in SIZES
-    for what, value in values_of(field, size)
+    for shape, value in values_of(field, size)
 ]
 
 
@@ -173,9 +174,9 @@ def transform_of(slim: CacheTransforms) -> Mapping[type[Object], Callable[[Any],
 
 
 def as_cached(kind: type[Object], line: bytes, slim: CacheTransforms) -> Object | None:
-    """As a cache holds the object of a watch's line; None: as it was before."""
-    found: Any = decoder_for(kind).watch_event(line).object
-    return found and transform_of(slim)[kind](found)
+    """Returns the object as a cache holds it after a watch's line; None if it is as it was before."""
+    obj: Any = decoder_for(kind).watch_event(line).object
+    return obj and transform_of(slim)[kind](obj)
 
 
 def decide_about(objects: Mapping[type[Object], Object]) -> None:
@@ -201,7 +202,7 @@ def decide_about(objects: Mapping[type[Object], Object]) -> None:
 
 
 def review(machine: VirtualMachine) -> None:
-    """By the webhook, which reads the object of the request."""
+    """Reviews the object by the webhook, which reads the one of the request."""
     text = {**machine.annotations, constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: "[" + "{}," * (SIZES[0] // 3) + "{}]"}
     annotated = edit(machine, metadata={"annotations": text})
     validator.decide(annotated, machine, limits_text(requestsStorage="9Gi"), [quota()])
@@ -228,7 +229,7 @@ WHOLE: Final = ("spec", "status", "metadata", "spec.domain", "spec.domain.device
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     kinds: Sequence[type[Object]]
     names: Sequence[str]
     """Of fields, with all that is below them."""
@@ -239,16 +240,16 @@ class Row:
         return field.kind in self.kinds and any(below)
 
 
-def rows() -> list[Row]:
+def rows() -> list[CostRow]:
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     section = text.split(f"{HEADING}\n")[1].split("\n## ")[0]
-    found = []
+    table = []
     for line in section.splitlines():
         if line.startswith(("| `", f"| {EVERY_OBJECT}")):
-            kinds, names, *rest = line.strip("| ").split(" | ")
-            about = list(OBJECTS) if kinds == EVERY_OBJECT else [KINDS[each] for each in _code(kinds)]
-            found.append(Row(about, _code(names), " | ".join(rest)))
-    return found
+            kinds, names, *cells = line.strip("| ").split(" | ")
+            row_kinds = list(OBJECTS) if kinds == EVERY_OBJECT else [KINDS[kind_name] for kind_name in _code(kinds)]
+            table.append(CostRow(row_kinds, _code(names), " | ".join(cells)))
+    return table
 
 
 def _code(cell: str) -> list[str]:
@@ -259,16 +260,16 @@ def _code(cell: str) -> list[str]:
 def test_every_field_that_a_tenant_may_write_has_one_row(kind: type[Object]) -> None:
     table = rows()
     for field in fields_of(kind):
-        about = [row for row in table if row.is_about(field)]
-        assert len(about) == 1, f"{len(about)} rows of docs/security.md, {HEADING!r}, are about {field}"
+        rows_about = [row for row in table if row.is_about(field)]
+        assert len(rows_about) == 1, f"{len(rows_about)} rows of docs/security.md, {HEADING!r}, are about {field}"
 
 
 def test_no_row_is_about_what_is_not_there_or_about_everything() -> None:
     for row in rows():
         for kind in row.kinds:
             for name in row.names:
-                there = [f for f in fields_of(kind) if f"{f.name}.".startswith(f"{name}.")]
-                assert there, f"{kind.__name__} has no {name}"
+                matches = [f for f in fields_of(kind) if f"{f.name}.".startswith(f"{name}.")]
+                assert matches, f"{kind.__name__} has no {name}"
                 assert name not in WHOLE
 
 
@@ -283,15 +284,15 @@ def without_garbage_collection() -> Iterator[None]:
 def test_256_kib_of_a_field_hold_nobody_up(kind: type[Object]) -> None:
     """Once more where it took long: the machine may be busy."""
     table, problems = rows(), list[str]()
-    for field, what, value in filter(lambda each: each[0].kind is kind, EVERY):
+    for field, shape, value in filter(lambda example: example[0].kind is kind, EVERY):
         (row,) = (row for row in table if row.is_about(field))
         if NOT_A_TENANTS in row.text:
             continue
         line = b'{"type":"MODIFIED","object":' + body(field, value) + b"}"
-        seconds, held = cost(kind, line)
+        seconds, peak_bytes = cost(kind, line)
         if seconds > MOST:
             seconds = min(cost(kind, line)[0] for _ in range(8))
         most = LARGEST if kind in VMS else len(line)
-        if seconds > MOST or held > most:
-            problems.append(f"{field}, {what}: {seconds * 1000:.0f} ms, {held} bytes stay")
+        if seconds > MOST or peak_bytes > most:
+            problems.append(f"{field}, {shape}: {seconds * 1000:.0f} ms, {peak_bytes} bytes stay")
     assert not problems, "\n".join(problems)

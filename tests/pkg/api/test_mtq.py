@@ -52,22 +52,22 @@ def read(body: Any) -> VirtualMachineMigrationResourceQuota:
 
 
 def test_upstreams_example() -> None:
-    found = read(yaml.safe_load(EXAMPLE))
-    assert found.additional == {"requests.cpu": "500m", "requests.memory": "512Mi"}
+    mtq = read(yaml.safe_load(EXAMPLE))
+    assert mtq.additional == {"requests.cpu": "500m", "requests.memory": "512Mi"}
 
 
 @pytest.mark.parametrize("body", [{}, {"spec": {}}, {"spec": {}, "status": {}}], ids=["bare", "no budget", "idle"])
 def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
-    found = read({"metadata": {"name": "v"}, **body})
-    assert found.additional == {}
+    mtq = read({"metadata": {"name": "v"}, **body})
+    assert mtq.additional == {}
 
 
 def test_one_in_the_middle_of_its_work_and_the_saved_specs_are_whole() -> None:
-    found = read(IN_USE)
-    assert recorded_migrations(found) == {"one": ["a", "b"], "two": []}
-    records, unreadable = status_records(found)
+    mtq = read(IN_USE)
+    assert recorded_migrations(mtq) == {"one": ["a", "b"], "two": []}
+    records, unreadable = status_records(mtq)
     assert set(records) == {"a", "b"}
     assert records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
-    assert (unreadable, is_in_use(found)) == ([], True)
-    saved = found.status.original_blocking_resource_quotas
+    assert (unreadable, is_in_use(mtq)) == ([], True)
+    saved = mtq.status.original_blocking_resource_quotas
     assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]

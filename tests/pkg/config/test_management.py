@@ -1,4 +1,4 @@
-"""What all of the product's controllers share: how soon a key that fails is tried again."""
+"""The setting that all of the product's controllers share: how soon a key that fails is tried again."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ async def test_a_refused_key_is_tried_at_least_every_thirty_seconds(keys: int) -
     await asyncio.sleep(3600)
     await management.stop()
     assert len(tries) == keys
-    pauses = [after - before for times in tries.values() for before, after in pairwise(times)]
+    pauses = [later - earlier for times in tries.values() for earlier, later in pairwise(times)]
     assert max(pauses) <= LONGEST
     assert all(len(times) < 3600 / 20 + 50 for times in tries.values()), "and not much more often"

@@ -1,4 +1,4 @@
-"""Which way quotas with Rancher's label are raised, and whose turn it is in a project."""
+"""The way in which quotas with Rancher's label are raised, and whose turn it is in a project."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def registration(
 
 
 @pytest.mark.parametrize(
-    ("found", "locks"),
+    ("configuration", "locks"),
     [
         pytest.param(registration(), True, id="Rancher's webhook is asked about quotas"),
         pytest.param(registration(resources=["*"], operations=["*"]), True, id="it is asked about everything"),
@@ -42,8 +42,8 @@ def registration(
         pytest.param(registration("headroom.harvesterhci.io"), False, id="it is not Rancher's"),
     ],
 )
-def test_a_lock_is_known_by_ranchers_registration(found: ValidatingWebhookConfiguration, locks: bool) -> None:
-    assert locks_quotas([found]) is locks
+def test_a_lock_is_known_by_ranchers_registration(configuration: ValidatingWebhookConfiguration, locks: bool) -> None:
+    assert locks_quotas([configuration]) is locks
 
 
 async def test_the_operators_choice_is_taken_as_it_is() -> None:

@@ -45,7 +45,7 @@ def running_vmi(name: str) -> dict[str, Any]:
 
 
 def decoded(kind: type[T], body: dict[str, Any]) -> T:
-    """As a cache gets it."""
+    """Returns the object as a cache gets it."""
     return decoder_for(kind).object(json.dumps(body).encode())
 
 
@@ -75,9 +75,9 @@ def test_a_resize_that_cannot_be_is_still_seen() -> None:
 
 def test_equal_containers_are_held_once_and_others_are_not_mixed_up() -> None:
     slim = CacheTransforms()
-    one, same, other = (slim.pod(recorded(path)) for path in (RECORDED[0], RECORDED[0], RECORDED[-1]))
-    assert one.spec.containers is same.spec.containers
-    assert (one.spec == other.spec) == (recorded().spec == recorded(RECORDED[-1]).spec)
+    pod, twin, stranger = (slim.pod(recorded(path)) for path in (RECORDED[0], RECORDED[0], RECORDED[-1]))
+    assert pod.spec.containers is twin.spec.containers
+    assert (pod.spec == stranger.spec) == (recorded().spec == recorded(RECORDED[-1]).spec)
 
 
 def test_what_reads_the_same_but_is_of_another_type_is_not_mixed_up() -> None:
@@ -99,14 +99,14 @@ def test_the_domains_of_equal_vms_are_held_once() -> None:
 
 def test_words_that_many_objects_say_are_held_once() -> None:
     slim = CacheTransforms()
-    one, other = (slim.pod(recorded(path)) for path in RECORDED[:2])
-    assert one.name != other.name
+    first_pod, second_pod = (slim.pod(recorded(path)) for path in RECORDED[:2])
+    assert first_pod.name != second_pod.name
     for read in ("kind", "metadata.namespace", "spec.node_name", "status.phase", "metadata.annotations"):
-        (a, b) = (attrgetter(read)(pod) for pod in (one, other))
+        (a, b) = (attrgetter(read)(pod) for pod in (first_pod, second_pod))
         assert (a is b) == (a == b), read
     vmis = [slim.instance(decoded(VirtualMachineInstance, running_vmi(name))) for name in ("a", "b")]
     for read in ("status.phase", "status.node_name"):
-        (a, b) = (attrgetter(read)(each) for each in vmis)
+        (a, b) = (attrgetter(read)(instance) for instance in vmis)
         assert a is b, read
 
 
@@ -153,13 +153,15 @@ def test_of_a_vmis_metadata_and_conditions_what_decisions_read_stays() -> None:
     }
     assert [owner.name for owner in light.metadata.owner_references or ()] == ["vm"]
     assert (light.metadata.finalizers, light.metadata.generate_name) == (None, None)
-    assert [(each.type, each.message) for each in light.status.conditions or ()] == [("HotVCPUChange", None)]
+    assert [(condition.type, condition.message) for condition in light.status.conditions or ()] == [
+        ("HotVCPUChange", None)
+    ]
 
 
 def test_a_template_keeps_what_the_vmi_will_be_rendered_from() -> None:
     template = {"metadata": VMI_WITH_EVERYTHING, "spec": {"architecture": "arm64"}}
-    given = {"note": "x", constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
-    body = {"metadata": {"name": "vm", "annotations": given}, "spec": {"template": template}}
+    own_annotations = {"note": "x", constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
+    body = {"metadata": {"name": "vm", "annotations": own_annotations}, "spec": {"template": template}}
     whole, light = decoded(VirtualMachine, body), CacheTransforms().machine(decoded(VirtualMachine, body))
     assert light.annotations == {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu"}
     assert set(light.spec.template.metadata.annotations or ()) == {ANNOTATION_EVEN_PARITY, ANNOTATION_HOOK_SIDECARS}
@@ -180,9 +182,9 @@ def test_a_template_keeps_what_the_vmi_will_be_rendered_from() -> None:
     ],
 )
 def test_so_many_sidecars_are_believed_of_a_vmi_and_of_a_cached_one_the_same(text: str, count: int) -> None:
-    given = {ANNOTATION_HOOK_SIDECARS: text}
-    whole = decoded(VirtualMachineInstance, {"metadata": {"name": "vm", "annotations": given}})
-    light = slim_vmi(annotations=given)
+    own_annotations = {ANNOTATION_HOOK_SIDECARS: text}
+    whole = decoded(VirtualMachineInstance, {"metadata": {"name": "vm", "annotations": own_annotations}})
+    light = slim_vmi(annotations=own_annotations)
     assert (hook_sidecar_count(whole), hook_sidecar_count(light)) == (count, count)
     assert len(light.annotations[ANNOTATION_HOOK_SIDECARS]) < 3 * MAX_SIDECARS + 2
 
@@ -203,9 +205,9 @@ def test_a_vmi_is_cut_to_what_kubevirt_lets_through() -> None:
 
 def launcher_with(containers: int, resources: int) -> Pod:
     names = {f"example.com/d{number}": "1" for number in range(resources)}
-    more = [{"name": f"c{number}", "resources": {"limits": names}} for number in range(containers)]
+    sidecars = [{"name": f"c{number}", "resources": {"limits": names}} for number in range(containers)]
     body = json.loads(RECORDED[0].read_text())
-    return decoded(Pod, {**body, "spec": {**body["spec"], "containers": [*body["spec"]["containers"], *more]}})
+    return decoded(Pod, {**body, "spec": {**body["spec"], "containers": [*body["spec"]["containers"], *sidecars]}})
 
 
 @pytest.mark.parametrize(("containers", "resources", "is_a_vms"), [(800, 4, True), (1024, 4, False), (1, 513, False)])
@@ -238,8 +240,10 @@ def test_a_claims_class_stays_wherever_it_is_named() -> None:
 
 def test_when_a_pod_ended_stays() -> None:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    over, runs = (
+    ended_pod, runs = (
         CacheTransforms().pod(recorded(status={"phase": p, "conditions": [ready]})) for p in ("Succeeded", "Running")
     )
-    assert [each.last_transition_time for each in over.status.conditions or ()] == ["2026-01-01T00:00:00Z"]
+    assert [condition.last_transition_time for condition in ended_pod.status.conditions or ()] == [
+        "2026-01-01T00:00:00Z"
+    ]
     assert runs.status.conditions is None

@@ -24,47 +24,47 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        self.done: list[str] = []
+        self.log: list[str] = []
         monkeypatch.setattr(module, "perf_counter", lambda: self.now)
 
     def of(self, name: str, count: int) -> Iterator[None]:
         for _ in range(count):
             self.now += SLICE / 3
-            self.done.append(name)
+            self.log.append(name)
             yield
 
 
 async def test_others_run_after_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(monkeypatch)
     work = asyncio.create_task(TimeSlices().take(steps.of("a", 9)))
-    seen = []
+    marks = []
     while not work.done():
         await asyncio.sleep(0)
-        seen.append(len(steps.done))
-    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) == 3
-    assert steps.done == ["a"] * 9
+        marks.append(len(steps.log))
+    assert max(later - earlier for earlier, later in zip([0, *marks], marks, strict=False)) == 3
+    assert steps.log == ["a"] * 9
 
 
 async def test_what_is_worked_out_at_the_same_time_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many namespaces there are, the event loop is held for one slice."""
     steps, slices = Steps(monkeypatch), TimeSlices()
     await asyncio.gather(slices.take(steps.of("a", 7)), slices.take(steps.of("b", 4)))
-    assert "".join(steps.done) == "aaabbbaaaba"
+    assert "".join(steps.log) == "aaabbbaaaba"
 
 
 def many(deleting: Sequence[int] = (), spec: dict[str, object] | None = None) -> Facts:
     instances = [running_vmi(f"vm{number}") for number in range(MANY)]
     metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
-    pods = [launcher(each) for each in instances]
+    pods = [launcher(instance) for instance in instances]
     for number in deleting:
         pods[number] = msgspec.structs.replace(
             pods[number], metadata=msgspec.structs.replace(pods[number].metadata, **metadata)
         )
-    asked: ResourceQuota = quota()
+    full_quota: ResourceQuota = quota()
     if spec:
-        asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, **spec))
-    seen = namespace(asked, [vmim(vm=each.name) for each in instances], pods, instances)
-    return replace(seen, now=1_767_225_600.0)  # EARLIER
+        full_quota = msgspec.structs.replace(full_quota, spec=msgspec.structs.replace(full_quota.spec, **spec))
+    snapshot = namespace(full_quota, [vmim(vm=instance.name) for instance in instances], pods, instances)
+    return replace(snapshot, now=1_767_225_600.0)  # EARLIER
 
 
 @sentences(
@@ -86,6 +86,6 @@ async def test_a_decision_finds_what_was_worked_out(case: Facts, monkeypatch: py
         raise AssertionError
 
     monkeypatch.setattr(vms, "assess", worked_out_again)
-    made = plan(case, EXACT)
-    assert (made.annotations, made.hard) == (expected.annotations, expected.hard)
-    assert [str(each) for each in made.problems] == [str(each) for each in expected.problems]
+    decision = plan(case, EXACT)
+    assert (decision.annotations, decision.hard) == (expected.annotations, expected.hard)
+    assert [str(problem) for problem in decision.problems] == [str(problem) for problem in expected.problems]

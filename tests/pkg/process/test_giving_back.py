@@ -24,13 +24,13 @@ REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 
 @pytest.fixture
 async def cluster() -> Cluster:
-    """In the middle of a window."""
-    found = Cluster()
-    found.refuse()
-    await Process(found).settle()
-    assert by_value(found.hard) == by_value(GRANTED)
-    found.enforce()
-    return found
+    """Returns a cluster in the middle of a window."""
+    api = Cluster()
+    api.refuse()
+    await Process(api).settle()
+    assert by_value(api.hard) == by_value(GRANTED)
+    api.enforce()
+    return api
 
 
 async def close(cluster: Cluster) -> list[str]:
@@ -47,9 +47,9 @@ async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.
     await close(cluster)
     cluster.refuse()
     await Process(cluster).settle()
-    said = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     lock = "ValidatingWebhookConfiguration lock.ns1.com"
-    assert said[:2] == [f"{lock} removed", f"{lock} created"]
+    assert messages[:2] == [f"{lock} removed", f"{lock} created"]
 
 
 @pytest.mark.parametrize("edit", [{"labels": {}}, {"finalizers": ["example.com/stays"]}], ids=str)
@@ -62,8 +62,8 @@ async def test_a_lock_that_was_edited_is_ended_too(cluster: Cluster, edit: dict[
 
 @pytest.mark.parametrize("gone", [["budgets/ns1/budget"], ["budgets/ns1/budget", "locks/lock.ns1.com"]], ids=len)
 async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster: Cluster, gone: list[str]) -> None:
-    for each in gone:
-        kind, _, key = each.partition("/")
+    for obj in gone:
+        kind, _, key = obj.partition("/")
         getattr(cluster, kind).gone(key)
     assert await close(cluster) == ["ns1"]
     assert by_value(cluster.hard) == by_value(FULL)
@@ -126,7 +126,7 @@ async def test_a_lock_without_a_budget_goes_too() -> None:
     assert not cluster.locked
 
 
-class Quotas(Server):
+class QuotaServer(Server):
     """Namespaces with a quota each."""
 
     def __init__(self) -> None:
@@ -144,42 +144,42 @@ class Quotas(Server):
 
 
 @pytest.fixture
-def there() -> Quotas:
-    return Quotas()
+def server() -> QuotaServer:
+    return QuotaServer()
 
 
-async def test_a_migration_under_way_goes_over_in_one_patch(there: Quotas) -> None:
-    there.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
-    there.kinds["virtualmachineinstances"].given(vmi())
-    there.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
-    await release_all(there.client())
-    found = there.quotas.now("ns1/q")
-    assert found.annotations == {by_uid(): ENTRY, RESYNC: "true"}
-    assert by_value(found.hard) == by_value(RAISED)
+async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer) -> None:
+    server.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
+    server.kinds["virtualmachineinstances"].given(vmi())
+    server.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
+    await release_all(server.client())
+    patched = server.quotas.now("ns1/q")
+    assert patched.annotations == {by_uid(): ENTRY, RESYNC: "true"}
+    assert by_value(patched.hard) == by_value(RAISED)
 
 
-async def test_what_another_process_released_meanwhile_stays_as_it_left_it(there: Quotas) -> None:
-    there.quota("ns1", dict(MARKS))
-    there.quotas.before = [lambda: there.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
-    await release_all(there.client())
-    assert there.quotas.now("ns1/q").annotations == {}
+async def test_what_another_process_released_meanwhile_stays_as_it_left_it(server: QuotaServer) -> None:
+    server.quota("ns1", dict(MARKS))
+    server.quotas.before = [lambda: server.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
+    await release_all(server.client())
+    assert server.quotas.now("ns1/q").annotations == {}
 
 
-async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(there: Quotas) -> None:
+async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(server: QuotaServer) -> None:
     for name in ("a", "b", "c"):
-        there.quota(name, dict(MARKS))
-    there.namespaces.gone("a")
-    there.quotas.before = [lambda: there.quotas.gone("b/q")]
-    there.quotas.errors["patch"] = [NotFound("gone", status=404)]
-    given = await release_all(there.client())
-    assert ("c/q" in given.quotas, given.refusals) == (True, {})
+        server.quota(name, dict(MARKS))
+    server.namespaces.gone("a")
+    server.quotas.before = [lambda: server.quotas.gone("b/q")]
+    server.quotas.errors["patch"] = [NotFound("gone", status=404)]
+    outcome = await release_all(server.client())
+    assert ("c/q" in outcome.quotas, outcome.refusals) == (True, {})
 
 
-async def test_what_may_not_be_written_is_named_and_keeps_no_other_from_it(there: Quotas) -> None:
+async def test_what_may_not_be_written_is_named_and_keeps_no_other_from_it(server: QuotaServer) -> None:
     for name in ("a", "b", "c"):
-        there.quota(name, dict(MARKS))
-    there.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]
-    given = await release_all(there.client())
-    assert given == (["b/q"], {"a/q": "no", "c/q": "nor this"})
-    marked = [key for key in ("a/q", "b/q", "c/q") if SKIP in there.quotas.now(key).annotations]
+        server.quota(name, dict(MARKS))
+    server.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]
+    outcome = await release_all(server.client())
+    assert outcome == (["b/q"], {"a/q": "no", "c/q": "nor this"})
+    marked = [key for key in ("a/q", "b/q", "c/q") if SKIP in server.quotas.now(key).annotations]
     assert marked == ["a/q", "c/q"]

@@ -1,4 +1,4 @@
-"""What is registered, as a leader sees it that serves no webhooks."""
+"""Registered webhooks, as a leader sees them that serves none."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ async def registered(options: Settings = STRICT) -> Server:
     return server
 
 
-def shown() -> float | None:
+def metric_value() -> float | None:
     return REGISTRY.get_sample_value("headroom_webhook_unreachable")
 
 
-def leftovers(server: Server, said: Said, *, remove: bool = False) -> Leftovers:
-    return Leftovers(server.client(), "default", remove=remove, tell=lambda *told: said.append(told))
+def leftovers(server: Server, sink: Said, *, remove: bool = False) -> Leftovers:
+    return Leftovers(server.client(), "default", remove=remove, tell=lambda *words: sink.append(words))
 
 
 async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies() -> None:
-    server, said = await registered(), Said()
-    looked = leftovers(server, said)
+    server, sink = await registered(), Said()
+    looked = leftovers(server, sink)
     await looked.check()
-    assert (said, shown()) == ([], 0)
+    assert (sink, metric_value()) == ([], 0)
     server.reached.clear()
     await looked.check()
-    assert (said, shown()) == ([], 1)  # it may have been started again
+    assert (sink, metric_value()) == ([], 1)  # it may have been started again
     await looked.check()
     await looked.check()
-    ((reason, what),) = said
+    ((reason, policies),) = sink
     assert reason == EVENT_NOT_REACHED
-    assert "pods.headroom.harvesterhci.io (Fail)" in what
-    assert "resourcequotas.headroom.harvesterhci.io (Ignore)" in what
-    assert "connection refused" in what
+    assert "pods.headroom.harvesterhci.io (Fail)" in policies
+    assert "resourcequotas.headroom.harvesterhci.io (Ignore)" in policies
+    assert "connection refused" in policies
     server.reached.add(URL.url)
     await looked.check()
-    assert shown() == 0
+    assert metric_value() == 0
 
 
 async def test_webhooks_of_before_are_reported_once_where_the_running_one_registers_none() -> None:
-    server, said = await registered(), Said()
+    server, sink = await registered(), Said()
     server.mark = fingerprint(URL, replace(STRICT, register=False))
-    looked = leftovers(server, said)
+    looked = leftovers(server, sink)
     for _ in range(3):
         await looked.check()
-    ((reason, line),) = said
+    ((reason, line),) = sink
     assert reason == EVENT_OTHER_FLAGS
     assert "pods.headroom.harvesterhci.io (Fail)" in line
     assert "`headroom release --only webhooks --force`" in line
-    assert shown() == 0, "they answer"
+    assert metric_value() == 0, "they answer"
     assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 1
     server.mark = fingerprint(URL, STRICT)
     await looked.check()
@@ -72,21 +72,21 @@ async def test_webhooks_of_before_are_reported_once_where_the_running_one_regist
 
 
 async def test_webhooks_that_another_client_deletes_are_reported_once() -> None:
-    server, said = await registered(), Said()
-    looked = leftovers(server, said)
+    server, sink = await registered(), Said()
+    looked = leftovers(server, sink)
     await looked.check()
     server.validating.gone(WEBHOOK_CONFIGURATION_NAME)
     for _ in range(3):
         await looked.check()
-    ((reason, line),) = said
+    ((reason, line),) = sink
     assert (reason, line.endswith("was deleted by another client")) == (EVENT_CHANGED, True)
 
 
 async def test_where_nothing_is_registered_nothing_is_asked() -> None:
-    server, said = Server(), Said()
-    looked = leftovers(server, said)
+    server, sink = Server(), Said()
+    looked = leftovers(server, sink)
     await looked.check()
-    assert (said, server.writes) == ([], [])
+    assert (sink, server.writes) == ([], [])
 
 
 @virtual_time
@@ -103,13 +103,13 @@ async def test_where_none_shall_be_served_all_three_are_removed_also_those_that_
 
 @virtual_time
 async def test_an_api_server_that_is_away_is_asked_again() -> None:
-    server, said = await registered(), Said()
+    server, sink = await registered(), Said()
     server.away = True
-    running = asyncio.create_task(leftovers(server, said).run())
+    running = asyncio.create_task(leftovers(server, sink).run())
     await asyncio.sleep(3 * PERIOD)
-    assert (said, running.done()) == ([], False)
+    assert (sink, running.done()) == ([], False)
     server.away = False
     server.reached.clear()
     await asyncio.sleep(2 * PERIOD)
-    assert len(said) == 1
+    assert len(sink) == 1
     running.cancel()

@@ -41,65 +41,65 @@ SAVED = {"quota": FULL}
 
 
 @dataclass
-class Case:
-    seen: Observed
+class Waiting:
+    observation: Observed
     says: str
 
 
 @sentences(
     {
-        "nothing to do with quota": Case(observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
-        "there is room by now": Case(observed([quota(TWICE)]), "would allow it now"),
-        "about to be locked": Case(observed(), "quotas quota refuse its target pod: the namespace is about to be"),
-        "about to be raised": Case(observed(lock=lock()), "is locked, they are about to be raised"),
-        "raised": Case(
+        "nothing to do with quota": Waiting(observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
+        "there is room by now": Waiting(observed([quota(TWICE)]), "would allow it now"),
+        "about to be locked": Waiting(observed(), "quotas quota refuse its target pod: the namespace is about to be"),
+        "about to be raised": Waiting(observed(lock=lock()), "is locked, they are about to be raised"),
+        "raised": Waiting(
             observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
             "they are raised, KubeVirt will create it",
         ),
-        "the budget does not suffice": Case(
+        "the budget does not suffice": Waiting(
             observed(budgets=[budget({"limits.cpu": "1"})]), "limits.memory of quota quota: requested"
         ),
-        "two budgets": Case(observed(budgets=[budget(), budget(name="b2")]), "more than one (b2, budget)"),
-        "it cannot be locked": Case(observed(why_not="no webhook"), "cannot be locked"),
-        "the parallel limits": Case(
+        "two budgets": Waiting(observed(budgets=[budget(), budget(name="b2")]), "more than one (b2, budget)"),
+        "it cannot be locked": Waiting(observed(why_not="no webhook"), "cannot be locked"),
+        "the parallel limits": Waiting(
             observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
         ),
-        "it rests": Case(
+        "it rests": Waiting(
             observed(timers=WindowTimers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
         ),
-        "the other strategy's": Case(
+        "the other strategy's": Waiting(
             observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"
         ),
-        "the VM does not run": Case(observed(around=surroundings(instances=[])), "VM vm1 does not run"),
+        "the VM does not run": Waiting(observed(around=surroundings(instances=[])), "VM vm1 does not run"),
     }
 )
-def test_why_it_waits(case: Case) -> None:
-    (said,) = wait_reasons(case.seen, "migration-of-vm1")
-    assert case.says in said
+def test_why_it_waits(case: Waiting) -> None:
+    (reason,) = wait_reasons(case.observation, "migration-of-vm1")
+    assert case.says in reason
 
 
 def test_what_does_not_wait() -> None:
     migration = refused()
-    there = surroundings([migration], pods=[source(), target(migration)])
-    assert wait_reasons(observed(around=there), "migration-of-vm1") == []
+    around = surroundings([migration], pods=[source(), target(migration)])
+    assert wait_reasons(observed(around=around), "migration-of-vm1") == []
     assert wait_reasons(observed(around=surroundings([vmim("Succeeded")])), "migration-of-vm1") == []
     assert wait_reasons(observed(), "unknown") == []
 
 
 def test_another_migrations_shortage_is_not_its_own() -> None:
     around = surroundings([refused(), vmim("Pending", "vm2")])
-    (said,) = wait_reasons(observed(budgets=[budget({})], around=around), "migration-of-vm2")
-    assert said == "resource quota has not refused its target pod: it waits for KubeVirt"
+    (reason,) = wait_reasons(observed(budgets=[budget({})], around=around), "migration-of-vm2")
+    assert reason == "resource quota has not refused its target pod: it waits for KubeVirt"
 
 
 def test_a_namespace_in_the_middle_of_it() -> None:
-    found = report_namespace(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
-    assert (found.namespace, found.budgets, found.additional) == ("ns1", ["budget"], ENOUGH)
-    assert found.lock is not None
-    (raised,) = found.raised
+    described = report_namespace(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
+    assert (described.namespace, described.budgets, described.additional) == ("ns1", ["budget"], ENOUGH)
+    assert described.lock is not None
+    (raised,) = described.raised
     assert (raised.quota, raised.hard, raised.original) == ("quota", RAISED, FULL)
     assert raised.migrations == ["migration-of-vm1"]
-    assert found.problems == []
+    assert described.problems == []
 
 
 def test_a_namespace_at_rest_and_one_without_a_budget() -> None:
@@ -118,7 +118,7 @@ def locked() -> ValidatingWebhookConfiguration:
     return msgspec.convert(body, ValidatingWebhookConfiguration)
 
 
-def snapshot(migrations: Sequence[Any] = (), **given: Any) -> Snapshot:
+def snapshot(migrations: Sequence[Any] = (), **fields: Any) -> Snapshot:
     ratio = {"metadata": {"name": "additional-guest-memory-overhead-ratio"}, "value": "1.5"}
     lists: dict[str, Any] = {
         "namespaces": [msgspec.convert({"metadata": {"name": "ns1"}}, Namespace)],
@@ -128,7 +128,7 @@ def snapshot(migrations: Sequence[Any] = (), **given: Any) -> Snapshot:
         "settings": [msgspec.convert(ratio, Setting)],
         "budgets": [budget()],
     }
-    return Snapshot(now=NOW, migrations=migrations, **(lists | given))
+    return Snapshot(now=NOW, migrations=migrations, **(lists | fields))
 
 
 def in_the_middle() -> Snapshot:
@@ -163,10 +163,10 @@ EXPLAINED = {
 
 @sentences(EXPLAINED)
 def test_a_vm_under_a_budget(case: tuple[Snapshot, Verdict, str]) -> None:
-    seen, verdict, said = case
-    found = explain_with_budget(seen, running_vmi())
-    assert found.verdict is verdict
-    assert said in found.summary
+    observation, verdict, reason = case
+    described = explain_with_budget(observation, running_vmi())
+    assert described.verdict is verdict
+    assert reason in described.summary
 
 
 @sentences({"it runs": snapshot([vmim("Running")]), "there is no budget": snapshot([refused()], budgets=[])})
@@ -175,8 +175,8 @@ def test_what_is_explained_as_everywhere(case: Snapshot) -> None:
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
-    (found,) = report_namespaces(in_the_middle())
-    assert found.document() == {
+    (namespace_report,) = report_namespaces(in_the_middle())
+    assert namespace_report.document() == {
         "namespace": "ns1",
         "budgets": ["budget"],
         "additional": {"limits.cpu": "3", "limits.memory": "5Gi"},
@@ -192,7 +192,10 @@ def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
 
 
 def test_a_lock_without_a_budget_is_shown_and_a_namespace_that_was_not_asked_for_is_not() -> None:
-    assert [found.lock is not None for found in report_namespaces(snapshot(budgets=[], locks=[locked()]))] == [True]
+    assert [
+        namespace_report.lock is not None
+        for namespace_report in report_namespaces(snapshot(budgets=[], locks=[locked()]))
+    ] == [True]
     assert report_namespaces(snapshot(namespaces=[])) == []
     assert report_namespaces(snapshot(budgets=[])) == []
 
@@ -215,8 +218,8 @@ PLANNED = {
 
 @sentences(PLANNED)
 def test_the_plan_of_a_vm_under_a_budget(case: tuple[Snapshot, bool, str]) -> None:
-    seen, fits, action = case
-    (vm,) = plan_migrations(seen).vms
+    observation, fits, action = case
+    (vm,) = plan_migrations(observation).vms
     assert (vm.fits_with_headroom, vm.fits[0].action.startswith(action)) == (fits, True), vm.fits[0].action
 
 
@@ -225,7 +228,7 @@ def test_of_a_node_one_vm_after_another_has_the_budget() -> None:
     instances = [running_vmi(name, node="node-1") for name in ("vm1", "vm2")]
     pods = [source(instance.name) for instance in instances]
     full = quota({"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}, TWICE)
-    found = plan_migrations(snapshot(instances=instances, pods=pods, quotas=[full]), node="node-1")
-    ((_namespace, fit),) = found.together
-    assert [vm.fits_with_headroom for vm in found.vms] == [True, True]
+    migration_plan = plan_migrations(snapshot(instances=instances, pods=pods, quotas=[full]), node="node-1")
+    ((_namespace, fit),) = migration_plan.together
+    assert [vm.fits_with_headroom for vm in migration_plan.vms] == [True, True]
     assert (fit.fits_then, fit.action) == (True, "one VM after another, under a lock each")

@@ -1,4 +1,5 @@
-"""What `headroom explain` names beside the quotas that headroom manages, each with the part of the page of limits."""
+"""Causes that `headroom explain` names beside the quotas that headroom manages, each with the part of the page of
+limits."""
 
 from __future__ import annotations
 
@@ -49,60 +50,60 @@ KEPT = {"type": "LiveMigratable", "status": "False", "reason": "HostDeviceNotLiv
 
 
 @dataclass(frozen=True)
-class Case:
+class NamedCause:
     """A migration that quota lets through, and the cause that is named."""
 
-    said: str
+    sentence: str
     part: str
     migration: VirtualMachineInstanceMigration = PENDING
     instance: VirtualMachineInstance = HERE
     pods: Sequence[Pod] = ()
     failures: Sequence[Event] = ()
     verdict: Verdict = Verdict.WAITS_FOR_KUBEVIRT
-    more: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     """Further limits of the quota."""
 
 
 UNDER_WAY = Verdict.UNDER_WAY
 CASES = {
-    "a backup": Case(
+    "a backup": NamedCause(
         "KubeVirt waits for a backup of the VM: Waiting for backup b to complete",
         "",
         blocked("migrationBlockedByBackup", "Waiting for backup b to complete"),
     ),
-    "utility volumes": Case(
+    "utility volumes": NamedCause(
         "waits until utility volumes are detached", "", blocked("migrationBlockedByUtilityVolumes")
     ),
-    "to another cluster": Case(
+    "to another cluster": NamedCause(
         "it is decentralized", causes.MIGRATIONS, edited(vmim(), spec={"sendTo": {"migrationID": "m"}})
     ),
-    "a LimitRange's maximum": Case(
+    "a LimitRange's maximum": NamedCause(
         "a LimitRange refuses its target pod",
         causes.ADMISSION,
         failures=[error("maximum memory usage per Container is 2Gi, but limit is 4Gi")],
     ),
-    "its minimum": Case(
+    "its minimum": NamedCause(
         "a LimitRange refuses its target pod",
         causes.ADMISSION,
         failures=[error("minimum cpu usage per Container is 1, but request is 125m")],
     ),
-    "its ratio": Case(
+    "its ratio": NamedCause(
         "a LimitRange refuses its target pod",
         causes.ADMISSION,
         failures=[error("cpu max limit to request ratio per Container is 2, but provided ratio is 16.0")],
     ),
-    "a quota that limits what it does not name": Case(
+    "a quota that limits what it does not name": NamedCause(
         "does not name what it limits",
         causes.ADMISSION,
         failures=[error("failed quota: default-abc: must specify limits.cpu")],
     ),
-    "a ClusterResourceQuota": Case(
+    "a ClusterResourceQuota": NamedCause(
         "all-of-shop is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota",
         causes.ADMISSION,
         REFUSED,
         failures=[error("exceeded quota: all-of-shop, requested: pods=1, used: pods=2, limited: pods=2")],
     ),
-    "a device that only the target has": Case(
+    "a device that only the target has": NamedCause(
         "its target asks for requests.intel.com/nic, which its source does not have: the base of default-abc",
         causes.MIGRATIONS,
         REFUSED,
@@ -113,93 +114,95 @@ CASES = {
             )
         ],
         verdict=Verdict.WAITS_FOR_QUOTA,
-        more=(("requests.intel.com/nic", "0"),),
+        notes=(("requests.intel.com/nic", "0"),),
     ),
-    "AAQ": Case(
+    "AAQ": NamedCause(
         "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
         causes.ADMISSION,
         SCHEDULING,
         pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "ApplicationAwareQuotaGate"}]})],
         verdict=UNDER_WAY,
     ),
-    "Kueue": Case(
+    "Kueue": NamedCause(
         "Kueue holds its target pod back",
         causes.ADMISSION,
         SCHEDULING,
         pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})],
         verdict=UNDER_WAY,
     ),
-    "a ResourceClaim that quota refuses": Case(
+    "a ResourceClaim that quota refuses": NamedCause(
         "ResourceClaims for its devices are not created: gpu; default-abc limits "
         "count/resourceclaims.resource.k8s.io to 1, 0 are used",
         causes.PLACEMENT,
         SCHEDULING,
         pods=[target(SCHEDULING, spec={"resourceClaims": [CLAIMS]})],
         verdict=UNDER_WAY,
-        more=(("count/resourceclaims.resource.k8s.io", "1"),),
+        notes=(("count/resourceclaims.resource.k8s.io", "1"),),
     ),
-    "no node": Case(
+    "no node": NamedCause(
         "no node fits its target pod: 0/3 nodes",
         causes.PLACEMENT,
         SCHEDULING,
         pods=[target(SCHEDULING, status={"conditions": [UNFIT]})],
         verdict=UNDER_WAY,
     ),
-    "a VM that cannot migrate": Case(
+    "a VM that cannot migrate": NamedCause(
         "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
         causes.PLACEMENT,
         instance=edited(HERE, status={"conditions": [KEPT]}),
     ),
-    "a volume migration": Case(
+    "a volume migration": NamedCause(
         "default-abc lacks 10.0Gi of requests.storage; its volumes root move, so that 20.0Gi count twice",
         causes.STORAGE,
         instance=edited(HERE, status={"migratedVolumes": [MOVED]}),
         verdict=Verdict.WAITS_FOR_QUOTA,
-        more=(("requests.storage", "10Gi"),),
+        notes=(("requests.storage", "10Gi"),),
     ),
 }
 
 
 @sentences(CASES)
-def test_the_cause_is_named(case: Case) -> None:
+def test_the_cause_is_named(case: NamedCause) -> None:
     pods = [SOURCE, *case.pods]
-    full = charged(quota({**ROOMY, **dict(case.more)}, MARKS), pods)
-    seen = replace(cluster([full], [case.migration], pods, [case.instance], limits=GRANTS_MUCH), failures=case.failures)
-    found = explain(seen, case.instance)
-    assert found.verdict is case.verdict
-    assert case.said in found.summary
-    assert case.part in found.summary
+    full = charged(quota({**ROOMY, **dict(case.notes)}, MARKS), pods)
+    snapshot = replace(
+        cluster([full], [case.migration], pods, [case.instance], limits=GRANTS_MUCH), failures=case.failures
+    )
+    explanation = explain(snapshot, case.instance)
+    assert explanation.verdict is case.verdict
+    assert case.sentence in explanation.summary
+    assert case.part in explanation.summary
 
 
 def test_migrations_of_a_higher_priority_go_first() -> None:
     busy = [running(f"busy{number}", f"node-{number}") for number in range(5)]
     urgent = edited(vmim(vm="urgent"), spec={"priority": "system-critical"})
     full = charged(quota(ROOMY, MARKS), [SOURCE])
-    seen = cluster([full], [*busy, PENDING, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
-    found = explain(seen, HERE)
-    assert "5 migrations run, 5 may; 1 that wait have a higher priority" in found.summary
-    ours = edited(PENDING, spec={"priority": "system-critical"})
-    seen = cluster([full], [*busy, ours, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
-    assert "higher priority" not in explain(seen, HERE).summary
+    snapshot = cluster([full], [*busy, PENDING, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    explanation = explain(snapshot, HERE)
+    assert "5 migrations run, 5 may; 1 that wait have a higher priority" in explanation.summary
+    urgent_too = edited(PENDING, spec={"priority": "system-critical"})
+    snapshot = cluster([full], [*busy, urgent_too, urgent], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    assert "higher priority" not in explain(snapshot, HERE).summary
 
 
 def test_plan_says_what_else_is_known() -> None:
     instance = edited(HERE, status={"migratedVolumes": [MOVED]})
-    seen = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
-    (vm,) = plan_migrations(seen).vms
+    snapshot = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
+    (vm,) = plan_migrations(snapshot).vms
     assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]
 
 
 def test_a_vm_without_its_volumes_says_so() -> None:
-    found = not_running("ns1", "vm1", "WaitingForVolumeBinding")
-    assert found.verdict is Verdict.NOT_RUNNING
-    assert "quota may refuse an import's pods or scratch space" in found.summary
-    assert causes.STORAGE in found.summary
+    explanation = not_running("ns1", "vm1", "WaitingForVolumeBinding")
+    assert explanation.verdict is Verdict.NOT_RUNNING
+    assert "quota may refuse an import's pods or scratch space" in explanation.summary
+    assert causes.STORAGE in explanation.summary
 
 
 def test_nothing_is_named_that_is_not_there() -> None:
-    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
-    assert "docs/limits.md" not in explain(seen, HERE).summary
+    snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
+    assert "docs/limits.md" not in explain(snapshot, HERE).summary
 
 
 def test_every_part_is_a_heading_of_the_page() -> None:

@@ -30,28 +30,34 @@ def node(name: str, cpu: str = "8", memory: str = "16Gi", ready: str = "True", *
     return msgspec.convert(body, Node)
 
 
-def seen(instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = ROOMY, **more: Any) -> Snapshot:
+def snapshot_of(
+    instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = ROOMY, **fields: Any
+) -> Snapshot:
     pods = [launcher(instance, node=instance.status.node_name or "") for instance in instances]
-    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=GRANTS_MUCH, **more)
+    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=GRANTS_MUCH, **fields)
 
 
 def on(name: str, *names: str) -> list[VirtualMachineInstance]:
-    return [vmi(each, nodeName=name) for each in names]
+    return [vmi(vm_name, nodeName=name) for vm_name in names]
 
 
 def planned(
-    instances: Sequence[VirtualMachineInstance], nodes: Sequence[Node] | None, *others: Pod, **more: Any
+    instances: Sequence[VirtualMachineInstance], nodes: Sequence[Node] | None, *more_pods: Pod, **fields: Any
 ) -> Evacuation:
-    snapshot = seen(instances, **more)
-    pods = None if nodes is None else [*snapshot.pods, *others]
+    snapshot = snapshot_of(instances, **fields)
+    pods = None if nodes is None else [*snapshot.pods, *more_pods]
     return evacuations(snapshot, NodeCapacity(nodes, pods))
 
 
-def stays(found: Evacuation) -> list[tuple[str, str, str]]:
-    return [(each.node, violation.vm, violation.why) for each in found.nodes for violation in each.violations]
+def stays(evacuation: Evacuation) -> list[tuple[str, str, str]]:
+    return [
+        (node_plan.node, violation.vm, violation.why)
+        for node_plan in evacuation.nodes
+        for violation in node_plan.violations
+    ]
 
 
-def other(phase: str) -> Pod:
+def other_pod(phase: str) -> Pod:
     """A large pod on node-2 that is no VM's."""
     containers = [{"name": "main", "resources": {"requests": {"cpu": "100m", "memory": "14Gi"}}}]
     return build(Pod, "other", {"containers": containers, "nodeName": "node-2"}, {"phase": phase})
@@ -75,12 +81,12 @@ PLACES: Mapping[str, tuple[Sequence[Node], Sequence[Pod], int]] = {
     "it is too small": ([node("node-1"), node("node-2", memory="1Gi")], [], 1),
     "other pods fill it": (
         [node("node-1"), node("node-2")],
-        [other(phase="Running")],
+        [other_pod(phase="Running")],
         1,
     ),
     "a pod that has ended fills nothing": (
         [node("node-1"), node("node-2")],
-        [other(phase="Succeeded")],
+        [other_pod(phase="Succeeded")],
         0,
     ),
 }  # fmt: skip
@@ -88,9 +94,11 @@ PLACES: Mapping[str, tuple[Sequence[Node], Sequence[Pod], int]] = {
 
 @sentences(PLACES)
 def test_whether_the_targets_have_room_on_the_other_nodes(case: tuple[Sequence[Node], Sequence[Pod], int]) -> None:
-    nodes, others, count = case
-    found = planned(on("node-1", "vm1"), nodes, *others)
-    assert [(name, vm, why.startswith(NO_ROOM)) for name, vm, why in stays(found)] == [("node-1", "vm1", True)] * count
+    nodes, more_pods, count = case
+    evacuation = planned(on("node-1", "vm1"), nodes, *more_pods)
+    assert [(name, vm, reason.startswith(NO_ROOM)) for name, vm, reason in stays(evacuation)] == [
+        ("node-1", "vm1", True)
+    ] * count
 
 
 def test_two_that_fit_one_by_one_may_not_fit_together() -> None:
@@ -98,14 +106,14 @@ def test_two_that_fit_one_by_one_may_not_fit_together() -> None:
     nodes = [node("node-1"), node("node-2", memory="4Gi"), node("node-3", memory="4Gi")]
     assert stays(planned(on("node-1", "vm1", "vm2"), nodes)) == []
     third = stays(planned(on("node-1", "vm1", "vm2", "vm3"), nodes))
-    assert [(name, why.startswith(NO_ROOM)) for name, _vm, why in third] == [("node-1", True)]
+    assert [(name, reason.startswith(NO_ROOM)) for name, _vm, reason in third] == [("node-1", True)]
 
 
 def test_every_node_in_turn_and_the_worst() -> None:
     nodes = [node("node-1"), node("node-2", memory="4Gi")]
-    found = planned([*on("node-1", "vm1", "vm2"), *on("node-2", "vm3")], nodes)
-    assert [each.node for each in found.nodes] == ["node-1", "node-2"]
-    assert ({name for name, _vm, _why in stays(found)}, found.worst) == ({"node-1"}, "node-1")
+    evacuation = planned([*on("node-1", "vm1", "vm2"), *on("node-2", "vm3")], nodes)
+    assert [node_plan.node for node_plan in evacuation.nodes] == ["node-1", "node-2"]
+    assert ({name for name, _vm, _reason in stays(evacuation)}, evacuation.worst) == ({"node-1"}, "node-1")
 
 
 def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
@@ -113,19 +121,18 @@ def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
         vmi("vm2", nodeName="node-1"),
         status={"conditions": [{"type": "LiveMigratable", "status": "False", "message": "its disk is not shared"}]},
     )
-    snapshot = seen([*on("node-1", "vm1"), bound])
+    snapshot = snapshot_of([*on("node-1", "vm1"), bound])
     stuck = replace(snapshot, quotas=[charged(quota(dict(HARD), labels={"a": "b"}), snapshot.pods)])
-    found = evacuations(stuck, NodeCapacity([node("node-1"), node("node-2")], stuck.pods))
-    assert [(vm, "no label" in why, "its disk is not shared" in why) for _name, vm, why in stays(found)] == [
-        ("vm1", True, False),
-        ("vm2", True, True),
-    ]
+    evacuation = evacuations(stuck, NodeCapacity([node("node-1"), node("node-2")], stuck.pods))
+    assert [
+        (vm, "no label" in reason, "its disk is not shared" in reason) for _name, vm, reason in stays(evacuation)
+    ] == [("vm1", True, False), ("vm2", True, True)]
 
 
 def test_where_nodes_may_not_be_read_that_is_said() -> None:
-    found = planned(on("node-1", "vm1"), None)
-    assert stays(found) == []
-    assert found.remarks == ["nodes and pods may not be listed: whether other nodes have room is not known"]
+    evacuation = planned(on("node-1", "vm1"), None)
+    assert stays(evacuation) == []
+    assert evacuation.remarks == ["nodes and pods may not be listed: whether other nodes have room is not known"]
 
 
 def test_the_document() -> None:

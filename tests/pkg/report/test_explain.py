@@ -66,9 +66,9 @@ LARGER = 'Error creating pod: admission webhook "pods.headroom.harvesterhci.io" 
 BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
 
 
-def failed(message: str, at: str = "2026-01-01T00:00:09Z", vm: str = "vm1", kind: str = VMI) -> Event:
-    about = ObjectReference(kind=kind, name=vm, namespace="ns1")
-    return Event(involved_object=about, reason="FailedCreate", message=message, last_timestamp=at)
+def failed(message: str, time: str = "2026-01-01T00:00:09Z", vm: str = "vm1", kind: str = VMI) -> Event:
+    regarding = ObjectReference(kind=kind, name=vm, namespace="ns1")
+    return Event(involved_object=regarding, reason="FailedCreate", message=message, last_timestamp=time)
 
 
 ASKED = {
@@ -257,33 +257,37 @@ ASKED = {
 @sentences(ASKED)
 def test_explain(case: Asked) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": case.caps} if case.caps else {}
-    seen = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
-    seen = replace(settled(seen) if case.settled else seen, installed=case.installed, failures=case.failures)
-    seen = replace(seen, namespaces=[edited(each, metadata={"labels": case.labels}) for each in seen.namespaces])
-    found = explain(seen, HERE)
-    assert (found.verdict, case.summary in found.summary) == (case.verdict, True), found.summary
-    assert case.action in "; ".join(fit.action for fit in found.fits), [fit.action for fit in found.fits]
+    snapshot = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
+    snapshot = replace(
+        settled(snapshot) if case.settled else snapshot, installed=case.installed, failures=case.failures
+    )
+    snapshot = replace(
+        snapshot, namespaces=[edited(ns, metadata={"labels": case.labels}) for ns in snapshot.namespaces]
+    )
+    explanation = explain(snapshot, HERE)
+    assert (explanation.verdict, case.summary in explanation.summary) == (case.verdict, True), explanation.summary
+    assert case.action in "; ".join(fit.action for fit in explanation.fits), [fit.action for fit in explanation.fits]
 
 
 def test_limits_that_are_raised_and_not_enforced_are_kubernetes_to_copy() -> None:
     """Quota admission goes by status.hard: what spec.hard says lets no pod in."""
-    seen = settled(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]))
-    lagging = replace(seen, quotas=[edited(each, status={"hard": dict(HARD)}) for each in seen.quotas])
-    found = explain(lagging, HERE)
-    assert found.verdict is Verdict.WAITS_FOR_KUBERNETES
-    assert found.summary.startswith("migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu")
-    assert "limits.cpu 3 of 5015m" in found.summary
-    (fit,) = found.fits
+    snapshot = settled(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]))
+    lagging = replace(snapshot, quotas=[edited(rq, status={"hard": dict(HARD)}) for rq in snapshot.quotas])
+    explanation = explain(lagging, HERE)
+    assert explanation.verdict is Verdict.WAITS_FOR_KUBERNETES
+    assert explanation.summary.startswith("migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu")
+    assert "limits.cpu 3 of 5015m" in explanation.summary
+    (fit,) = explanation.fits
     assert (fit.fits, fit.fits_then, fit.needs["limits.cpu"].limited) == (False, True, Quantity.parse("3"))
     assert fit.action.startswith("nothing: quota admission goes by status.hard")
-    enforced = replace(seen, quotas=[edited(each, status={"hard": each.hard}) for each in seen.quotas])
+    enforced = replace(snapshot, quotas=[edited(rq, status={"hard": rq.hard}) for rq in snapshot.quotas])
     assert explain(enforced, HERE).verdict is Verdict.WAITS_FOR_KUBEVIRT
 
 
 def test_every_number_of_a_refusal() -> None:
-    """As quota's own message has them: requested, used, limited."""
-    found = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]), HERE)
-    document: dict[str, Any] = found.document()
+    """Each is named as in quota's own message: requested, used, limited."""
+    explanation = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]), HERE)
+    document: dict[str, Any] = explanation.document()
     assert document["quotas"][0]["resources"]["limits.memory"] == {
         "requested": "4797464313",
         "used": "4797464313",
@@ -302,9 +306,9 @@ def test_every_number_of_a_refusal() -> None:
 
 
 def test_nothing_is_promised_of_a_quota_that_headroom_may_not_raise() -> None:
-    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
-    found = explain(replace(seen, installed=Installed(causes=[DENIED])), HERE).document()
-    (fit,) = found["quotas"]
+    snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
+    explanation = explain(replace(snapshot, installed=Installed(causes=[DENIED])), HERE).document()
+    (fit,) = explanation["quotas"]
     assert (fit["raisedBy"], fit["fitsThen"], fit["refusal"]) == ({}, False, DENIED.text)
 
 
@@ -334,59 +338,59 @@ ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] 
 @sentences(ROOM_OF_PROJECTS)
 def test_the_room_of_a_project_of_rancher(case: tuple[dict[str, str] | None, Sequence[Event], str]) -> None:
     limit, events, refusal = case
-    seen = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], annotations=PROJECT)
-    other = edited(seen.namespaces[0], metadata={"name": "ns2"})
-    annotations = {**other.annotations, **dict.fromkeys(PROJECT, "c-m-1:p-def")}
-    foreign = edited(other, metadata={"name": "ns3", "annotations": annotations})
-    seen = replace(seen, namespaces=[*seen.namespaces, other, foreign])
+    snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], annotations=PROJECT)
+    ns2 = edited(snapshot.namespaces[0], metadata={"name": "ns2"})
+    annotations = {**ns2.annotations, **dict.fromkeys(PROJECT, "c-m-1:p-def")}
+    foreign = edited(ns2, metadata={"name": "ns3", "annotations": annotations})
+    snapshot = replace(snapshot, namespaces=[*snapshot.namespaces, ns2, foreign])
     spec = {"resourceQuota": {"limit": limit}}
     projects = [msgspec.convert({"metadata": {"name": "p-abc", "namespace": "c-m-1"}, "spec": spec}, Project)]
-    asks = replace(seen.basis, rancher_quotas=RancherQuotas.ANNOTATION)
-    found = explain(replace(seen, basis=asks, projects=projects if limit else (), failures=events), HERE)
-    (fit,) = found.fits
+    asks = replace(snapshot.basis, rancher_quotas=RancherQuotas.ANNOTATION)
+    explanation = explain(replace(snapshot, basis=asks, projects=projects if limit else (), failures=events), HERE)
+    (fit,) = explanation.fits
     assert fit.refusal == refusal
     assert fit.raised == {} if refusal else fit.fits_then
-    assert refusal in found.summary
+    assert refusal in explanation.summary
 
 
 def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:
-    found = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], ratio="4.5"), HERE)
-    memory = found.fits[0].needs["limits.memory"]
+    explanation = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], ratio="4.5"), HERE)
+    memory = explanation.fits[0].needs["limits.memory"]
     assert (str(memory.requested), str(memory.used)) == ("5682461313", "4797464313")
 
 
 def test_the_quota_that_is_in_the_way_is_named_among_several() -> None:
     tight = quota({"pods": "1"}, labels={"a": "b"}, name="tight")
-    seen = cluster([quota(ROOMY, MARKS), tight], [REFUSED], [SOURCE], [HERE], limits=GRANTS_MUCH)
-    found = explain(seen, HERE)
-    assert found.summary == "migration-of-vm1 does not fit: tight lacks 1 of pods"
-    assert [(fit.quota, fit.fits) for fit in found.fits] == [("default-abc", True), ("tight", False)]
+    snapshot = cluster([quota(ROOMY, MARKS), tight], [REFUSED], [SOURCE], [HERE], limits=GRANTS_MUCH)
+    explanation = explain(snapshot, HERE)
+    assert explanation.summary == "migration-of-vm1 does not fit: tight lacks 1 of pods"
+    assert [(fit.quota, fit.fits) for fit in explanation.fits] == [("default-abc", True), ("tight", False)]
 
 
 def test_compensation_is_part_of_what_headroom_does() -> None:
     """The VM has outgrown its base: it lives at ratio 4.5."""
-    grown = launcher(HERE, rendering=AT_4_5)
-    seen = cluster([quota(HARD, MARKS)], [REFUSED], [grown], [HERE], ratio="4.5")
-    (fit,) = explain(seen, HERE).fits
+    larger_pod = launcher(HERE, rendering=AT_4_5)
+    snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [larger_pod], [HERE], ratio="4.5")
+    (fit,) = explain(snapshot, HERE).fits
     assert fit.fits_then
     assert str(fit.raised["limits.memory"]) == str(2 * (5622461313 + 60000000) - 5000 * 1024**2)
 
 
 def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
     """Their entries are named after the VMI's uid."""
-    made = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
+    raised = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
     basis = Basis(Policy(Mode.ASSIST), "flags")
-    (fit,) = explain(replace(cluster([made], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
+    (fit,) = explain(replace(cluster([raised], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
     assert fit.action == "the quota is raised enough already"
 
 
 @pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
 def test_beside_harvester_takeover_is_promised_only_where_it_makes_room(used: str, served: bool) -> None:
-    """Of the second, others use what no migration's entry makes up for."""
+    """Others use of the second quota what no migration's entry makes up for."""
     full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
-    seen = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
+    snapshot = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
     basis = Basis(Policy(Mode.ASSIST), "flags")
-    (fit,) = explain(replace(seen, basis=basis), HERE).fits
+    (fit,) = explain(replace(snapshot, basis=basis), HERE).fits
     assert "mode assist leaves limits.cpu" in fit.action
     assert ("--mode takeover adds it" in fit.action) is served
 
@@ -397,21 +401,21 @@ def test_nothing_is_said_that_is_about_another_vm() -> None:
     pods = [launcher(instance, rendering=AT_4_5) for instance in instances]
     waiting = [vmim(), vmim(refused=True, vm="vm2"), vmim(refused=True, vm="vm3")]
     caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"17Gi"}'}
-    seen = cluster([quota(HARD, MARKS)], waiting, pods, instances, ratio="4.5", annotations=caps)
-    actions = {vmi.name: explain(seen, vmi).fits[0].action for vmi in instances}
+    snapshot = cluster([quota(HARD, MARKS)], waiting, pods, instances, ratio="4.5", annotations=caps)
+    actions = {vmi.name: explain(snapshot, vmi).fits[0].action for vmi in instances}
     assert "compensation for VM vm2, VM vm3 waits" in actions["vm2"]
     assert "compensation" not in actions["vm1"]
 
 
 def test_a_namespace_without_quotas() -> None:
-    found = explain(cluster([], [], [SOURCE], [HERE]), HERE)
-    assert (found.verdict, found.fits) == (Verdict.COULD_MIGRATE, [])
+    explanation = explain(cluster([], [], [SOURCE], [HERE]), HERE)
+    assert (explanation.verdict, explanation.fits) == (Verdict.COULD_MIGRATE, [])
 
 
 def test_a_vm_that_does_not_run() -> None:
-    found = not_running("ns1", "vm1")
-    assert found.document()["verdict"] == "not running"
-    assert found.document()["migration"] is None
+    explanation = not_running("ns1", "vm1")
+    assert explanation.document()["verdict"] == "not running"
+    assert explanation.document()["migration"] is None
 
 
 def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:
@@ -421,12 +425,12 @@ def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:
 
 def test_a_vm_that_has_grown_waits_for_room_in_the_base() -> None:
     """CPU hotplug from 2 to 4: an entry is worth one source pod, what is more the base pays."""
-    grown = vmi(
+    larger = vmi(
         nodeName="node-1",
         limits={"cpu": "4", "memory": "4Gi"},
         conditions=[{"type": "HotVCPUChange", "status": "True"}],
     )
-    (fit,) = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [grown]), grown).fits
+    (fit,) = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [larger]), larger).fits
     assert not fit.fits_then
     assert "the VM has grown by limits.cpu 2, which the quota's base has to cover, it lacks limits.cpu" in fit.action
 
@@ -435,8 +439,8 @@ def test_a_limit_that_came_after_the_vms_pod_is_named() -> None:
     instance = machine({"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}})
     limits = '{"limit":{"limitsCpu":"2","limitsMemory":"4Gi"}}'
     since = quota({"limits.cpu": "2", "limits.memory": "4Gi"}, MARKS)
-    seen = cluster([since], [REFUSED], [launcher(instance, limited=())], [instance], limits=limits)
-    (fit,) = explain(seen, instance).fits
+    snapshot = cluster([since], [REFUSED], [launcher(instance, limited=())], [instance], limits=limits)
+    (fit,) = explain(snapshot, instance).fits
     assert (
         "the VM has grown by limits.cpu 2, limits.memory 4.8Gi, which the quota's base has to cover, it lacks "
         "limits.cpu 15m, limits.memory 885.2Mi: the quota limits limits.cpu, limits.memory only since the VM's pod was "
@@ -446,8 +450,11 @@ def test_a_limit_that_came_after_the_vms_pod_is_named() -> None:
 
 def test_a_pod_of_an_earlier_migration_is_waited_for() -> None:
     failed_before = edited(vmim("Failed", name="first"), status={"migrationState": {"sourcePod": SOURCE.name}})
-    left = launcher(node="node-2", migration=failed_before, created="2026-01-01T00:01:00Z")
-    failed_before = edited(failed_before, status={"migrationState": {"targetPod": left.name}})
-    seen = settled(cluster([quota(HARD, MARKS)], [failed_before, vmim(name="second")], [SOURCE, left], [HERE]))
-    (fit,) = explain(seen, HERE).fits
-    assert fit.action == f"nothing: KubeVirt creates no target before pod {left.name} of an earlier migration has ended"
+    leftover = launcher(node="node-2", migration=failed_before, created="2026-01-01T00:01:00Z")
+    failed_before = edited(failed_before, status={"migrationState": {"targetPod": leftover.name}})
+    snapshot = settled(cluster([quota(HARD, MARKS)], [failed_before, vmim(name="second")], [SOURCE, leftover], [HERE]))
+    (fit,) = explain(snapshot, HERE).fits
+    assert (
+        fit.action
+        == f"nothing: KubeVirt creates no target before pod {leftover.name} of an earlier migration has ended"
+    )

@@ -1,4 +1,4 @@
-"""Whether the headroom that is installed runs: by its Lease, its webhooks, and whether these answer."""
+"""The installed headroom: does it run, by its Lease, its webhooks, and whether these answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD = LeaseSpec(holder_identity="pod-0", lease_duration_seconds=15, renew_time=
 
 @dataclass(frozen=True)
 class Found:
-    """What is known, and the alarms."""
+    """The parts of an installation that are known, and the alarms."""
 
     lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def test_the_line_about_refusals_names_what_waits_in_the_namespace_asked_about(c
     namespace, problem = case
     installed = Installed(LeaseState("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
     assert installed.alarms(namespace) == [f"headroom cannot do its work: {problem}"]
-    assert [each["by"] for each in installed.document()["refused"]] == ["webhook q", "RBAC"]
+    assert [refusal["by"] for refusal in installed.document()["refused"]] == ["webhook q", "RBAC"]
 
 
 MISSING = {
@@ -127,9 +127,9 @@ MISSING = {
 @sentences(MISSING)
 def test_what_a_check_asks_for_is_known_to_work_or_named(case: tuple[Installed, list[str]]) -> None:
     installed, expected = case
-    found = installed.missing(controller=True, webhooks=True)
-    assert len(found) == len(expected)
-    assert all(map(str.startswith, found, expected))
+    missing = installed.missing(controller=True, webhooks=True)
+    assert len(missing) == len(expected)
+    assert all(map(str.startswith, missing, expected))
     assert installed.missing(controller=False, webhooks=False) == []
 
 
@@ -146,8 +146,8 @@ LEASES = {
 @sentences(LEASES)
 def test_a_lease(case: tuple[LeaseSpec, LeaseState, bool]) -> None:
     spec, expected, live = case
-    found = lease_state(spec, NOW)
-    assert (found, found.is_live) == (expected, live)
+    state = lease_state(spec, NOW)
+    assert (state, state.is_live) == (expected, live)
 
 
 @pytest.mark.parametrize(("running", "lease"), [(None, None), (True, LeaseState("pod-0", 2.0, 15.0))])
@@ -166,5 +166,5 @@ def test_the_document(running: bool | None, lease: LeaseState | None) -> None:
     }
 )
 def test_what_is_registered_is_said(case: tuple[Installed, str]) -> None:
-    installed, said = case
-    assert installed.registration == said
+    installed, lines = case
+    assert installed.registration == lines

@@ -47,38 +47,38 @@ class Page(HTMLParser):
         self.text += data
 
 
-def shown(snapshot: Snapshot) -> Page:
+def page_of(snapshot: Snapshot) -> Page:
     quotas = status(snapshot)
     return Page(page(snapshot, quotas, headline(snapshot, quotas)))
 
 
 def test_a_raised_quota_is_a_bar_of_base_added_and_used() -> None:
-    found = shown(settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE])))
-    widths = [attrs["style"] for tag, attrs in found.elements if tag in ("i", "u") and "style" in attrs]
+    html_page = page_of(settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE])))
+    widths = [attrs["style"] for tag, attrs in html_page.elements if tag in ("i", "u") and "style" in attrs]
     assert widths[:3] == ["width:59.8%", "width:40.2%", "width:40.2%"]
-    assert "2015m of 5015m (base 3 + 2015m)" in found.text
-    assert "vm1 Pending" in found.text
+    assert "2015m of 5015m (base 3 + 2015m)" in html_page.text
+    assert "vm1 Pending" in html_page.text
 
 
 def test_what_waits_is_shown_with_what_is_missing() -> None:
-    found = shown(cluster([quota(HARD, MARKS)], [vmim(refused=True)], [SOURCE], [HERE]))
-    assert "waits for quota: migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu" in found.text
+    html_page = page_of(cluster([quota(HARD, MARKS)], [vmim(refused=True)], [SOURCE], [HERE]))
+    assert "waits for quota: migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu" in html_page.text
 
 
 def test_raises_of_the_last_hour_are_shown_the_latest_first() -> None:
-    def told(at: str, message: str, reason: str = "ResourceQuotaRaised") -> Event:
-        about = ObjectReference(kind="VirtualMachineInstance", name="vm1", namespace="ns1")
-        return Event(involved_object=about, reason=reason, message=message, last_timestamp=at)
+    def event_at(time: str, message: str, reason: str = "ResourceQuotaRaised") -> Event:
+        regarding = ObjectReference(kind="VirtualMachineInstance", name="vm1", namespace="ns1")
+        return Event(involved_object=regarding, reason=reason, message=message, last_timestamp=time)
 
     events = [
-        told("2026-01-01T11:30:00Z", "raised first"),
-        told("2026-01-01T11:50:00Z", "given back", "ResourceQuotaGivenBack"),
-        told("2026-01-01T10:30:00Z", "of before"),
-        told("2026-01-01T11:55:00Z", "of another kind", "Created"),
+        event_at("2026-01-01T11:30:00Z", "raised first"),
+        event_at("2026-01-01T11:50:00Z", "given back", "ResourceQuotaGivenBack"),
+        event_at("2026-01-01T10:30:00Z", "of before"),
+        event_at("2026-01-01T11:55:00Z", "of another kind", "Created"),
     ]
-    found = shown(replace(cluster([quota(HARD, MARKS)]), failures=events))
-    assert found.text.index("given back") < found.text.index("raised first")
-    assert not any(text in found.text for text in ("of before", "of another kind"))
+    html_page = page_of(replace(cluster([quota(HARD, MARKS)]), failures=events))
+    assert html_page.text.index("given back") < html_page.text.index("raised first")
+    assert not any(text in html_page.text for text in ("of before", "of another kind"))
 
 
 EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -87,23 +87,23 @@ EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)>"
 def test_nothing_of_a_tenants_is_more_than_text_and_nothing_is_fetched() -> None:
     pending = edited(vmim(refused=True), metadata={"name": EVIL})
     odd = edited(charged(quota(HARD, {**MARKS, f"harvesterhci.io/migrating-{EVIL}": "{}"}), [SOURCE]))
-    seen = replace(cluster([odd], [pending], [SOURCE], [HERE]), now=NOON)
-    about = ObjectReference(kind="VirtualMachineInstance", name=EVIL, namespace="ns1")
+    snapshot = replace(cluster([odd], [pending], [SOURCE], [HERE]), now=NOON)
+    regarding = ObjectReference(kind="VirtualMachineInstance", name=EVIL, namespace="ns1")
     event = Event(
-        involved_object=about, reason="ResourceQuotaRaised", message=EVIL, last_timestamp="2026-01-01T11:59:00Z"
+        involved_object=regarding, reason="ResourceQuotaRaised", message=EVIL, last_timestamp="2026-01-01T11:59:00Z"
     )
-    found = shown(replace(seen, failures=[event]))
-    assert EVIL in found.text
-    assert {tag for tag, _ in found.elements}.isdisjoint({"script", "img", "link", "iframe", "object", "a"})
-    attributes = {name for _, attrs in found.elements for name in attrs}
+    html_page = page_of(replace(snapshot, failures=[event]))
+    assert EVIL in html_page.text
+    assert {tag for tag, _ in html_page.elements}.isdisjoint({"script", "img", "link", "iframe", "object", "a"})
+    attributes = {name for _, attrs in html_page.elements for name in attrs}
     assert attributes <= {"lang", "charset", "name", "content", "http-equiv", "class", "style"}
 
 
 def test_a_thousand_quotas_are_a_page_of_less_than_a_megabyte() -> None:
     many = [charged(quota(HARD, MARKS, name=f"q{number}"), [SOURCE]) for number in range(1000)]
-    seen = cluster(many, [], [SOURCE], [HERE])
-    quotas = status(seen)
-    text = page(seen, quotas, headline(seen, quotas))
+    snapshot = cluster(many, [], [SOURCE], [HERE])
+    quotas = status(snapshot)
+    text = page(snapshot, quotas, headline(snapshot, quotas))
     assert text.count("<section>") == 1000
     assert len(text) < 1_000_000
 
@@ -116,14 +116,16 @@ CHROMIUM = shutil.which("chromium") or ""
 def test_a_browser_shows_every_word_within_its_width(width: int, tmp_path: Path) -> None:
     """Nothing is wider than the window: the browser says so itself."""
     long = edited(quota(HARD, MARKS), metadata={"name": "q" * 200})
-    seen = settled(cluster([quota(HARD, MARKS), long], [vmim(refused=True)], [SOURCE], [HERE]))
-    quotas = status(seen)
-    text = page(seen, quotas, headline(seen, quotas)).replace("default-src 'none'", "default-src 'unsafe-inline'")
+    snapshot = settled(cluster([quota(HARD, MARKS), long], [vmim(refused=True)], [SOURCE], [HERE]))
+    quotas = status(snapshot)
+    text = page(snapshot, quotas, headline(snapshot, quotas)).replace(
+        "default-src 'none'", "default-src 'unsafe-inline'"
+    )
     measured = "<script>document.title = `${document.documentElement.scrollWidth} of ${innerWidth}`</script>"
     (tmp_path / "page.html").write_text(text.replace("</body>", f"{measured}</body>"), "utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found = re.search(r"<title>(\d+) of (\d+)</title>", done.stdout)
-    assert found is not None, done.stderr[-2000:]
-    assert int(found[1]) <= int(found[2])
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    widths = re.search(r"<title>(\d+) of (\d+)</title>", completed.stdout)
+    assert widths is not None, completed.stderr[-2000:]
+    assert int(widths[1]) <= int(widths[2])

@@ -24,14 +24,14 @@ def vms(*names: str, node: str = "node-1") -> list[VirtualMachineInstance]:
     return [vmi(name, nodeName=node) for name in names]
 
 
-def running(instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = HARD, **more: object) -> Snapshot:
+def running(instances: Sequence[VirtualMachineInstance], hard: Mapping[str, str] = HARD, **fields: object) -> Snapshot:
     limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
     pods = [launcher(instance, node=instance.status.node_name or "") for instance in instances]
-    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=limits, **more)  # type: ignore[arg-type]
+    return cluster([quota(dict(hard), MARKS)], [], pods, instances, limits=limits, **fields)  # type: ignore[arg-type]
 
 
-def only(found: MigrationPlan) -> VmPlan:
-    (vm,) = found.vms
+def only(plan_of_all: MigrationPlan) -> VmPlan:
+    (vm,) = plan_of_all.vms
     return vm
 
 
@@ -43,7 +43,7 @@ class Seed:
     ratio: str | None
     fits_now: bool
     fits_at_ratio: bool
-    added: Mapping[str, str]
+    addition: Mapping[str, str]
 
 
 SEED = {
@@ -57,40 +57,40 @@ SEED = {
 
 @sentences(SEED)
 def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: Seed) -> None:
-    seen = running(vms("vm1"), {"limits.cpu": "5", "limits.memory": case.memory})
-    vm = only(plan_migrations(seen, case.ratio))
+    snapshot = running(vms("vm1"), {"limits.cpu": "5", "limits.memory": case.memory})
+    vm = only(plan_migrations(snapshot, case.ratio))
     assert (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom) == (case.fits_now, case.fits_at_ratio, True)
-    assert format_resource_list(vm.fits[0].raised) == case.added
+    assert format_resource_list(vm.fits[0].raised) == case.addition
 
 
 def test_harvesters_formula_is_tried_at_the_ratio_too() -> None:
-    """As the seed of Harvester saw it: 5000Mi grow to 10865341313 at 4.5."""
-    seen = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
-    seen = replace(seen, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER), "flags"))
-    added = [only(plan_migrations(seen, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
-    assert [str(amount) for amount in added] == ["4737464313", "5622461313"]
+    """The seed of Harvester: 5000Mi grow to 10865341313 at 4.5."""
+    snapshot = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
+    snapshot = replace(snapshot, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER), "flags"))
+    raises = [only(plan_migrations(snapshot, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
+    assert [str(amount) for amount in raises] == ["4737464313", "5622461313"]
 
 
 def test_each_vm_is_planned_by_itself() -> None:
-    seen = running(vms("vm1", "vm2", "vm3"), {"limits.cpu": "9", "limits.memory": "16Gi"})
-    found = plan_migrations(seen)
-    assert [(vm.vm, format_resource_list(vm.fits[0].raised)) for vm in found.vms] == [
+    snapshot = running(vms("vm1", "vm2", "vm3"), {"limits.cpu": "9", "limits.memory": "16Gi"})
+    plan_of_all = plan_migrations(snapshot)
+    assert [(vm.vm, format_resource_list(vm.fits[0].raised)) for vm in plan_of_all.vms] == [
         (name, ONE_AT_1_5) for name in ("vm1", "vm2", "vm3")
     ]
-    assert found.together == []
+    assert plan_of_all.together == []
 
 
 def test_what_the_base_lacks_for_other_reasons_than_the_overhead_is_not_added() -> None:
     """Two VMs run where one fits."""
-    seen = running(vms("vm1", "vm2"))
-    for vm in plan_migrations(seen).vms:
+    snapshot = running(vms("vm1", "vm2"))
+    for vm in plan_migrations(snapshot).vms:
         assert not vm.fits_with_headroom
         assert str(vm.fits[0].raised["limits.memory"]) == "4797464313"
 
 
 def test_a_vm_that_migrates_already_is_not_planned() -> None:
-    seen = cluster([quota(HARD, MARKS)], [vmim("Running")], [launcher()], vms("vm1"))
-    vm = only(plan_migrations(seen))
+    snapshot = cluster([quota(HARD, MARKS)], [vmim("Running")], [launcher()], vms("vm1"))
+    vm = only(plan_migrations(snapshot))
     assert (vm.migrates, vm.fits) == (True, ())
 
 
@@ -99,7 +99,7 @@ FOR_TWO = '{"limit":{"limitsCpu":"6","limitsMemory":"10000Mi"}}'
 
 
 def test_others_that_migrate_keep_their_room() -> None:
-    seen = settled(
+    snapshot = settled(
         cluster(
             [quota(TWO, MARKS)],
             [vmim("Pending", "vm1")],
@@ -108,7 +108,7 @@ def test_others_that_migrate_keep_their_room() -> None:
             limits=FOR_TWO,
         )
     )
-    vm2 = plan_migrations(seen).vms[1]
+    vm2 = plan_migrations(snapshot).vms[1]
     assert vm2.fits_with_headroom
     assert str(vm2.fits[0].raised["limits.memory"]) == "4797464313"
 
@@ -119,9 +119,9 @@ def test_what_is_held_keeps_its_room() -> None:
     state = {"migrationUid": "gone", "sourcePod": launcher().name, "targetPod": target.name}
     instances = [vmi("vm1", nodeName="node-2", migrationState=state), vmi("vm2", nodeName="node-1")]
     pods = [launcher(), target, launcher(vmi("vm2"))]
-    seen = settled(cluster([quota(TWO, MARKS)], [], pods, instances, limits=FOR_TWO))
-    assert str(seen.quotas[0].hard["limits.cpu"]) == "8015m"
-    vm2 = plan_migrations(seen).vms[1]
+    snapshot = settled(cluster([quota(TWO, MARKS)], [], pods, instances, limits=FOR_TWO))
+    assert str(snapshot.quotas[0].hard["limits.cpu"]) == "8015m"
+    vm2 = plan_migrations(snapshot).vms[1]
     assert vm2.fits_with_headroom
     assert str(vm2.fits[0].raised["limits.cpu"]) == "2015m"
 
@@ -134,20 +134,20 @@ STUCK: Mapping[str, tuple[ResourceQuota, str]] = {
 
 @sentences(STUCK)
 def test_where_headroom_does_nothing(case: tuple[ResourceQuota, str]) -> None:
-    rq, why = case
+    rq, reason = case
     vm = only(plan_migrations(cluster([rq], [], [launcher()], vms("vm1"))))
     assert not vm.fits_with_headroom
-    assert why in vm.fits[0].action
+    assert reason in vm.fits[0].action
 
 
 # ---- a node --------------------------------------------------------------------------------------------------
 
 
 def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
-    seen = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
-    found = plan_migrations(seen, node="node-1")
-    assert [vm.vm for vm in found.vms] == ["vm1", "vm2"]
-    ((namespace, fit),) = found.together
+    snapshot = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
+    plan_of_all = plan_migrations(snapshot, node="node-1")
+    assert [vm.vm for vm in plan_of_all.vms] == ["vm1", "vm2"]
+    ((namespace, fit),) = plan_of_all.together
     assert namespace == "ns1"
     assert format_resource_list(fit.raised) == {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     assert fit.fits_then
@@ -155,28 +155,30 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
 
 
 def test_a_node_at_another_ratio() -> None:
-    found = plan_migrations(running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1")
-    assert found.ratio == "4.5"
-    assert format_resource_list(found.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
+    plan_of_all = plan_migrations(
+        running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1"
+    )
+    assert plan_of_all.ratio == "4.5"
+    assert format_resource_list(plan_of_all.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
 
 
 def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     """Each by itself would; together the last has to wait."""
     capped = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
     wide = running(vms("vm1", "vm2"), {"limits.cpu": "4030m", "limits.memory": "9594928626"}, annotations=capped)
-    found = plan_migrations(wide, node="node-1")
-    assert all(vm.fits_with_headroom for vm in found.vms)
-    ((_namespace, fit),) = found.together
+    plan_of_all = plan_migrations(wide, node="node-1")
+    assert all(vm.fits_with_headroom for vm in plan_of_all.vms)
+    ((_namespace, fit),) = plan_of_all.together
     assert not fit.fits_then
     assert "max-extra is 5Gi" in fit.action
 
 
 def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
-    here, (other,) = running(vms("vm1")), vms("vm9")
-    both = replace(here, instances=[*here.instances, edited(other, metadata={"namespace": "ns2"})])
-    found = plan_migrations(both, node="node-1")
-    assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in found.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
-    assert [namespace for namespace, _fit in found.together] == ["ns1"]
+    here, (vm9,) = running(vms("vm1")), vms("vm9")
+    both = replace(here, instances=[*here.instances, edited(vm9, metadata={"namespace": "ns2"})])
+    plan_of_all = plan_migrations(both, node="node-1")
+    assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in plan_of_all.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
+    assert [namespace for namespace, _fit in plan_of_all.together] == ["ns1"]
 
 
 def test_the_document() -> None:

@@ -38,21 +38,21 @@ LARGER = 4 * 1024**3
 
 
 def namespace(*instances: object, hard: object = None) -> Snapshot:
-    found = [running_vmi("vm1"), *instances]
-    pods = [launcher(each) for each in found]  # type: ignore[arg-type]
-    other = pod("1", "1Gi", name="other")
-    full = charged(quota(HARD if hard is None else hard, MARKS), [*pods, other])  # type: ignore[arg-type]
-    return cluster([full], [], pods, found)  # type: ignore[arg-type]
+    machines = [running_vmi("vm1"), *instances]
+    pods = [launcher(instance) for instance in machines]  # type: ignore[arg-type]
+    other_pod = pod("1", "1Gi", name="other")
+    full = charged(quota(HARD if hard is None else hard, MARKS), [*pods, other_pod])  # type: ignore[arg-type]
+    return cluster([full], [], pods, machines)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Case:
+class Sizing:
     """limits.memory beside the 1Gi of others: for all to run, for the largest to migrate, for several."""
 
     run: int
     largest: int
     at_once: int
-    seen: Snapshot
+    snapshot: Snapshot
     machines: Sequence[VirtualMachine] = ()
     ratio: str | None = None
     several: int = 2
@@ -61,13 +61,13 @@ class Case:
 
 TWO = namespace(LARGE)
 CASES = {
-    "one VM": Case(ONE, 2 * ONE, 2 * ONE, namespace()),
-    "the larger one migrates": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO),
-    "one at once is the largest": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 3 * ONE + 2 * LARGER, TWO, several=1),
-    "more at once than there are": Case(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO, several=9),
-    "at another ratio": Case(AT_4_5, 2 * AT_4_5, 2 * AT_4_5, namespace(), ratio="4.5"),
-    "a VM that runs with more than a lower ratio gives": Case(ONE, 2 * ONE, 2 * ONE, namespace(), ratio="1.0"),
-    "a VM that has grown": Case(
+    "one VM": Sizing(ONE, 2 * ONE, 2 * ONE, namespace()),
+    "the larger one migrates": Sizing(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO),
+    "one at once is the largest": Sizing(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 3 * ONE + 2 * LARGER, TWO, several=1),
+    "more at once than there are": Sizing(2 * ONE + LARGER, 3 * ONE + 2 * LARGER, 4 * ONE + 2 * LARGER, TWO, several=9),
+    "at another ratio": Sizing(AT_4_5, 2 * AT_4_5, 2 * AT_4_5, namespace(), ratio="4.5"),
+    "a VM that runs with more than a lower ratio gives": Sizing(ONE, 2 * ONE, 2 * ONE, namespace(), ratio="1.0"),
+    "a VM that has grown": Sizing(
         ONE + LARGER,
         2 * (ONE + LARGER),
         2 * (ONE + LARGER),
@@ -78,27 +78,27 @@ CASES = {
 
 
 @sentences(CASES)
-def test_how_much_memory_a_quota_must_grant(case: Case) -> None:
-    found = sizes(case.seen, "ns1", case.machines, ratio=case.ratio, at_once=case.several, growth=case.growth)
-    (quota,) = found.quotas
+def test_how_much_memory_a_quota_must_grant(case: Sizing) -> None:
+    sized = sizes(case.snapshot, "ns1", case.machines, ratio=case.ratio, at_once=case.several, growth=case.growth)
+    (quota,) = sized.quotas
     memory = quota.needs["limits.memory"]
-    others = 1024**3
-    assert memory.others.value() == others
-    wanted = [case.run + others, case.largest + others, case.at_once + others]
+    other_use = 1024**3
+    assert memory.others.value() == other_use
+    least_sizes = [case.run + other_use, case.largest + other_use, case.at_once + other_use]
     got = [memory.run.value(), memory.largest.value(), memory.at_once.value()]
     if case.growth is not None:  # the overhead of a request that has grown in proportion comes on top
-        assert all(0 <= more - least < 64 * 1024**2 for more, least in zip(got, wanted, strict=True))
+        assert all(0 <= size - least < 64 * 1024**2 for size, least in zip(got, least_sizes, strict=True))
     else:
-        assert got == wanted
+        assert got == least_sizes
 
 
 def test_a_vm_that_is_halted_is_to_run_too() -> None:
     halted = vm(status="Stopped", spec={"runStrategy": "Halted"})
-    seen = replace(namespace(), instances=[], pods=[])
-    found = sizes(seen, "ns1", [halted])
-    (quota,) = found.quotas
+    snapshot = replace(namespace(), instances=[], pods=[])
+    sized = sizes(snapshot, "ns1", [halted])
+    (quota,) = sized.quotas
     cpu = quota.needs["limits.cpu"]
-    assert found.vms == ["vm1"]
+    assert sized.vms == ["vm1"]
     assert cpu.run - cpu.others == Quantity.parse("2015m")
 
 
@@ -106,9 +106,9 @@ def test_the_claim_of_a_state_is_needed_twice_only_while_its_vm_migrates() -> No
     instance = with_state(running_vmi("vm1"))
     hard = {"persistentvolumeclaims": "5", "services": "1"}
     full = quota(hard, MARKS, used={"persistentvolumeclaims": "3"})
-    seen = replace(cluster([full], [], [launcher(instance)], [instance]), claims=[claim("state-1")])
-    (need,) = sizes(seen, "ns1").quotas[0].needs.values()
-    assert [str(each) for each in (need.run, need.largest, need.at_once)] == ["3", "4", "4"]
+    snapshot = replace(cluster([full], [], [launcher(instance)], [instance]), claims=[claim("state-1")])
+    (need,) = sizes(snapshot, "ns1").quotas[0].needs.values()
+    assert [str(quantity) for quantity in (need.run, need.largest, need.at_once)] == ["3", "4", "4"]
 
 
 def test_a_vm_that_is_not_there_cannot_grow() -> None:
@@ -120,8 +120,8 @@ def test_what_headroom_has_added_is_no_limit_to_plan_with() -> None:
     instance = running_vmi("vm1")
     pods = [launcher(instance), launcher(instance, migration=vmim("Running"), node="node-2")]
     raised = charged(quota(RAISED, {**MARKS, by_name(): ENTRY}), pods)
-    (found,) = sizes(cluster([raised], [vmim("Running")], pods, [instance]), "ns1").quotas
-    assert str(found.needs["limits.cpu"].limited) == "3"
+    (sized,) = sizes(cluster([raised], [vmim("Running")], pods, [instance]), "ns1").quotas
+    assert str(sized.needs["limits.cpu"].limited) == "3"
 
 
 BIG = {"limits.cpu": "30", "limits.memory": "50Gi"}
@@ -146,19 +146,19 @@ VERDICTS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 @sentences(VERDICTS)
 def test_whether_a_quota_is_large_enough(case: tuple[dict[str, str], dict[str, str], str]) -> None:
     hard, annotations, verdict = case
-    found = [running_vmi("vm1"), running_vmi("vm2")]
-    pods = [launcher(each) for each in found]
+    machines = [running_vmi("vm1"), running_vmi("vm2")]
+    pods = [launcher(instance) for instance in machines]
     full = charged(quota(hard, annotations), [*pods, pod("1", "1Gi", name="other")])
     limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
-    (sized,) = sizes(cluster([full], [], pods, found, limits=limits), "ns1").quotas
+    (sized,) = sizes(cluster([full], [], pods, machines, limits=limits), "ns1").quotas
     assert any(text.startswith(verdict) for text in sized.verdicts), sized.verdicts
 
 
 def test_where_nothing_is_added_the_limit_itself_has_to_suffice() -> None:
-    found = [running_vmi("vm1")]
-    pods = [launcher(each) for each in found]
+    machines = [running_vmi("vm1")]
+    pods = [launcher(instance) for instance in machines]
     foreign = charged(quota(HARD, labels={"a": "b"}), pods)
-    (sized,) = sizes(cluster([foreign], [], pods, found), "ns1").quotas
+    (sized,) = sizes(cluster([foreign], [], pods, machines), "ns1").quotas
     assert sized.verdicts == [
         "too small for the largest VM to migrate: limits.cpu 1030m, limits.memory 4.1Gi more are needed, "
         "and headroom does not scale this quota"
@@ -166,10 +166,10 @@ def test_where_nothing_is_added_the_limit_itself_has_to_suffice() -> None:
 
 
 def test_a_vm_that_would_not_start_again_under_a_smaller_quota_is_named() -> None:
-    found = [running_vmi("vm1"), running_vmi("vm2")]
-    pods = [launcher(each) for each in found]
+    machines = [running_vmi("vm1"), running_vmi("vm2")]
+    pods = [launcher(instance) for instance in machines]
     shrunk = charged(quota(HARD, MARKS), pods)
-    (sized,) = sizes(cluster([shrunk], [], pods, found), "ns1").quotas
+    (sized,) = sizes(cluster([shrunk], [], pods, machines), "ns1").quotas
     assert [text for text in sized.verdicts if "start again" in text] == [
         "VM vm1 would not start again: limits.cpu 1030m, limits.memory 4.1Gi are missing",
         "VM vm2 would not start again: limits.cpu 1030m, limits.memory 4.1Gi are missing",
@@ -178,17 +178,17 @@ def test_a_vm_that_would_not_start_again_under_a_smaller_quota_is_named() -> Non
 
 def test_a_vm_that_would_not_start_again_at_a_larger_ratio_is_named() -> None:
     limits = '{"limit":{"limitsCpu":"3","limitsMemory":"4800Mi"}}'
-    found, pods = [running_vmi("vm1")], [launcher(running_vmi("vm1"))]
+    machines, pods = [running_vmi("vm1")], [launcher(running_vmi("vm1"))]
     tight = charged(quota({"limits.cpu": "3", "limits.memory": "4800Mi"}, MARKS), pods)
-    seen = cluster([tight], [], pods, found, limits=limits)
-    for ratio, named in (("1.5", False), ("4.5", True)):
-        (sized,) = sizes(seen, "ns1", ratio=ratio).quotas
-        assert any("VM vm1 would not start again" in text for text in sized.verdicts) is named
+    snapshot = cluster([tight], [], pods, machines, limits=limits)
+    for ratio, is_named in (("1.5", False), ("4.5", True)):
+        (sized,) = sizes(snapshot, "ns1", ratio=ratio).quotas
+        assert any("VM vm1 would not start again" in text for text in sized.verdicts) is is_named
 
 
 def test_what_other_ratios_would_need() -> None:
     (sized,) = sizes(namespace(), "ns1").quotas
-    needs = {each.ratio: int(each.run.value()) - 1024**3 for each in sized.ratios}
+    needs = {at_ratio.ratio: int(at_ratio.run.value()) - 1024**3 for at_ratio in sized.ratios}
     assert list(needs) == ["1.0", "1.5", "2.0", "3.0", "4.5"]
     assert (needs["1.5"], needs["4.5"]) == (ONE, AT_4_5)
 
@@ -199,10 +199,10 @@ UNREAD = "VM vm9 is not counted: it does not run, and its instancetype u1.large 
 
 
 def test_a_halted_vm_of_an_instancetype_is_named_and_not_guessed() -> None:
-    found = sizes(namespace(), "ns1", [OF_A_TYPE])
-    assert (found.vms, found.quotas[0].needs) == (["vm1"], sizes(namespace(), "ns1").quotas[0].needs)
-    assert found.quotas[0].verdicts[-1] == UNREAD
-    assert not any(verdict.startswith("large enough") for verdict in found.quotas[0].verdicts)
+    sized = sizes(namespace(), "ns1", [OF_A_TYPE])
+    assert (sized.vms, sized.quotas[0].needs) == (["vm1"], sizes(namespace(), "ns1").quotas[0].needs)
+    assert sized.quotas[0].verdicts[-1] == UNREAD
+    assert not any(verdict.startswith("large enough") for verdict in sized.quotas[0].verdicts)
 
 
 def test_a_vm_of_an_instancetype_that_runs_counts_as_it_runs() -> None:
@@ -217,8 +217,8 @@ def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
 
 def test_a_halted_vm_without_a_topology_has_the_socket_that_kubevirt_gives_it() -> None:
     """100m for a vCPU, and 5m of the launcher's own."""
-    seen = namespace(hard={"requests.cpu": "3"})
+    snapshot = namespace(hard={"requests.cpu": "3"})
     domain = {"cpu": {"model": "host-model", "cores": None}, "resources": None}
     model = edited(HALTED, spec={"template": {"spec": {"domain": domain}}})
-    with_it, without = (sizes(seen, "ns1", machines).quotas[0].needs["requests.cpu"] for machines in ([model], []))
+    with_it, without = (sizes(snapshot, "ns1", machines).quotas[0].needs["requests.cpu"] for machines in ([model], []))
     assert with_it.run - without.run == Quantity.parse("105m")

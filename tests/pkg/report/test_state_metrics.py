@@ -1,4 +1,4 @@
-"""What a scrape is told about the cluster, from objects alone."""
+"""Metrics of the cluster, from objects alone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ADDED = {("ns1", "limits.cpu"): 2.0, ("ns1", "limits.memory"): 4.0 * 2**30}
 Samples = dict[tuple[str, ...], float]
 
 
-def at(age: float) -> str:
+def time_of_age(age: float) -> str:
     return rfc3339(NOW - age)
 
 
 def samples(metrics: StateMetrics, name: str) -> Samples | None:
-    """By label values; None: not exported."""
+    """Returns the values by label values; None if the metric is not exported."""
     for family in metrics.collect():
         if family.name == name:
             return {tuple(sample.labels.values()): sample.value for sample in family.samples}
@@ -40,22 +40,22 @@ def samples(metrics: StateMetrics, name: str) -> Samples | None:
 
 
 def state(*objects: Object, **options: Any) -> StateMetrics:
-    def of(kind: str) -> Listed[Any]:
-        return Listed(each for each in objects if type(each).__name__ == kind)
+    def listed(kind: str) -> Listed[Any]:
+        return Listed(obj for obj in objects if type(obj).__name__ == kind)
 
     source = Source(
-        migrations=of("VirtualMachineInstanceMigration"),
-        instances=of("VirtualMachineInstance"),
-        quotas=of("ResourceQuota"),
+        migrations=listed("VirtualMachineInstanceMigration"),
+        instances=listed("VirtualMachineInstance"),
+        quotas=listed("ResourceQuota"),
     )
-    locks = of("ValidatingWebhookConfiguration")
+    locks = listed("ValidatingWebhookConfiguration")
     return StateMetrics(source, **{"locks": locks, "clock": lambda: NOW, **options})
 
 
 def refused(age: float, vm: str = "vm1", **fields: Any) -> Object:
     """Refused since `age` seconds, of a migration that is 1000 s older."""
-    migration = vmim(vm=vm, refused=True, created=at(age + 1000))
-    condition = {"type": CONDITION_REJECTED_BY_RESOURCE_QUOTA, "status": "True", "lastProbeTime": at(age)}
+    migration = vmim(vm=vm, refused=True, created=time_of_age(age + 1000))
+    condition = {"type": CONDITION_REJECTED_BY_RESOURCE_QUOTA, "status": "True", "lastProbeTime": time_of_age(age)}
     return edited(migration, status={"conditions": [condition]})
 
 
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[list[Object], Samples, Samples]] = {
     "one that is refused, since the condition says so": ([refused(60)], {("ns1",): 1}, {("ns1",): 60}),
     "the oldest of two": ([refused(60), refused(400, "vm2")], {("ns1",): 2}, {("ns1",): 400}),
     "one whose condition has no time, since its creation": (
-        [vmim(refused=True, created=at(90))],
+        [vmim(refused=True, created=time_of_age(90))],
         {("ns1",): 1},
         {("ns1",): 90},
     ),
@@ -91,10 +91,10 @@ MIGRATING: Samples = {("ns1", "migrating"): 1, ("ns1", "held"): 0}
 HELD: Samples = {("ns1", "migrating"): 0, ("ns1", "held"): 1}
 RAISED: dict[str, tuple[list[Object], Samples, Samples]] = {
     "a quota at its base": ([quota()], {}, {}),
-    "a migration under way": ([raised(), vmim(created=at(30))], MIGRATING, {("ns1",): 30}),
-    "an entry by uid": ([raised(by_uid()), vmim(created=at(30)), running_vmi()], MIGRATING, {("ns1",): 30}),
-    "a hashed name": ([raised(migrating_key(LONG)), vmim(vm=LONG, created=at(30))], MIGRATING, {("ns1",): 30}),
-    "a pod that a migration left behind": ([raised(), vmim("Succeeded", created=at(30))], HELD, {("ns1",): 0}),
+    "a migration under way": ([raised(), vmim(created=time_of_age(30))], MIGRATING, {("ns1",): 30}),
+    "an entry by uid": ([raised(by_uid()), vmim(created=time_of_age(30)), running_vmi()], MIGRATING, {("ns1",): 30}),
+    "a hashed name": ([raised(migrating_key(LONG)), vmim(vm=LONG, created=time_of_age(30))], MIGRATING, {("ns1",): 30}),
+    "a pod that a migration left behind": ([raised(), vmim("Succeeded", created=time_of_age(30))], HELD, {("ns1",): 0}),
     "an entry that nothing explains": ([raised()], HELD, {("ns1",): 0}),
 }
 
@@ -156,13 +156,13 @@ def test_what_was_added_and_nothing_uses(used: str, unused: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("enforced", "behind"),
+    ("enforced", "count"),
     [({"limits.cpu": "5", "limits.memory": "9980344313"}, 0), ({"limits.cpu": "3", "limits.memory": "5000Mi"}, 1)],
 )
-def test_raised_quotas_are_counted_whose_limits_are_not_enforced(enforced: dict[str, str], behind: int) -> None:
+def test_raised_quotas_are_counted_whose_limits_are_not_enforced(enforced: dict[str, str], count: int) -> None:
     limits = {"limits.cpu": "5", "limits.memory": "9980344313"}
     metrics = state(edited(raised(hard=limits), status={"hard": enforced}), quota(name="at-rest"))
-    assert samples(metrics, "headroom_quotas_not_enforced") == {(): behind}
+    assert samples(metrics, "headroom_quotas_not_enforced") == {(): count}
 
 
 def test_what_a_lock_window_adds() -> None:
@@ -187,21 +187,21 @@ def test_series_are_bounded_however_many_namespaces_there_are() -> None:
 
 def configuration(name: str, **fields: Any) -> ValidatingWebhookConfiguration:
     webhooks = fields.pop("webhooks", [])
-    made = build(ValidatingWebhookConfiguration, name, namespace="", **fields)
-    return msgspec.structs.replace(made, webhooks=webhooks)
+    registration = build(ValidatingWebhookConfiguration, name, namespace="", **fields)
+    return msgspec.structs.replace(registration, webhooks=webhooks)
 
 
 def test_locks_and_what_is_registered() -> None:
     selected = {"matchLabels": {"kubernetes.io/metadata.name": "ns1"}}
     lock = configuration(
         "lock.ns1.com",
-        annotations={"headroom.harvesterhci.io/locked-since": at(70)},
+        annotations={"headroom.harvesterhci.io/locked-since": time_of_age(70)},
         webhooks=[{"name": "lock.ns1.com", "namespaceSelector": selected}],
     )
-    ours = configuration(
+    own_webhooks = configuration(
         WEBHOOK_CONFIGURATION_NAME, webhooks=[{"name": f"pods.{WEBHOOK_CONFIGURATION_NAME}", "failurePolicy": "Fail"}]
     )
-    metrics = state(lock, ours, configuration("other"), lock_limit=120.0)
+    metrics = state(lock, own_webhooks, configuration("other"), lock_limit=120.0)
     assert samples(metrics, "headroom_mtq_locks_held") == {(): 1}
     assert samples(metrics, "headroom_mtq_oldest_lock_seconds") == {(): 70}
     assert samples(metrics, "headroom_mtq_lock_limit_seconds") == {(): 120}
@@ -244,8 +244,8 @@ WAITS: dict[str, tuple[str, str, bool, float]] = {
 
 @pytest.mark.parametrize("case", WAITS)
 def test_how_long_a_migration_waited(case: str) -> None:
-    before, after, leads, seconds = WAITS[case]
-    told: Iterable[Any] = (vmim(before), vmim(after, created=at(12)))
+    first_phase, second_phase, leads, seconds = WAITS[case]
+    observed_migrations: Iterable[Any] = (vmim(first_phase), vmim(second_phase, created=time_of_age(12)))
     was = observed()
-    observe_wait(lambda: leads, clock=lambda: NOW).on_update(*told)
+    observe_wait(lambda: leads, clock=lambda: NOW).on_update(*observed_migrations)
     assert observed() - was == seconds

@@ -30,19 +30,19 @@ TARGET = launcher(node="node-2", migration=MOVE, created="2026-01-01T11:58:01Z")
 POD = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 
 
-def one(found: Sequence[QuotaStatus]) -> QuotaStatus:
-    (only,) = found
-    return only
+def only(statuses: Sequence[QuotaStatus]) -> QuotaStatus:
+    (quota_status,) = statuses
+    return quota_status
 
 
-def ended(at: str) -> VirtualMachineInstanceMigration:
-    state = {"endTimestamp": at, "completed": True}
+def ended_migration(time: str) -> VirtualMachineInstanceMigration:
+    state = {"endTimestamp": time, "completed": True}
     return edited(vmim("Succeeded", created=BEGUN), status={"migrationState": state})
 
 
 def test_a_quiet_quota() -> None:
-    found = one(status(settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))))
-    assert found.document() == {
+    quota_status = only(status(settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))))
+    assert quota_status.document() == {
         "namespace": "ns1",
         "name": "default-abc",
         "keptBy": "headroom",
@@ -59,27 +59,27 @@ def test_a_quiet_quota() -> None:
 def test_a_request_that_rancher_has_not_granted_is_a_line_and_no_base() -> None:
     big = '{"limit":{"limitsCpu":"60","limitsMemory":"5000Mi"}}'
     project = {"field.cattle.io/projectId": "c:p"}
-    found = one(status(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limits=big, annotations=project)))
-    assert str(found.resources["limits.cpu"].base) == "3"
-    (line,) = found.problems
+    quota_status = only(status(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limits=big, annotations=project)))
+    assert str(quota_status.resources["limits.cpu"].base) == "3"
+    (line,) = quota_status.problems
     assert line == "namespace ns1 requests more than Rancher has granted: limits.cpu 60 of which 3 are granted"
 
 
 def test_a_quota_whose_writes_are_refused_says_by_whom() -> None:
-    seen = settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))
+    snapshot = settled(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE]))
     cause = Cause("RBAC", 403, "may not", ["ResourceQuota ns1/default-abc"], 1)
-    found = one(status(replace(seen, installed=Installed(causes=[cause]))))
-    assert found.problems == ["RBAC refuses headroom's requests (403): may not"]
+    quota_status = only(status(replace(snapshot, installed=Installed(causes=[cause]))))
+    assert quota_status.problems == ["RBAC refuses headroom's requests (403): may not"]
 
 
 def test_a_migration_that_runs() -> None:
-    found = one(status(settled(cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE]))))
-    document = found.document()
+    quota_status = only(status(settled(cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE]))))
+    document = quota_status.document()
     assert document["additions"] == [
         {"vm": "vm1", "annotation": by_name(), "state": "Running", "since": BEGUN, "resources": POD, "left": []}
     ]
     assert document["resources"]["limits.cpu"] == {"base": "3", "added": "2015m", "hard": "5015m", "used": "4030m"}
-    assert not found.problems
+    assert not quota_status.problems
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Entered:
     migrations: Sequence[VirtualMachineInstanceMigration]
     state: str
     since: str
-    moved: bool = False
+    has_moved: bool = False
 
 
 ENTERED = {
@@ -97,7 +97,9 @@ ENTERED = {
     "of two since the older": Entered(
         [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")], "Running", BEGUN
     ),
-    "held, since its migration ended": Entered([ended("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True),
+    "held, since its migration ended": Entered(
+        [ended_migration("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True
+    ),
     "held, KubeVirt does not say since when": Entered([vmim("Succeeded")], "held", "", True),
     "held, its migration is gone": Entered([], "held", "", True),
 }
@@ -105,37 +107,39 @@ ENTERED = {
 
 @sentences(ENTERED)
 def test_states(case: Entered) -> None:
-    pods = [SOURCE, TARGET] if case.moved else [SOURCE]
+    pods = [SOURCE, TARGET] if case.has_moved else [SOURCE]
     state = {"migrationUid": "gone", "sourcePod": SOURCE.name, "targetPod": TARGET.name}
-    instances = [vmi(nodeName="node-2", migrationState=state) if case.moved else HERE]
-    found = one(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
-    (addition,) = found.additions
+    instances = [vmi(nodeName="node-2", migrationState=state) if case.has_moved else HERE]
+    quota_status = only(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
+    (addition,) = quota_status.additions
     assert (addition.vm, addition.state, addition.since or "") == ("vm1", case.state, case.since)
 
 
 def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
-    moved = vmi(nodeName="node-2")
-    seen = settled(cluster([quota(HARD, MARKS)], [ended("2026-01-01T11:59:30Z")], [SOURCE, TARGET], [moved]))
-    seen = replace(seen, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
-    text = "\n".join(map(str, StatusAnswer(seen, "", status(seen), [], whole=False).parts()))
+    moved_vmi = vmi(nodeName="node-2")
+    snapshot = settled(
+        cluster([quota(HARD, MARKS)], [ended_migration("2026-01-01T11:59:30Z")], [SOURCE, TARGET], [moved_vmi])
+    )
+    snapshot = replace(snapshot, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
+    text = "\n".join(map(str, StatusAnswer(snapshot, "", status(snapshot), [], whole=False).parts()))
     assert "still counts, until 12:01:00 UTC at the latest" in text
 
 
 def test_a_long_name_is_shown_whole() -> None:
     instance = vmi(LONG_NAME, nodeName="node-1")
-    seen = cluster([quota(HARD, MARKS)], [vmim(vm=LONG_NAME)], [launcher(instance)], [instance])
-    assert one(status(settled(seen))).additions[0].vm == LONG_NAME
+    snapshot = cluster([quota(HARD, MARKS)], [vmim(vm=LONG_NAME)], [launcher(instance)], [instance])
+    assert only(status(settled(snapshot))).additions[0].vm == LONG_NAME
 
 
 def test_an_entry_that_no_migration_explains() -> None:
-    found = one(status(cluster([quota(HARD, {**MARKS, by_uid("gone"): ENTRY})])))
-    (addition,) = found.additions
+    quota_status = only(status(cluster([quota(HARD, {**MARKS, by_uid("gone"): ENTRY})])))
+    (addition,) = quota_status.additions
     assert (addition.vm, addition.state) == ("uid-gone", "unexplained")
 
 
 def test_a_compensation_is_added_too() -> None:
     raised = quota({"limits.cpu": "3", "limits.memory": "5001Mi"}, {**MARKS, COMPENSATION: '{"limits.memory":"1Mi"}'})
-    document = one(status(cluster([raised]))).document()
+    document = only(status(cluster([raised]))).document()
     assert document["compensation"] == {"limits.memory": "1Mi"}
     assert document["resources"]["limits.memory"]["added"] == "1Mi"
     assert document["problems"] == []
@@ -157,12 +161,12 @@ KEPT: Mapping[str, tuple[ResourceQuota, str]] = {
 @sentences(KEPT)
 def test_who_keeps_it(case: tuple[ResourceQuota, str]) -> None:
     rq, keeper = case
-    assert one(status(cluster([rq]))).kept_by == keeper
+    assert only(status(cluster([rq]))).kept_by == keeper
 
 
 def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
     budget = msgspec.convert({"metadata": {"name": "b", "namespace": "ns1"}}, VirtualMachineMigrationResourceQuota)
-    assert one(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
+    assert only(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
 
 
 def test_a_quota_that_is_not_managed_is_left_out() -> None:
@@ -170,26 +174,26 @@ def test_a_quota_that_is_not_managed_is_left_out() -> None:
 
 
 def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
-    found = one(status(cluster([quota({**HARD, "services": "3", "pods": "9"}, MARKS)])))
-    assert list(found.resources) == ["limits.cpu", "limits.memory", "pods"]
-    assert found.document()["resources"]["pods"]["base"] is None
+    quota_status = only(status(cluster([quota({**HARD, "services": "3", "pods": "9"}, MARKS)])))
+    assert list(quota_status.resources) == ["limits.cpu", "limits.memory", "pods"]
+    assert quota_status.document()["resources"]["pods"]["base"] is None
 
 
 @pytest.mark.parametrize(("mode", "base"), [(Mode.TAKEOVER, "9"), (Mode.ASSIST, None)])
 def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(mode: Mode, base: str | None) -> None:
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
-    seen = cluster([quota({**HARD, "pods": "9"})], limits=limits)
+    snapshot = cluster([quota({**HARD, "pods": "9"})], limits=limits)
     basis = Basis(Policy(mode, EstimateKind.EXACT), "flags")
-    resources = one(status(replace(seen, basis=basis))).document()["resources"]
+    resources = only(status(replace(snapshot, basis=basis))).document()["resources"]
     assert (resources["limits.cpu"]["base"], resources["pods"]["base"]) == ("3", base)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and a part of what is said."""
+    """A quota with something wrong, and a part of the message about it."""
 
     quota: ResourceQuota
-    said: str
+    message: str
     limits: str = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
 
 
@@ -205,23 +209,23 @@ PROBLEMS = {
 
 @sentences(PROBLEMS)
 def test_problems(case: Problem) -> None:
-    found = one(status(cluster([case.quota], limits=case.limits)))
-    assert any(case.said in problem for problem in found.problems)
-    assert len(set(found.problems)) == len(found.problems)
+    quota_status = only(status(cluster([case.quota], limits=case.limits)))
+    assert any(case.message in problem for problem in quota_status.problems)
+    assert len(set(quota_status.problems)) == len(quota_status.problems)
 
 
 @pytest.mark.parametrize("capped", [True, False])
 def test_a_migration_that_waits_for_a_cap_is_a_problem(capped: bool) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"1Gi"}'} if capped else {}
-    found = one(status(settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE], annotations=caps))))
-    assert any("VM vm1 waits" in problem for problem in found.problems) is capped
+    quota_status = only(status(settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE], annotations=caps))))
+    assert any("VM vm1 waits" in problem for problem in quota_status.problems) is capped
 
 
 @sentences({"it runs": "Running", "it has succeeded": "Succeeded"})
 def test_a_migration_whose_target_is_there_waits_for_no_cap(case: str) -> None:
     caps = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"1Gi"}'}
-    seen = cluster([quota(HARD, MARKS)], [vmim(case)], [SOURCE, TARGET], [HERE], annotations=caps)
-    assert not any("waits" in problem for problem in one(status(settled(seen))).problems)
+    snapshot = cluster([quota(HARD, MARKS)], [vmim(case)], [SOURCE, TARGET], [HERE], annotations=caps)
+    assert not any("waits" in problem for problem in only(status(settled(snapshot))).problems)
 
 
 LAGGING = {
@@ -240,25 +244,25 @@ def test_limits_that_quota_admission_does_not_go_by_are_a_problem(case: tuple[di
     enforced, problem = case
     (raised,) = settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE])).quotas
     raised = edited(raised, status={"hard": enforced})
-    found = one(status(cluster([raised], [vmim()], [SOURCE], [HERE]))).problems
-    assert [text[: len(problem)] for text in found] == [problem] * bool(problem)
+    problems = only(status(cluster([raised], [vmim()], [SOURCE], [HERE]))).problems
+    assert [text[: len(problem)] for text in problems] == [problem] * bool(problem)
 
 
 def test_quotas_are_in_order() -> None:
-    found = status(cluster([quota(HARD, MARKS), quota(HARD, MARKS, name="another")]))
-    assert [each.name for each in found] == ["another", "default-abc"]
+    statuses = status(cluster([quota(HARD, MARKS), quota(HARD, MARKS, name="another")]))
+    assert [quota_status.name for quota_status in statuses] == ["another", "default-abc"]
 
 
 def test_a_report_changes_nothing() -> None:
-    seen = cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE])
-    before = msgspec.json.encode(list(seen.quotas))
-    status(seen)
-    assert msgspec.json.encode(list(seen.quotas)) == before
-    assert replace(seen, now=0.0) != seen
+    snapshot = cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE])
+    encoded = msgspec.json.encode(list(snapshot.quotas))
+    status(snapshot)
+    assert msgspec.json.encode(list(snapshot.quotas)) == encoded
+    assert replace(snapshot, now=0.0) != snapshot
 
 
 def test_a_quota_whose_use_is_above_its_limit_is_pointed_out() -> None:
     """Kubernetes lets running pods be when a limit falls, and admits no further one."""
-    over = quota({"limits.cpu": "1"}, MARKS, used={"limits.cpu": "2015m"})
-    (found,) = status(cluster([over], limits='{"limit":{"limitsCpu":"1"}}'))
-    assert "limits.cpu: 2015m is used, more than hard 1" in found.problems
+    overused = quota({"limits.cpu": "1"}, MARKS, used={"limits.cpu": "2015m"})
+    (quota_status,) = status(cluster([overused], limits='{"limit":{"limitsCpu":"1"}}'))
+    assert "limits.cpu: 2015m is used, more than hard 1" in quota_status.problems

@@ -1,8 +1,5 @@
-"""What an earlier version had written when it was replaced in the middle of a migration: this one goes on from there.
-
-`tests/vectors/versions/<version>/` holds what its `headroom collect` wrote: with both pods of a migration (`running`),
-and after it, while the old pod still counts (`held`). A release adds a folder; those of the version before it stay.
-"""
+"""Records that an earlier version had written when it was replaced in the middle of a migration: this one goes on from
+there."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def recorded(request: pytest.FixtureRequest) -> Snapshot:
 
 
 def changes(snapshot: Snapshot) -> bool:
-    """Whether the one quota is changed at all."""
+    """Reports whether the one quota is changed at all."""
     (quota,) = snapshot.quotas
     rendering = snapshot.rendering(quota.namespace)
     return bool(plan(snapshot.observe(quota, rendering), snapshot.basis.policy))
@@ -48,9 +45,9 @@ def test_what_is_added_and_for_which_vm_is_known(recorded: Snapshot) -> None:
 
 def test_once_the_old_pod_has_ended_it_is_given_back(recorded: Snapshot) -> None:
     """The later of the two launchers is the target; without a pod there is nothing to hold room for."""
-    ended = [
-        msgspec.structs.replace(each, status=msgspec.structs.replace(each.status, phase="Succeeded"))
-        for each in recorded.migrations
+    succeeded = [
+        msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, phase="Succeeded"))
+        for migration in recorded.migrations
     ]
     newest = max(recorded.pods, key=lambda pod: pod.metadata.creation_timestamp or "")
-    assert changes(replace(recorded, migrations=ended, pods=[newest]))
+    assert changes(replace(recorded, migrations=succeeded, pods=[newest]))

@@ -1,4 +1,4 @@
-"""What API servers say they are, and by which releases pods count then."""
+"""The version that API servers report, and by which releases pods count then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pkg.util.quotacount.releases import RELEASES, UNKNOWN
 pytestmark = pytest.mark.virtual_time
 
 
-class Clock:
+class SteppedClock:
     now = 0.0
 
     def __call__(self) -> float:
@@ -23,7 +23,7 @@ class Clock:
 
 
 def test_an_upgrade_of_several_servers_counts_by_both_until_the_old_one_is_silent() -> None:
-    clock = Clock()
+    clock = SteppedClock()
     version = KubernetesVersion("v1.36.3", clock=clock)
     assert version.releases() == (RELEASES["1.36"],)
     version.changed.clear()
@@ -39,7 +39,7 @@ def test_an_upgrade_of_several_servers_counts_by_both_until_the_old_one_is_silen
 
 
 def test_the_last_answer_counts_on() -> None:
-    clock = Clock()
+    clock = SteppedClock()
     version = KubernetesVersion("v1.34.4", clock=clock)
     clock.now = 10 * ANSWER_LIFETIME
     assert version.releases() == (RELEASES["1.34"],)

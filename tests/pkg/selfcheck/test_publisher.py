@@ -22,7 +22,7 @@ from tests.kinds import Kind, Server
 RUNS = Installation(Mode.ASSIST, EstimateKind.HARVESTER, "1.2.3")
 
 
-class Cluster(Server):
+class ServiceCluster(Server):
     def __init__(self) -> None:
         super().__init__()
         self.config_maps: Kind[Any] = self.kind(CONFIG_MAPS)
@@ -45,7 +45,7 @@ class Cluster(Server):
 
 @virtual_time
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     running = asyncio.create_task(cluster.publisher.run())
     await asyncio.sleep(REFRESH - CHECK_PERIOD)
     assert cluster.published == RUNS
@@ -58,7 +58,7 @@ async def test_mode_estimate_and_version_are_published_and_kept() -> None:
 
 @virtual_time
 async def test_the_time_is_written_again_and_again_while_it_runs_and_the_end_at_the_end() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     running = asyncio.create_task(cluster.publisher.run())
     await asyncio.sleep(10 * REFRESH + 1)
     assert 9 <= len(cluster.config_maps.asked("patch")) <= 11
@@ -69,7 +69,7 @@ async def test_the_time_is_written_again_and_again_while_it_runs_and_the_end_at_
 
 @virtual_time
 async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_not_write_ends_all_the_same() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     await cluster.publisher.end()
     assert not cluster.config_maps.calls
     await cluster.publisher.check()
@@ -83,7 +83,7 @@ async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_no
 
 @virtual_time
 async def test_the_time_is_the_api_servers() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     cluster.publisher.client.transport.server_clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
     await cluster.publisher.check()
     assert cluster.written.seen == "2026-01-01T00:00:00Z"
@@ -91,7 +91,7 @@ async def test_the_time_is_the_api_servers() -> None:
 
 @virtual_time
 async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     for seconds, faults, problem in (
         (0.0, ["a moment"], ""),
         (REPORT_AFTER / 2, [], ""),
@@ -108,7 +108,7 @@ async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -
 
 @virtual_time
 async def test_who_refuses_requests_is_published_at_once_before_all_else_for_people_and_for_programs() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     webhook = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     cluster.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
     cluster.faults = ["pods: silent"]
@@ -125,7 +125,7 @@ async def test_who_refuses_requests_is_published_at_once_before_all_else_for_peo
 
 
 async def test_not_where_the_namespace_is_missing() -> None:
-    cluster = Cluster()
+    cluster = ServiceCluster()
     cluster.config_maps.errors["create"] = [NotFound("namespaces own not found", status=404)]
     with pytest.raises(NotFound):
         await cluster.publisher.check()

@@ -1,4 +1,4 @@
-"""Who keeps headroom from its work: told once, by name, where people look, for as long as it lasts."""
+"""Causes that keep headroom from its work: told once, by name, where people look, for as long as they last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICY = """resourcequotas "q" is forbidden: ValidatingAdmissionPolicy 'p' with 
 RBAC = 'resourcequotas "q" is forbidden: User "u" cannot patch resource "resourcequotas" in API group ""'
 
 
-class Rig:
+class TroublesRig:
     """Controllers whose troubles a test sets."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def waiting(by: str) -> float | None:
 
 
 async def test_causes_that_no_request_met_are_measured_and_shown_with_the_others() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     reverting = Cause("field manager kubectl-edit", 0, "lowers it", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     rig.troubles.more_causes = lambda: [reverting]
     rig.refuse("a/q", BadRequest(DENIED))
@@ -95,7 +95,7 @@ CODES: dict[str, tuple[ApiError, str, str]] = {
 @pytest.mark.parametrize("case", CODES)
 async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case: str) -> None:
     error, by, text = CODES[case]
-    rig = Rig()
+    rig = TroublesRig()
     rig.cache("q")
     rig.refuse("ns1/q", error)
     await rig.looks(60)
@@ -116,7 +116,7 @@ async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case
 
 
 async def test_a_refusal_of_a_moment_is_not_told_and_one_that_is_seen_between_tries_is() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     rig.cache("q")
     rig.refuse("ns1/q", Forbidden(DENIED))
     await rig.looks(REPORT_AFTER - 0.5)
@@ -132,7 +132,7 @@ async def test_a_refusal_of_a_moment_is_not_told_and_one_that_is_seen_between_tr
 
 
 async def test_a_missing_answer_is_told_at_the_first_look(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
+    rig = TroublesRig()
     rig.cache("q")
     rig.refuse("ns1/q", None)
     await rig.looks(0.1)
@@ -145,7 +145,7 @@ async def test_a_missing_answer_is_told_at_the_first_look(caplog: pytest.LogCapt
 
 
 async def test_a_kind_that_may_not_be_read_is_told_on_the_installation() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     rig.refuse("", Forbidden(RBAC), handler="")
     await rig.looks(10)
     ((key, _, reason, text),) = rig.events.recorded
@@ -154,7 +154,7 @@ async def test_a_kind_that_may_not_be_read_is_told_on_the_installation() -> None
 
 
 async def test_a_handler_with_events_of_its_own_is_published_all_the_same() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     rig.refuse("shop", Forbidden(DENIED), handler="mtq", kind="namespaces")
     await rig.looks(10)
     assert rig.events.recorded == []
@@ -162,7 +162,7 @@ async def test_a_handler_with_events_of_its_own_is_published_all_the_same() -> N
 
 
 async def test_many_objects_are_one_cause_for_each_who_refuses() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     for number in range(1000):
         rig.refuse(f"ns{number:04}/q", BadRequest(DENIED))
     rig.refuse("shop", Forbidden(RBAC), kind="namespaces")
@@ -189,8 +189,8 @@ LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
 
 @pytest.mark.parametrize("case", LINES)
 def test_what_a_cause_says(case: str) -> None:
-    asked, answer = LINES[case]
-    assert asked(Cause("w", 400, "no", ["Namespace bare", "ResourceQuota shop/q", "VirtualMachine a/b"], 3)) == answer
+    request, answer = LINES[case]
+    assert request(Cause("w", 400, "no", ["Namespace bare", "ResourceQuota shop/q", "VirtualMachine a/b"], 3)) == answer
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"by": "x"}', '[{"by": 5}]'])
@@ -199,7 +199,7 @@ def test_what_another_program_wrote_names_nobody(text: str) -> None:
 
 
 async def test_control_characters_of_a_sentence_are_not_printed() -> None:
-    rig = Rig()
+    rig = TroublesRig()
     rig.refuse("ns1/q", BadRequest('admission webhook "w" denied the request: \x1b[31mred\u202e'))
     await rig.looks(10)
     assert [cause.reason for cause in rig.troubles.causes] == ["\ufffd[31mred\ufffd"]

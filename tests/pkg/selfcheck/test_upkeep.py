@@ -1,5 +1,5 @@
-"""Whether deploy/policy.yaml is in force: the file as it is shipped is, what takes the sting out of it is named, and
-what is said of it is said once until it changes."""
+"""Checks of deploy/policy.yaml in force: the file as it is shipped passes, a change that weakens it is named, and the
+line about it is logged once until it changes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ SHIPPED: list[dict[str, Any]] = [
 ]
 
 
-def found(documents: list[dict[str, Any]], accounts: list[str] | None = None) -> list[str]:
-    of = {
+def gaps_of(documents: list[dict[str, Any]], accounts: list[str] | None = None) -> list[str]:
+    kinds = {
         kind: {d["metadata"]["name"]: d for d in documents if d["kind"] == kind}
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     }
     return problems(
-        {n: msgspec.convert(d, ValidatingAdmissionPolicy) for n, d in of["ValidatingAdmissionPolicy"].items()},
+        {n: msgspec.convert(d, ValidatingAdmissionPolicy) for n, d in kinds["ValidatingAdmissionPolicy"].items()},
         {
             n: msgspec.convert(d, ValidatingAdmissionPolicyBinding)
-            for n, d in of["ValidatingAdmissionPolicyBinding"].items()
+            for n, d in kinds["ValidatingAdmissionPolicyBinding"].items()
         },
         virt_controllers([]) if accounts is None else accounts,
     )
 
 
 def test_the_shipped_file_is_in_force_and_names_exactly_the_usual_accounts() -> None:
-    assert found(SHIPPED) == []
+    assert gaps_of(SHIPPED) == []
     created = SHIPPED[0]["spec"]["validations"][0]["expression"]
     assert [name.strip(" '") for name in created.split("[")[1].rstrip("]").split(",")] == virt_controllers([])
 
 
 def test_where_kubevirt_is_elsewhere_its_account_has_to_be_named() -> None:
     elsewhere = "system:serviceaccount:virt:kubevirt-controller"
-    assert found(SHIPPED, [elsewhere]) == [
+    assert gaps_of(SHIPPED, [elsewhere]) == [
         f"ValidatingAdmissionPolicy {name} refuses KubeVirt's own pods: it does not name {elsewhere}"
         for name in POLICIES
     ]
 
 
 def test_nothing_is_there() -> None:
-    assert found([]) == [f"there is no ValidatingAdmissionPolicy {name}" for name in POLICIES]
+    assert gaps_of([]) == [f"there is no ValidatingAdmissionPolicy {name}" for name in POLICIES]
 
 
 WEAKER: dict[str, tuple[int, dict[str, Any], str]] = {
@@ -74,20 +74,20 @@ WEAKER: dict[str, tuple[int, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", list(WEAKER.values()), ids=list(WEAKER))
 def test_what_takes_the_sting_out_of_it_is_named(case: tuple[int, dict[str, Any], str]) -> None:
-    number, change, said = case
+    number, change, expected = case
     documents = copy.deepcopy(SHIPPED)
     documents[number]["spec"] |= change
-    (problem,) = found(documents)
-    assert said in problem
+    (problem,) = gaps_of(documents)
+    assert expected in problem
 
 
-class Cluster(Server):
+class PolicyCluster(Server):
     def __init__(self) -> None:
         super().__init__()
-        self.told = Events()
+        self.event_log = Events()
 
     def upkeep(self, *, reports: bool = True) -> Upkeep:
-        recorder = self.told.recorder
+        recorder = self.event_log.recorder
         return Upkeep(self.client(), recorder, "own", lambda: virt_controllers([]), reports=lambda: reports)
 
     def apply(self) -> None:
@@ -97,14 +97,14 @@ class Cluster(Server):
 
 
 async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
+    cluster = PolicyCluster()
     upkeep = cluster.upkeep()
     caplog.set_level("INFO")
     await cluster.upkeep(reports=False).check()
     for _ in range(3):
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 0
-    ((_, kind, reason, message),) = cluster.told.recorded
+    ((_, kind, reason, message),) = cluster.event_log.recorded
     assert (kind, reason) == ("Warning", EVENT)
     assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
     cluster.apply()
@@ -112,26 +112,26 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
-    assert len(cluster.told.recorded) == 1
+    assert len(cluster.event_log.recorded) == 1
 
 
 async def test_every_process_learns_of_it_and_the_one_that_leads_says_it() -> None:
-    cluster, told, leads = Cluster(), list[bool](), [False]
+    cluster, answers, leads = PolicyCluster(), list[bool](), [False]
     upkeep = cluster.upkeep()
-    upkeep.announce, upkeep.reports = lambda *, in_force: told.append(in_force), lambda: leads[0]
+    upkeep.announce, upkeep.reports = lambda *, in_force: answers.append(in_force), lambda: leads[0]
     await upkeep.check()
-    assert not cluster.told.recorded
+    assert not cluster.event_log.recorded
     leads[0] = True
     for _ in range(2):
         await upkeep.check()
-    assert len(cluster.told.recorded) == 1
+    assert len(cluster.event_log.recorded) == 1
     cluster.apply()
     await upkeep.check()
-    assert told == [False, False, False, True]
+    assert answers == [False, False, False, True]
 
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
+    cluster = PolicyCluster()
     for kind in KINDS:
         cluster.install(kind, installed=False)
     upkeep = cluster.upkeep()
