@@ -13,7 +13,7 @@ from kubeloop.workqueue import queue
 # tools/metrics of k8s.io/component-base, and pkg/internal/controller/metrics of controller-runtime, in seconds.
 REQUESTS = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0]
 RECONCILES = [
-    *(0.005, 0.01, 0.025, 0.05, *(each / 100 for each in range(10, 55, 5)), 0.6, 0.7, 0.8, 0.9, 1.0),
+    *(0.005, 0.01, 0.025, 0.05, *(hundredths / 100 for hundredths in range(10, 55, 5)), 0.6, 0.7, 0.8, 0.9, 1.0),
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
     *(40.0, 50.0, 60.0),
 ]

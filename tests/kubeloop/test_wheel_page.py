@@ -172,11 +172,11 @@ MISSING: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("module", "code", "last"), MISSING.values(), ids=MISSING)
-def test_what_is_not_installed_is_named_with_its_extra(project: Path, module: str, code: str, last: str) -> None:
+@pytest.mark.parametrize(("module", "code", "message"), MISSING.values(), ids=MISSING)
+def test_what_is_not_installed_is_named_with_its_extra(project: Path, module: str, code: str, message: str) -> None:
     process = python(project, "-c", f"import sys; sys.modules[{module!r}] = None\n{code}")
     assert process.returncode != 0
-    assert process.stderr.strip().splitlines()[-1].endswith(last)
+    assert process.stderr.strip().splitlines()[-1].endswith(message)
 
 
 def test_help_and_the_fake_need_no_extra(project: Path) -> None:

@@ -164,7 +164,7 @@ def test_edit_takes_only_fields_that_exist_and_values_of_their_types(case: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "held"),
+    ("name", "value", "expected"),
     [
         ("names", ("a", "b"), ["a", "b"]),
         ("ports", [Port(number=1), Port()], [Port(number=1), Port()]),
@@ -174,9 +174,9 @@ def test_edit_takes_only_fields_that_exist_and_values_of_their_types(case: str) 
         ("maybe", None, None),
     ],
 )
-def test_edit_keeps_a_copy_of_the_value(name: str, value: Any, held: Any) -> None:
+def test_edit_keeps_a_copy_of_the_value(name: str, value: Any, expected: Any) -> None:
     got = getattr(edit(thing(maybe=1), spec={name: value}).spec, name)
-    assert got == held
+    assert got == expected
     assert got is not value or not isinstance(value, list | dict)
 
 
@@ -208,13 +208,15 @@ CONDITIONS: dict[str, tuple[list[Condition] | None, Condition]] = {
 
 @pytest.mark.parametrize("case", CONDITIONS)
 def test_set_condition(case: str) -> None:
-    before, expected = CONDITIONS[case]
+    conditions, expected = CONDITIONS[case]
     unknown_condition = Condition(type="Other", status="Unknown")
-    after = set_condition([unknown_condition, *before] if before else [unknown_condition], "Ready", "True", now="T")
-    assert after == [unknown_condition, expected]
-    assert find_condition(after, "Ready") == expected
-    assert find_condition(after, "Gone") is find_condition(None, "Ready") is None
-    assert condition_is_true(after, "Ready")
+    result = set_condition(
+        [unknown_condition, *conditions] if conditions else [unknown_condition], "Ready", "True", now="T"
+    )
+    assert result == [unknown_condition, expected]
+    assert find_condition(result, "Ready") == expected
+    assert find_condition(result, "Gone") is find_condition(None, "Ready") is None
+    assert condition_is_true(result, "Ready")
 
 
 def test_the_time_of_an_update_is_written_where_it_is_asked_for() -> None:
@@ -247,16 +249,16 @@ POD = decoder_for(Pod).object(b'{"metadata":{"name":"a","labels":{"k":"v"},"anno
 @pytest.mark.parametrize("field", ["annotations", "labels"])
 def test_labels_of_cached_objects_cannot_be_changed(obj: Pod, field: str) -> None:
     cached: Any = getattr(obj, field)
-    before = dict(cached)
+    content = dict(cached)
     with pytest.raises(TypeError):
         cached["oops"] = "1"
     for method in ("update", "pop", "setdefault", "clear"):
         assert not hasattr(cached, method)
-    assert getattr(obj, field) == before
-    assert {**cached, "more": "1"} == before | {"more": "1"}, "a copy may be changed"
+    assert getattr(obj, field) == content
+    assert {**cached, "more": "1"} == content | {"more": "1"}, "a copy may be changed"
 
 
-KINDS: list[Resource[Any]] = [each for each in vars(registry).values() if isinstance(each, Resource)]
+KINDS: list[Resource[Any]] = [kind for kind in vars(registry).values() if isinstance(kind, Resource)]
 WITHOUT_STATUS = """limitranges configmaps secrets events storageclasses leases validatingwebhookconfigurations
 mutatingwebhookconfigurations endpointslices serviceaccounts roles rolebindings clusterroles clusterrolebindings
 subjectaccessreviews selfsubjectaccessreviews tokenreviews"""
@@ -266,5 +268,5 @@ clusterroles clusterrolebindings subjectaccessreviews selfsubjectaccessreviews t
 
 
 def test_which_have_no_status_and_which_no_namespace() -> None:
-    assert {each.plural for each in KINDS if each.status_subresource is False} == set(WITHOUT_STATUS.split())
-    assert {each.plural for each in KINDS if not each.namespaced} == set(CLUSTER_WIDE.split())
+    assert {kind.plural for kind in KINDS if kind.status_subresource is False} == set(WITHOUT_STATUS.split())
+    assert {kind.plural for kind in KINDS if not kind.namespaced} == set(CLUSTER_WIDE.split())

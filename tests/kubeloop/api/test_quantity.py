@@ -43,8 +43,8 @@ def test_sums_differences_and_comparisons_are_apimachinerys() -> None:
         if "prev" not in vector:
             continue
         a, b = parse(vector["prev"]), parse(vector["in"])
-        ours = ((a > b) - (a < b), str(a + b), str(a - b))
-        assert ours == (vector["cmp_prev"], vector["prev_plus"], vector["prev_minus"]), vector
+        result = ((a > b) - (a < b), str(a + b), str(a - b))
+        assert result == (vector["cmp_prev"], vector["prev_plus"], vector["prev_minus"]), vector
         compared += 1
     assert compared > 400
 

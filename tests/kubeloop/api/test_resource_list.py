@@ -35,14 +35,14 @@ ARITHMETIC: dict[str, list[dict[str, str]]] = {
         *({"cpu": "2"}, {"memory": "1Gi"}),
         *({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "-1Gi"}, {"cpu": "2", "memory": "1Gi"}),
     ],
-    "zero is a quantity, not an absence": [{"cpu": each} for each in ("0", "1", "1", "-1", "1")],
+    "zero is a quantity, not an absence": [{"cpu": quantity} for quantity in ("0", "1", "1", "-1", "1")],
 }
 
 
 @sentences(ARITHMETIC)
 def test_arithmetic(case: list[dict[str, str]]) -> None:
-    a, b = (resource_list(**each) for each in case[:2])
-    assert [format_resource_list(each) for each in (add(a, b), subtract(a, b), maximum(a, b))] == case[2:]
+    a, b = (resource_list(**amounts) for amounts in case[:2])
+    assert [format_resource_list(amounts) for amounts in (add(a, b), subtract(a, b), maximum(a, b))] == case[2:]
 
 
 def test_arithmetic_leaves_its_operands_alone() -> None:

@@ -40,7 +40,7 @@ def pod(
     return Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version, labels=labels))
 
 
-def at(*pods: Pod) -> str:
+def versions_of(*pods: Pod) -> str:
     """Names and versions: `a@1 b@7`."""
     return " ".join(sorted(f"{pod.name}@{pod.metadata.resource_version}" for pod in pods))
 
@@ -53,13 +53,13 @@ class Recorder:
         self.events: list[str] = []
 
     def on_add(self, obj: Pod, is_in_initial_list: bool) -> None:
-        self.events.append(f"{'initial' if is_in_initial_list else 'added'} {at(obj)}")
+        self.events.append(f"{'initial' if is_in_initial_list else 'added'} {versions_of(obj)}")
 
     def on_update(self, old: Pod, new: Pod) -> None:
-        self.events.append(f"updated {at(old)} to {at(new)}")
+        self.events.append(f"updated {versions_of(old)} to {versions_of(new)}")
 
     def on_delete(self, obj: Pod, final_state_unknown: bool) -> None:
-        self.events.append(f"{'missed' if final_state_unknown else 'deleted'} {at(obj)}")
+        self.events.append(f"{'missed' if final_state_unknown else 'deleted'} {versions_of(obj)}")
 
     def take(self) -> str:
         """Returns the events since the last call."""
@@ -77,7 +77,7 @@ FIRST = added(sent("a")), bookmark("5", initial_events_end=True)
 
 
 @dataclass
-class Run:
+class RunningInformer:
     """An informer that runs, its server, and what it has told a handler."""
 
     server: ScriptedServer
@@ -85,7 +85,7 @@ class Run:
     recorder: Recorder
 
     def content(self) -> str:
-        return at(*self.informer.indexer.list())
+        return versions_of(*self.informer.indexer.list())
 
     def requests_made(self) -> list[str]:
         """Lists and watches so far, with resourceVersion or continue token; "initial" for a WatchList."""
@@ -112,19 +112,19 @@ async def running(
     lists: Sequence[Reply] = (),
     *,
     served: Reply = SERVED,
-    of: Callable[[ResourceClient[Pod]], ListerWatcher[Pod]] = lambda pods: pods,
+    select: Callable[[ResourceClient[Pod]], ListerWatcher[Pod]] = lambda pods: pods,
     options: ReflectorOptions | None = None,
     **informer_options: Any,
-) -> AsyncIterator[Run]:
+) -> AsyncIterator[RunningInformer]:
     """`watches` and `lists` are answered in turn, then watches are silent, but for one of a single object; `served` is
-    discovery's answer; `of` says which pods; `informer_options` are the informer's options."""
+    discovery's answer; `select` says which pods; `informer_options` are the informer's options."""
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.script(WATCH, PATH, *watches)
         server.script(LIST, PATH, *lists)
         server.always(GET, DISCOVERY, served)
         server.always(WATCH, ONE, watch(added(sent("a")), bookmark("999", initial_events_end=True), hang()))
-        run = Run(
-            server, SharedIndexInformer(of(client.resource(PODS)), options=options, **informer_options), Recorder()
+        run = RunningInformer(
+            server, SharedIndexInformer(select(client.resource(PODS)), options=options, **informer_options), Recorder()
         )
         run.informer.add_event_handler(run.recorder)
         run.informer.start()

@@ -31,7 +31,7 @@ INITIAL = "initial a@1, initial b@1"
 
 
 @dataclass
-class Fault:
+class WatchFault:
     """Replies to the watches and lists in turn; then what is told after the first list, held, and asked for."""
 
     watches: list[Reply]
@@ -48,32 +48,32 @@ END = watch(*LAST)
 END_LIST = watch(added(A), added(B), ENDED, *LAST)
 """The last watch of each script: when `end` arrives, everything before it did."""
 
-FAULTS: dict[str, Fault] = {
-    "nothing goes wrong": Fault(
+FAULTS: dict[str, WatchFault] = {
+    "nothing goes wrong": WatchFault(
         [watch(*START, added(sent("c", "6")), A7, deleted(sent("b", "8"))), END],
         notifications="added c@6, updated a@1 to a@7, deleted b@8",
         content="a@7 c@6",
         resumed_at=["8"],
     ),
-    "the connection is dropped: resumed, nothing told twice": Fault(
+    "the connection is dropped: resumed, nothing told twice": WatchFault(
         [watch(*START, A6, drop()), END], notifications="updated a@1 to a@6", content="a@6 b@1", resumed_at=["6"]
     ),
-    "the connection is dropped in the middle of a line: the half event counts for nothing": Fault(
+    "the connection is dropped in the middle of a line: the half event counts for nothing": WatchFault(
         [watch(*START, A6, piece(A7[:-20]), drop()), watch(A7, *LAST)],
         notifications="updated a@1 to a@6, updated a@6 to a@7",
         content="a@7 b@1",
         resumed_at=["6"],
     ),
-    "the stream ends in the middle of a line, properly closed": Fault(
+    "the stream ends in the middle of a line, properly closed": WatchFault(
         [watch(*START, piece(A7[:-20])), END], resumed_at=["5"]
     ),
-    "the connection is dropped among the initial events: they are sent anew": Fault(
+    "the connection is dropped among the initial events: they are sent anew": WatchFault(
         [watch(added(sent("z")), drop()), watch(*START), END], resumed_at=["", "5"]
     ),
-    "an ERROR among the initial events: they are sent anew": Fault(
+    "an ERROR among the initial events: they are sent anew": WatchFault(
         [watch(added(sent("z")), GONE), watch(*START), END], resumed_at=["", "5"]
     ),
-    "what changes among the initial events is taken into account": Fault(
+    "what changes among the initial events is taken into account": WatchFault(
         [
             watch(
                 added(sent("a", "0")),
@@ -88,85 +88,87 @@ FAULTS: dict[str, Fault] = {
         ],
         resumed_at=["5"],
     ),
-    "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": Fault(
+    "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": WatchFault(
         [watch(*START), EXPIRED, watch(added(sent("a", "8")), ENDED, *LAST)],
         notifications="updated a@1 to a@8, missed b@1",
         content="a@8",
         resumed_at=["5", ""],
     ),
-    "410 and a list instead of the WatchList: likewise": Fault(
+    "410 and a list instead of the WatchList: likewise": WatchFault(
         [REFUSED, watch(GONE), END],
         [listing([A, B], "5"), listing([B], "9")],
         notifications="missed a@1",
         content="b@1",
         resumed_at=["5", "9"],
     ),
-    "an event of an unknown type is passed over": Fault(
+    "an event of an unknown type is passed over": WatchFault(
         [watch(*START, line({"type": "RENAMED", "object": sent("a", "6")})), END], resumed_at=["6"]
     ),
-    "a line that is not an event: listed anew": Fault([watch(*START, line(b"<html>")), END_LIST], resumed_at=[""]),
-    "an ERROR event without a status: listed anew": Fault(
+    "a line that is not an event: listed anew": WatchFault([watch(*START, line(b"<html>")), END_LIST], resumed_at=[""]),
+    "an ERROR event without a status: listed anew": WatchFault(
         [watch(*START, line({"type": "ERROR", "object": {}})), END_LIST], resumed_at=[""]
     ),
-    "the server is starting (503, 429): the watch is resumed when it is up": Fault(
+    "the server is starting (503, 429): the watch is resumed when it is up": WatchFault(
         [watch(*START, drop()), status(503, "ServiceUnavailable"), status(429, "TooManyRequests"), END],
         resumed_at=["5", "5", "5"],
     ),
-    "429 as an event: the watch is resumed": Fault(
+    "429 as an event: the watch is resumed": WatchFault(
         [watch(*START, error(429, "TooManyRequests")), END], resumed_at=["5"]
     ),
-    "the resourceVersion is too large (etcd restored)": Fault(
+    "the resourceVersion is too large (etcd restored)": WatchFault(
         [watch(*START, drop()), status(504, "Timeout", "Too large resource version: 5, current: 3"), END_LIST],
         resumed_at=["5", ""],
     ),
-    "WatchList refused: a list, then a watch from it": Fault([REFUSED, END], [listing([A, B], "5")], resumed_at=["5"]),
-    "a WatchList that fails in the server is tried again next time": Fault(
+    "WatchList refused: a list, then a watch from it": WatchFault(
+        [REFUSED, END], [listing([A, B], "5")], resumed_at=["5"]
+    ),
+    "a WatchList that fails in the server is tried again next time": WatchFault(
         [status(500, "InternalError"), EXPIRED, END_LIST], [listing([A, B], "4")], resumed_at=["4", ""]
     ),
-    "WatchList unknown: initial events without an end, then a list": Fault(
+    "WatchList unknown: initial events without an end, then a list": WatchFault(
         [watch(added(A), hang()), END], [listing([A, B], "5")], resumed_at=["5"], options=IMPATIENT
     ),
-    "a list breaks off half-way": Fault(
+    "a list breaks off half-way": WatchFault(
         [REFUSED, END],
         [cut(b'{"metadata":{"resourceVersion":"4"},"items":[', 4000), listing([A, B], "5")],
         resumed_at=["5"],
     ),
-    "the second page of a list fails: nothing of the first counts": Fault(
+    "the second page of a list fails: nothing of the first counts": WatchFault(
         [REFUSED, watch(GONE), END],
         [listing([A, B], "5"), listing([sent("z")], "8", "t1"), status(500, "InternalError"), listing([A, B], "9")],
         resumed_at=["5", "9"],
     ),
-    "200 pages of a proxy are no lists": Fault(
+    "200 pages of a proxy are no lists": WatchFault(
         [REFUSED, watch(GONE), END],
         [listing([A, B], "5"), raw(b"<html>"), raw(b"{}"), raw(b'{"items":[]}'), listing([A, B], "9")],
         resumed_at=["5", "9"],
     ),
-    "objects that do not decode, on the watch, on a relist and at their deletion": Fault(
+    "objects that do not decode, on the watch, on a relist and at their deletion": WatchFault(
         [watch(*START, modified(BAD), GONE), watch(added(BAD), ENDED, deleted(sent("a", "99", labels=17)), *LAST)],
         notifications="missed b@1, missed a@1",
         content="",
         resumed_at=[""],
     ),
-    "an object that does not decode is of another life": Fault(
+    "an object that does not decode is of another life": WatchFault(
         [watch(*START, GONE), watch(added(sent("a", "6", uid="second", labels=17)), added(B), ENDED, *LAST)],
         notifications="missed a@1",
         content="b@1",
         resumed_at=[""],
     ),
-    "one that does not decode is deleted among the initial events": Fault(
+    "one that does not decode is deleted among the initial events": WatchFault(
         [watch(*START, GONE), watch(added(BAD), deleted(sent("a", "7")), added(B), ENDED, *LAST)],
         notifications="missed a@1",
         content="b@1",
         resumed_at=[""],
     ),
-    "one that tells not even its name may be any of those that are missing": Fault(
+    "one that tells not even its name may be any of those that are missing": WatchFault(
         [watch(*START, GONE), watch(added(NAMELESS), ENDED, *LAST)], resumed_at=[""]
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_faults(fault: Fault) -> None:
+async def test_faults(fault: WatchFault) -> None:
     async with running(fault.watches, fault.lists, options=fault.options) as run:
         await until(lambda: "ns/end" in run.informer.indexer)
         assert run.informer.has_synced()

@@ -19,7 +19,17 @@ from kubeloop.testing.scripted_server import Reply, listing, watch
 from kubeloop.testing.scripted_steps import added, bookmark, hang
 from kubeloop.testing.virtual_time import settle
 from tests.decisions import sentences
-from tests.kubeloop.cache.informing import FIRST, NO_KIND, NOT_SERVED, REFUSED, Recorder, at, pod, running, sent
+from tests.kubeloop.cache.informing import (
+    FIRST,
+    NO_KIND,
+    NOT_SERVED,
+    REFUSED,
+    Recorder,
+    pod,
+    running,
+    sent,
+    versions_of,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,15 +53,15 @@ def changed(name: str, version: str = "1", uid: str | None = None) -> Step:
 
 
 def deleted(name: str, version: str, *, uid: str | None = None, decodes: bool = True) -> Step:
-    last = pod(name, version, uid=uid)
-    return lambda i: i._processor.deleted(last.metadata, last if decodes else None)
+    final_pod = pod(name, version, uid=uid)
+    return lambda i: i._processor.deleted(final_pod.metadata, final_pod if decodes else None)
 
 
 def relisted(*pods: Pod) -> Step:
     return lambda i: listed(i, *pods)
 
 
-class Story(NamedTuple):
+class HandlerStory(NamedTuple):
     """A case: the events for a store with a@1 and b@1, the notifications of a handler, and the content then."""
 
     steps: list[Step]
@@ -59,54 +69,54 @@ class Story(NamedTuple):
     content: str
 
 
-STORIES: dict[str, Story] = {
-    "a new object is an addition": Story([changed("c", "2")], "added c@2", "a@1 b@1 c@2"),
-    "a changed object is an update": Story([changed("a", "2")], "updated a@1 to a@2", "a@2 b@1"),
-    "a deletion hands over the final state": Story([deleted("a", "3")], "deleted a@3", "b@1"),
-    "an object that did not change is nothing": Story([changed("a")], "", "a@1 b@1"),
-    "a DELETED of something unknown is nothing": Story([deleted("c", "4")], "", "a@1 b@1"),
-    "a DELETED twice is told once": Story([deleted("a", "3")] * 2, "deleted a@3", "b@1"),
-    "a DELETED that does not decode hands out the cached object, as of unknown final state": Story(
+STORIES: dict[str, HandlerStory] = {
+    "a new object is an addition": HandlerStory([changed("c", "2")], "added c@2", "a@1 b@1 c@2"),
+    "a changed object is an update": HandlerStory([changed("a", "2")], "updated a@1 to a@2", "a@2 b@1"),
+    "a deletion hands over the final state": HandlerStory([deleted("a", "3")], "deleted a@3", "b@1"),
+    "an object that did not change is nothing": HandlerStory([changed("a")], "", "a@1 b@1"),
+    "a DELETED of something unknown is nothing": HandlerStory([deleted("c", "4")], "", "a@1 b@1"),
+    "a DELETED twice is told once": HandlerStory([deleted("a", "3")] * 2, "deleted a@3", "b@1"),
+    "a DELETED that does not decode hands out the cached object, as of unknown final state": HandlerStory(
         [deleted("a", "9", decodes=False)], "missed a@1", "b@1"
     ),
-    "one of a predecessor does not": Story([deleted("a", "9", uid="another", decodes=False)], "", "a@1 b@1"),
-    "an object that does not decode on a relist stays as it was and is no deletion": Story(
+    "one of a predecessor does not": HandlerStory([deleted("a", "9", uid="another", decodes=False)], "", "a@1 b@1"),
+    "an object that does not decode on a relist stays as it was and is no deletion": HandlerStory(
         [lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata})], "missed b@1", "a@1"
     ),
-    "another uid under the same name is a deletion and an addition": Story(
+    "another uid under the same name is a deletion and an addition": HandlerStory(
         [changed("a", "5", "second")], "missed a@1, added a@5", "a@5 b@1"
     ),
-    "another uid with the same version is still another life": Story(
+    "another uid with the same version is still another life": HandlerStory(
         [changed("a", "1", "second")], "missed a@1, added a@1", "a@1 b@1"
     ),
-    "where a uid is missing it is the same": Story([changed("a", "5", "")], "updated a@1 to a@5", "a@5 b@1"),
-    "a late DELETED of the predecessor leaves the successor alone": Story(
+    "where a uid is missing it is the same": HandlerStory([changed("a", "5", "")], "updated a@1 to a@5", "a@5 b@1"),
+    "a late DELETED of the predecessor leaves the successor alone": HandlerStory(
         [changed("a", "5", "second"), deleted("a", "4")], "missed a@1, added a@5", "a@5 b@1"
     ),
-    "a replayed stretch ends where it ended the first time": Story(
+    "a replayed stretch ends where it ended the first time": HandlerStory(
         [changed("a", version) for version in "2323"],
         "updated a@1 to a@2, updated a@2 to a@3, updated a@3 to a@2, updated a@2 to a@3",
         "a@3 b@1",
     ),
-    "a relist of the same versions is nothing": Story([relisted(pod("a"), pod("b"))], "", "a@1 b@1"),
-    "a relist finds what came, changed and went": Story(
+    "a relist of the same versions is nothing": HandlerStory([relisted(pod("a"), pod("b"))], "", "a@1 b@1"),
+    "a relist finds what came, changed and went": HandlerStory(
         [relisted(pod("c", "8"), pod("b", "7"))], "added c@8, updated b@1 to b@7, missed a@1", "b@7 c@8"
     ),
-    "a relist finds another uid": Story(
+    "a relist finds another uid": HandlerStory(
         [relisted(pod("a", "8", uid="second"), pod("b"))], "missed a@1, added a@8", "a@8 b@1"
     ),
-    "a relist of an older state (etcd restored) is believed": Story(
+    "a relist of an older state (etcd restored) is believed": HandlerStory(
         [relisted(pod("a", "0"))], "updated a@1 to a@0, missed b@1", "a@0"
     ),
-    "an empty relist deletes everything": Story([relisted()], "missed a@1, missed b@1", ""),
-    "an object without a version is always news": Story(
+    "an empty relist deletes everything": HandlerStory([relisted()], "missed a@1, missed b@1", ""),
+    "an object without a version is always news": HandlerStory(
         [changed("a", "")] * 2, "updated a@1 to a@, updated a@ to a@", "a@ b@1"
     ),
 }
 
 
 @sentences(STORIES)
-def test_what_a_handler_is_told(case: Story) -> None:
+def test_what_a_handler_is_told(case: HandlerStory) -> None:
     shared = informer()
     listed(shared, pod("a"), pod("b"))
     handlers = Recorder(), Recorder()
@@ -116,7 +126,7 @@ def test_what_a_handler_is_told(case: Story) -> None:
     for step in case.steps:
         step(shared)
     assert [recorder.take() for recorder in handlers] == [case.notifications] * 2
-    assert at(*shared.indexer.list()) == case.content
+    assert versions_of(*shared.indexer.list()) == case.content
 
 
 def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
@@ -161,12 +171,12 @@ def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None
 
 def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
     shared, late_recorder = informer(), Recorder()
-    added: list[Pod] = []
+    pods: list[Pod] = []
 
     def on_add(obj: Pod, initial: bool) -> None:
-        if not added:
+        if not pods:
             shared.add_event_handler(late_recorder)
-        added.append(obj)
+        pods.append(obj)
 
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
     listed(shared, pod("a"), pod("b"))
@@ -247,9 +257,9 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     shared._processor.changed(pod("b", labels={"x": "y"}))
     shared._processor.changed(pod("b", "2", labels={"x": "y"}))
     assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
-    last = pod("b", "3", labels={"x": "y"})
-    shared._processor.deleted(last.metadata, last)
-    assert [at(obj) for obj in notifications] == ["a@1", "b@1", "b@2", "b@3"]
+    final_pod = pod("b", "3", labels={"x": "y"})
+    shared._processor.deleted(final_pod.metadata, final_pod)
+    assert [versions_of(obj) for obj in notifications] == ["a@1", "b@1", "b@2", "b@3"]
     assert all(obj.labels == {} for obj in notifications)
 
 
@@ -260,9 +270,9 @@ LISTS: dict[str, tuple[Reply, list[Reply]]] = {
 }
 
 
-@pytest.mark.parametrize(("first", "lists"), LISTS.values(), ids=LISTS)
-async def test_a_transform_sees_the_objects_of_a_list(first: Reply, lists: list[Reply]) -> None:
-    async with running([first], lists, transform=without_labels) as run:
+@pytest.mark.parametrize(("watch_reply", "lists"), LISTS.values(), ids=LISTS)
+async def test_a_transform_sees_the_objects_of_a_list(watch_reply: Reply, lists: list[Reply]) -> None:
+    async with running([watch_reply], lists, transform=without_labels) as run:
         await run.informer.wait_for_sync(1.0)
         assert [obj.labels for obj in run.informer.indexer.list()] == [{}]
 
@@ -285,25 +295,25 @@ def test_a_transform_that_fails_keeps_the_stored_object(
     shared._processor.changed(pod("a"))
     shared._processor.changed(pod("a", "2", labels={"app": "bad"}))
     shared._processor.changed(pod("b", labels={"app": "bad"}))
-    assert at(*shared.indexer.list()) == "a@1"
+    assert versions_of(*shared.indexer.list()) == "a@1"
     assert "pods ns/b: transform failed" in caplog.text
     assert shared.undecodable() == ["pods: cannot be transformed: ns/a, ns/b"]
     shared._processor.changed(pod("b", "3"))
-    last = pod("a", "4", labels={"app": "bad"})
-    shared._processor.deleted(last.metadata, last)
+    final_pod = pod("a", "4", labels={"app": "bad"})
+    shared._processor.deleted(final_pod.metadata, final_pod)
     assert notifications.take() == "added a@1, added b@3, deleted a@1"
     assert shared.undecodable() == []
 
 
 @pytest.mark.parametrize(
-    ("first", "lists"),
+    ("watch_reply", "lists"),
     {
         "a WatchList": (watch(added(LISTED), added(sent("b")), bookmark("1", initial_events_end=True), hang()), []),
         "a list": (REFUSED, [listing([LISTED, sent("b")], "1")]),
     }.values(),
 )
-async def test_an_object_of_a_list_whose_transform_raises_is_left_out(first: Reply, lists: list[Reply]) -> None:
-    async with running([first], lists, transform=lambda obj: fail(obj) if obj.labels else obj) as run:
+async def test_an_object_of_a_list_whose_transform_raises_is_left_out(watch_reply: Reply, lists: list[Reply]) -> None:
+    async with running([watch_reply], lists, transform=lambda obj: fail(obj) if obj.labels else obj) as run:
         await run.informer.wait_for_sync(1.0)
         assert run.informer.indexer.list_keys() == ["ns/b"]
         assert run.informer.undecodable() == ["pods: cannot be transformed: ns/a"]
@@ -318,23 +328,23 @@ def test_an_index_with_holes_is_named_in_the_probes() -> None:
 
 async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None:
     shared = informer(resync_period=60.0, options=ReflectorOptions(silence_limit=3600.0))  # the server has no pod
-    default, own, never = Recorder(), Recorder(), Recorder()
+    default, frequent_recorder, never = Recorder(), Recorder(), Recorder()
     shared.add_event_handler(default)
-    shared.add_event_handler(own, resync_period=25.0)
+    shared.add_event_handler(frequent_recorder, resync_period=25.0)
     shared.add_event_handler(never, resync_period=0.0)
     shared.start()
     await asyncio.sleep(1)
     listed(shared, pod("a"))
-    late = Recorder()
-    shared.add_event_handler(late, resync_period=40.0)
+    late_recorder = Recorder()
+    shared.add_event_handler(late_recorder, resync_period=40.0)
     await asyncio.sleep(64)
     assert default.take() == "added a@1, updated a@1 to a@1"
-    assert own.take() == "added a@1, updated a@1 to a@1, updated a@1 to a@1"
+    assert frequent_recorder.take() == "added a@1, updated a@1 to a@1, updated a@1 to a@1"
     assert never.take() == "added a@1"
-    assert late.take() == "initial a@1, updated a@1 to a@1"
+    assert late_recorder.take() == "initial a@1, updated a@1 to a@1"
     await shared.stop()
     await asyncio.sleep(600)
-    assert own.take() == ""
+    assert frequent_recorder.take() == ""
 
 
 async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:

@@ -10,7 +10,7 @@ from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.testing.scripted_server import LIST, WATCH, Reply, body, listing, status, watch
 from kubeloop.testing.scripted_steps import added, bookmark, hang, modified
 from tests.decisions import sentences
-from tests.kubeloop.cache.informing import ONE, PATH, Run, running, sent
+from tests.kubeloop.cache.informing import ONE, PATH, RunningInformer, running, sent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -32,7 +32,7 @@ LISTED: dict[str, tuple[Reply, list[Reply]]] = {
 }
 
 
-def names(run: Run) -> list[str]:
+def names(run: RunningInformer) -> list[str]:
     return sorted(pod.name for pod in run.informer.indexer.list())
 
 
@@ -74,9 +74,9 @@ async def test_a_lost_right_leaves_no_stale_cache_behind() -> None:
 @pytest.mark.parametrize("sign", [modified(sent("a", "400")), bookmark("399")], ids=["an event", "a bookmark"])
 async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: bytes) -> None:
     """Changes after the backup are gone, and no watch will ever say so."""
-    before = added(sent("a", "900")), added(sent("b", "901")), bookmark("901", initial_events_end=True)
-    after = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
-    async with running([watch(*before, sign, hang()), watch(*after)]) as run:
+    first_events = added(sent("a", "900")), added(sent("b", "901")), bookmark("901", initial_events_end=True)
+    restored_events = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
+    async with running([watch(*first_events, sign, hang()), watch(*restored_events)]) as run:
         await asyncio.sleep(5)
         assert run.content() == "a@400"
         assert run.requests_made() == ["WATCH initial"] * 2
@@ -105,11 +105,11 @@ async def test_an_empty_kind_at_a_version_before_the_last_one_was_restored(
     case: tuple[list[Reply], list[Reply], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No watch from the last version on would say what is there again; nor is it a silence of its watches."""
-    watches, lists, asked = case
+    watches, lists, requests = case
     async with running(watches, lists) as run:
         await asyncio.sleep(70)
         assert (run.content(), run.problems()) == ("b@300", [])
-        assert run.requests_made() == asked
+        assert run.requests_made() == requests
     assert "watches bring nothing" not in caplog.text
 
 
@@ -137,19 +137,19 @@ async def test_a_restore_that_undid_deletions_alone_is_noticed(
     case: tuple[list[Reply], list[Reply], Reply, list[str]],
 ) -> None:
     """The newest object that is cached is as it was: only the kind's version tells."""
-    watches, lists, probe, asked = case
+    watches, lists, probe, requests = case
     async with running(watches, lists) as run:
         run.server.always(WATCH, ONE, probe)
         await asyncio.sleep(70)
         assert (run.content(), run.problems()) == ("a@300 b@350", [])
-        assert run.requests_made() == asked
+        assert run.requests_made() == requests
 
 
 async def test_a_watch_of_a_version_beyond_a_restored_etcd_is_ended() -> None:
     """It is as silent as one of a kind that nothing happens to."""
-    before = added(sent("a", "900")), added(sent("b", "30")), bookmark("901", initial_events_end=True), hang()
-    after = added(sent("a", "400")), added(sent("c", "399")), bookmark("410", initial_events_end=True), hang()
-    async with running([watch(*before), watch(added(sent("a", "400"))), watch(*after)]) as run:
+    first_events = added(sent("a", "900")), added(sent("b", "30")), bookmark("901", initial_events_end=True), hang()
+    restored_events = added(sent("a", "400")), added(sent("c", "399")), bookmark("410", initial_events_end=True), hang()
+    async with running([watch(*first_events), watch(added(sent("a", "400"))), watch(*restored_events)]) as run:
         await asyncio.sleep(100)
         assert run.content() == "a@400 c@399"
         assert run.problems() == []

@@ -97,11 +97,11 @@ FAILURES: dict[str, tuple[Sequence[Failure], Next]] = {
 }
 
 
-@pytest.mark.parametrize(("failures", "then"), FAILURES.values(), ids=FAILURES)
-def test_after_a_failure(failures: Sequence[Failure], then: Next) -> None:
+@pytest.mark.parametrize(("failures", "expected"), FAILURES.values(), ids=FAILURES)
+def test_after_a_failure(failures: Sequence[Failure], expected: Next) -> None:
     memory = recovery()
-    pairs = (each if isinstance(each, tuple) else (Attempt(), each) for each in failures)
-    assert [memory.after_failure(attempt, err) for attempt, err in pairs][-1] == then
+    pairs = (failure if isinstance(failure, tuple) else (Attempt(), failure) for failure in failures)
+    assert [memory.after_failure(attempt, err) for attempt, err in pairs][-1] == expected
 
 
 ENDS: dict[str, tuple[list[Attempt], Next]] = {
@@ -115,10 +115,10 @@ ENDS: dict[str, tuple[list[Attempt], Next]] = {
 }
 
 
-@pytest.mark.parametrize(("attempts", "then"), ENDS.values(), ids=ENDS)
-def test_after_a_proper_end(attempts: list[Attempt], then: Next) -> None:
+@pytest.mark.parametrize(("attempts", "expected"), ENDS.values(), ids=ENDS)
+def test_after_a_proper_end(attempts: list[Attempt], expected: Next) -> None:
     memory = recovery()
-    assert [memory.after_end(attempt) for attempt in attempts][-1] == then
+    assert [memory.after_end(attempt) for attempt in attempts][-1] == expected
 
 
 MISSING = NotInstalled("the server could not find the requested resource")

@@ -277,7 +277,9 @@ async def test_an_undecodable_object_is_listed_again_ever_more_seldom() -> None:
         assert run.content() == "a@1"
         await asyncio.sleep(1000)
         assert run.content() == "a@6"
-        waits = [after.at - before.at for before, after in itertools.pairwise(run.server.seen(LIST, PATH))]
+        waits = [
+            next_request.at - request.at for request, next_request in itertools.pairwise(run.server.seen(LIST, PATH))
+        ]
         assert len(waits) == 4
         for wait, shortest in zip(waits, (30, 60, 120, 240), strict=True):
             assert shortest <= wait <= 2 * shortest + 1
@@ -378,7 +380,9 @@ async def test_a_bug_in_the_sink_is_logged_and_the_kind_listed_again(
 async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
     lists = [listing([sent("a")], "5", "next"), listing([sent("b")], "5"), listing([sent("b")], "9")]
     watches = [REFUSED, watch(EXPIRED), SILENT]
-    async with running(watches, lists, of=lambda pods: pods.select(label_selector="kubevirt.io=virt-launcher")) as run:
+    async with running(
+        watches, lists, select=lambda pods: pods.select(label_selector="kubevirt.io=virt-launcher")
+    ) as run:
         await asyncio.sleep(1)
         assert run.content() == "b@1"
         assert len(run.server.requests) == 6
@@ -387,34 +391,45 @@ async def test_the_selector_goes_with_every_list_page_and_watch() -> None:
 
 @pytest.mark.parametrize("sign", ["a silent watch", "an event", "a bookmark"])
 async def test_a_restore_of_etcd_is_noticed_in_several_namespaces(sign: str) -> None:
-    first, second = PODS.path("first"), PODS.path("second")
-    here, there, back = obj("a", "1", "first"), obj("b", "2", "second"), obj("c", "3", "first")
-    ended, restored = bookmark("901", initial_events_end=True), bookmark("400", initial_events_end=True)
+    first_path, second_path = PODS.path("first"), PODS.path("second")
+    first_pod, second_pod, third_pod = obj("a", "1", "first"), obj("b", "2", "second"), obj("c", "3", "first")
+    end_of_list, restored = bookmark("901", initial_events_end=True), bookmark("400", initial_events_end=True)
     comes = {"a silent watch": (), "an event": (modified(obj("b", "400", "second")),), "a bookmark": (bookmark("400"),)}
-    async with running([], of=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])) as run:
-        after = watch(added(there), restored, hang())
+    async with running(
+        [], select=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])
+    ) as run:
+        second_watch = watch(added(second_pod), restored, hang())
         run.server.script(
-            WATCH, first, watch(added(here), ended, hang()), watch(added(here), added(back), restored, hang())
+            WATCH,
+            first_path,
+            watch(added(first_pod), end_of_list, hang()),
+            watch(added(first_pod), added(third_pod), restored, hang()),
         )
-        run.server.script(WATCH, second, watch(added(there), ended, *comes[sign], hang()), after, after)
+        run.server.script(
+            WATCH, second_path, watch(added(second_pod), end_of_list, *comes[sign], hang()), second_watch, second_watch
+        )
         await asyncio.sleep(60 if sign == "a silent watch" else 5)
         assert run.informer.indexer.list_keys() == ["first/a", "second/b", "first/c"]
-        assert [request.query.get("sendInitialEvents") for request in run.server.seen(WATCH, first)] == ["true"] * 2
+        assert [request.query.get("sendInitialEvents") for request in run.server.seen(WATCH, first_path)] == [
+            "true"
+        ] * 2
         assert run.problems() == []
 
 
 async def test_each_namespaces_watch_resumes_where_it_stopped() -> None:
-    first, second = PODS.path("first"), PODS.path("second")
-    here, there = obj("a", "1", "first"), obj("b", "2", "second")
-    async with running([], of=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])) as run:
-        run.server.script(LIST, first, listing([here], "5"))
-        run.server.script(LIST, second, listing([there], "7"))
+    first_path, second_path = PODS.path("first"), PODS.path("second")
+    first_pod, second_pod = obj("a", "1", "first"), obj("b", "2", "second")
+    async with running(
+        [], select=lambda pods: Namespaces([pods.select(namespace=n) for n in ("first", "second")])
+    ) as run:
+        run.server.script(LIST, first_path, listing([first_pod], "5"))
+        run.server.script(LIST, second_path, listing([second_pod], "7"))
         # Whichever ends, the other is ended with it, and may have more to say.
         ends = watch(added(obj("c", "9", "first")))
-        run.server.script(WATCH, first, REFUSED, ends, SILENT, SILENT)
-        run.server.script(WATCH, second, SILENT, watch(deleted(obj("b", "8", "second"))), SILENT)
+        run.server.script(WATCH, first_path, REFUSED, ends, SILENT, SILENT)
+        run.server.script(WATCH, second_path, SILENT, watch(deleted(obj("b", "8", "second"))), SILENT)
         await asyncio.sleep(5)
         assert run.informer.indexer.list_keys() == ["first/a", "first/c"]
         requests = [(request.path, request.query.get("resourceVersion")) for request in run.server.seen(WATCH)]
-        assert [version for path, version in requests if path == first] == [None, "5", "9", "9"]
-        assert [version for path, version in requests if path == second] == ["7", "7", "8"]
+        assert [version for path, version in requests if path == first_path] == [None, "5", "9", "9"]
+        assert [version for path, version in requests if path == second_path] == ["7", "7", "8"]

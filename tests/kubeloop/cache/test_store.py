@@ -59,15 +59,15 @@ CHANGES: dict[str, tuple[Callable[[Store], object], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "stands"), CHANGES.values(), ids=CHANGES)
-def test_indexes(change: Callable[[Store], object], stands: dict[str, str]) -> None:
+@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
+def test_indexes(change: Callable[[Store], object], expected: dict[str, str]) -> None:
     """The names of the objects under each value of the two indexes."""
     store = filled()
     change(store)
     values = {
         value: store.by_index(name, value) for name in ("app", NAMESPACE_INDEX) for value in store.index_values(name)
     }
-    assert {value: " ".join(obj.name for obj in objects) for value, objects in values.items()} == stands
+    assert {value: " ".join(obj.name for obj in objects) for value, objects in values.items()} == expected
     for obj in (obj for objects in values.values() for obj in objects):
         assert store.get_by_key(obj.key) is obj
 
@@ -98,10 +98,10 @@ def test_a_list_is_a_copy() -> None:
 
 def test_writes_tell_what_stood_there() -> None:
     store: Store = Indexer()
-    first, second = pod("a", "1"), pod("a", "2")
-    assert store.add(first) is None
-    assert store.update(second) is first
-    assert store.delete_key("ns/a") is second
+    old_pod, new_pod = pod("a", "1"), pod("a", "2")
+    assert store.add(old_pod) is None
+    assert store.update(new_pod) is old_pod
+    assert store.delete_key("ns/a") is new_pod
     assert store.delete_key("ns/a") is None
 
 
@@ -181,15 +181,15 @@ CLOSING: dict[str, tuple[Callable[[Store], object], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "held"), CLOSING.values(), ids=CLOSING)
-def test_a_hole_of_an_index_closes_when(change: Callable[[Store], object], held: list[str]) -> None:
+@pytest.mark.parametrize(("change", "indexed_keys"), CLOSING.values(), ids=CLOSING)
+def test_a_hole_of_an_index_closes_when(change: Callable[[Store], object], indexed_keys: list[str]) -> None:
     store: Store = Indexer(indexers={"app": lambda obj: [obj.labels["app"]]})
     store.add(pod("a", labels={"app": "x"}))
     store.add(pod("b"))
     change(store)
-    assert bool(store.holes()) == (not held)
-    if held:
-        assert keys(store, "app", "x") == held
+    assert bool(store.holes()) == (not indexed_keys)
+    if indexed_keys:
+        assert keys(store, "app", "x") == indexed_keys
 
 
 def test_an_index_value_may_be_one_str() -> None:

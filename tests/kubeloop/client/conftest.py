@@ -16,15 +16,15 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import RetryPolicy
 from kubeloop.client.transport import Transport
 from kubeloop.testing.scripted_server import ScriptedServer
-from tests.kubeloop.client.rig import Rig, Sleeps
+from tests.kubeloop.client.rig import Sleeps, TransportRig
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[TransportRig]:
     sleeps = Sleeps()
     async with ScriptedServer() as server:
         transport = Transport(server.config(), retry=RetryPolicy(sleep=sleeps))
-        rig = Rig(server, transport, sleeps)
+        rig = TransportRig(server, transport, sleeps)
         yield rig
         for other_transport in (transport, *rig.other_transports):
             await other_transport.close()
@@ -49,12 +49,12 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 
 @pytest.fixture
-def server(rig: Rig) -> ScriptedServer:
+def server(rig: TransportRig) -> ScriptedServer:
     return rig.server
 
 
 @pytest.fixture
-def client(rig: Rig) -> Client:
+def client(rig: TransportRig) -> Client:
     return Client(rig.transport)
 
 

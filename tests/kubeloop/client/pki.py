@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 
 @dataclass(frozen=True)
-class Pair:
+class IssuedPair:
     """A certificate and its key, PEM."""
 
     certificate: str
@@ -32,7 +32,7 @@ class Authority:
         self._authority = trustme.CA()
         self.pem = self._authority.cert_pem.bytes().decode()
 
-    def issue(self, user: str, *, password: bytes | None = None) -> Pair:
+    def issue(self, user: str, *, password: bytes | None = None) -> IssuedPair:
         """A certificate for `user` and 127.0.0.1; its key locked with `password`."""
         certificate = self._issue(user, "127.0.0.1")
         key = certificate.private_key_pem.bytes()
@@ -40,7 +40,7 @@ class Authority:
             private = serialization.load_pem_private_key(key, None)
             encrypted = serialization.BestAvailableEncryption(password)
             key = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
-        return Pair(certificate.cert_chain_pems[0].bytes().decode(), key.decode())
+        return IssuedPair(certificate.cert_chain_pems[0].bytes().decode(), key.decode())
 
     def server_context(
         self, *, ask_client: bool = False, common_name: str = "server", loopback: bool = True

@@ -34,7 +34,7 @@ class Sleeps(list[float]):
 
 
 @dataclass
-class Rig:
+class TransportRig:
     server: ScriptedServer
     transport: Transport
     sleeps: Sleeps

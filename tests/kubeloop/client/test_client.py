@@ -15,22 +15,22 @@ class Answering:
 
     def __init__(self, answer: bytes | Exception) -> None:
         self.transport = self
-        self.asked: list[tuple[Any, ...]] = []
+        self.requests: list[tuple[Any, ...]] = []
         self._answer = answer
 
     async def request(self, *args: Any, **_: Any) -> bytes:
-        self.asked.append(args)
+        self.requests.append(args)
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
 
 
-async def asked(answer: bytes | Exception) -> str:
+async def user_from(answer: bytes | Exception) -> str:
     return await own_user(cast("Client", Answering(answer)))
 
 
 async def test_the_user_of_a_self_subject_review() -> None:
-    assert await asked(b'{"status":{"userInfo":{"username":"system:serviceaccount:a:b"}}}') == (
+    assert await user_from(b'{"status":{"userInfo":{"username":"system:serviceaccount:a:b"}}}') == (
         "system:serviceaccount:a:b"
     )
 
@@ -49,7 +49,7 @@ async def test_the_user_of_a_self_subject_review() -> None:
     ids=["an old server", "no server", "nothing", "null", "a list", "no JSON", "another shape"],
 )
 async def test_a_server_that_does_not_say(answer: bytes | Exception) -> None:
-    assert await asked(answer) == ""
+    assert await user_from(answer) == ""
 
 
 async def test_what_fails_for_one_keeps_none_of_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,9 +108,9 @@ def test_nothing_at_all_says_where_it_looked() -> None:
 
 
 async def test_a_list_of_files_is_merged_and_missing_ones_are_left_out(tmp_path: Path) -> None:
-    one = write(tmp_path, kubeconfig({"token": "1"}, name="one"), "one")
-    two = write(tmp_path, kubeconfig({"token": "2"}, name="two"), "two")
-    paths = os.pathsep.join([str(tmp_path / "missing"), one, two])
+    first_path = write(tmp_path, kubeconfig({"token": "1"}, name="one"), "one")
+    second_path = write(tmp_path, kubeconfig({"token": "2"}, name="two"), "two")
+    paths = os.pathsep.join([str(tmp_path / "missing"), first_path, second_path])
     assert await token_of(load_config(environ={"KUBECONFIG": paths})) == "Bearer 1", "the first current-context"
     assert await token_of(load_config(None, "two", environ={"KUBECONFIG": paths})) == "Bearer 2"
 
@@ -128,9 +128,17 @@ async def test_another_context_than_the_current(tmp_path: Path) -> None:
     for section in ("contexts", "clusters", "users"):
         both[section] += kubeconfig({"token": "2"}, name="two", server="https://two:6443/")[section]
     path = write(tmp_path, both)
-    one, two = load(path), load(path, "two")
-    assert (one.host, one.namespace, await token_of(one)) == ("https://10.0.0.1:6443", "ns-one", "Bearer 1")
-    assert (two.host, two.namespace, await token_of(two)) == ("https://two:6443", "ns-two", "Bearer 2")
+    current_config, other_config = load(path), load(path, "two")
+    assert (current_config.host, current_config.namespace, await token_of(current_config)) == (
+        "https://10.0.0.1:6443",
+        "ns-one",
+        "Bearer 1",
+    )
+    assert (other_config.host, other_config.namespace, await token_of(other_config)) == (
+        "https://two:6443",
+        "ns-two",
+        "Bearer 2",
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_change_carries_its_object_whatever_comes_first_in_it(quotas: Decoder[
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "known"),
+    ("kind", "content", "identity"),
     [
         ("ADDED", BAD_QUOTA, ("ns/bad", "uid-bad", "3")),
         ("MODIFIED", BAD_QUOTA, ("ns/bad", "uid-bad", "3")),
@@ -117,25 +117,25 @@ def test_a_change_carries_its_object_whatever_comes_first_in_it(quotas: Decoder[
     ],
 )
 def test_of_a_change_that_does_not_decode_is_told_and_logged_what_is_known(
-    quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str, content: Any, known: tuple[str, ...]
+    quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str, content: Any, identity: tuple[str, ...]
 ) -> None:
     got = quotas.watch_event(event(kind, content))
     assert got.undecodable is not None
     key = Namespace(metadata=got.undecodable).key
-    assert (got.type, got.object, (key, got.undecodable.uid, got.resource_version)) == (kind, None, known)
+    assert (got.type, got.object, (key, got.undecodable.uid, got.resource_version)) == (kind, None, identity)
     assert f"ResourceQuota {key or '?'} cannot be decoded" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("annotations", "ended"),
+    ("annotations", "initial_events_end"),
     [(None, False), ({"k8s.io/initial-events-end": "true"}, True), ({"k8s.io/initial-events-end": "no"}, False)],
 )
 def test_a_bookmark_carries_its_version(
-    quotas: Decoder[ResourceQuota], annotations: dict[str, str] | None, ended: bool
+    quotas: Decoder[ResourceQuota], annotations: dict[str, str] | None, initial_events_end: bool
 ) -> None:
     meta = {"resourceVersion": "12", "creationTimestamp": None, "annotations": annotations}
     got = quotas.watch_event(event("BOOKMARK", {"kind": "ResourceQuota", "metadata": meta, "spec": {}}))
-    assert got == WatchEvent("BOOKMARK", resource_version="12", initial_events_end=ended)
+    assert got == WatchEvent("BOOKMARK", resource_version="12", initial_events_end=initial_events_end)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,14 @@ def levels_of(value: Any) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("levels", "is_cut"), [(90, False), (450, False), (510, True), (2_000, True), (9_990, True)])
-@pytest.mark.parametrize("where", [b'"spec":{"deep":%s}', b'"parts":[{"name":"a"},{"more":%s}]'])
+@pytest.mark.parametrize("template", [b'"spec":{"deep":%s}', b'"parts":[{"name":"a"},{"more":%s}]'])
 def test_what_is_kept_without_a_schema_is_never_deep(
-    where: bytes, levels: int, is_cut: bool, shape: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+    template: bytes, levels: int, is_cut: bool, shape: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     decoder: Decoder[Untyped] = Decoder(Untyped)
-    deep = b'{"metadata":{"name":"deep","namespace":"ns","resourceVersion":"8"},%s}' % (where % nested(levels, *shape))
+    deep = b'{"metadata":{"name":"deep","namespace":"ns","resourceVersion":"8"},%s}' % (
+        template % nested(levels, *shape)
+    )
     good = b'{"metadata":{"name":"good","namespace":"ns"},"spec":{"a":{"b":[1]}}}'
     listed = decoder.list_page(b'{"metadata":{"resourceVersion":"7"},"items":[%s,%s]}' % (good, deep))
     event = decoder.watch_event(b'{"type":"MODIFIED","object":%s}' % deep)
@@ -226,8 +228,8 @@ def test_what_is_kept_without_a_schema_is_never_deep(
     assert listed.items[0].spec == {"a": {"b": [1]}}
     for untyped in (listed.items[1], event.object, decoder.object(deep)):
         assert untyped is not None
-        kept = levels_of(untyped.spec) + max((levels_of(part.more) for part in untyped.parts or ()), default=0)
-        assert (kept < 110) if is_cut else (levels <= kept <= levels + 1)
+        kept_levels = levels_of(untyped.spec) + max((levels_of(part.more) for part in untyped.parts or ()), default=0)
+        assert (kept_levels < 110) if is_cut else (levels <= kept_levels <= levels + 1)
     assert ("ns/deep is nested deeper than 100 levels" in caplog.text) is is_cut
 
 
@@ -236,9 +238,9 @@ def test_an_object_that_is_nested_too_deep_is_counted(quotas: Decoder[ResourceQu
         labels = {"kind": "ResourceQuota", "reason": "too_deep"}
         return REGISTRY.get_sample_value("rest_client_undecodable_objects_total", labels) or 0.0
 
-    before = count()
+    count_before = count()
     quotas.list_page(page()[:-2] + deep_quota("deep", 20_000) + b"]}")
-    assert count() == before + 1
+    assert count() == count_before + 1
 
 
 def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(quotas: Decoder[ResourceQuota]) -> None:
@@ -348,5 +350,5 @@ def test_a_line_of_many_chunks_takes_linear_time() -> None:
         return lambda: asyncio.run(split([b"x" * 100] * chunks + [b"\n"]))
 
     assert line_of(50_000)() == [b"x" * 5_000_000]
-    short, long = cpu_seconds(line_of(5_000), line_of(50_000))
-    assert long < 30 * short  # 10 times; 100 where each chunk costs what came before it
+    short_seconds, long_seconds = cpu_seconds(line_of(5_000), line_of(50_000))
+    assert long_seconds < 30 * short_seconds  # 10 times; 100 where each chunk costs what came before it

@@ -15,8 +15,8 @@ from kubeloop.client.errors import error_from_response, error_from_status, parse
 from kubeloop.client.refusal import refusal_of
 
 
-def refusal(reason: str, message: str, **more: object) -> bytes:
-    return json.dumps({"kind": "Status", "status": "Failure", "reason": reason, "message": message} | more).encode()
+def refusal(reason: str, message: str, **fields: object) -> bytes:
+    return json.dumps({"kind": "Status", "status": "Failure", "reason": reason, "message": message} | fields).encode()
 
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: q, requested: limits.cpu=2'
@@ -74,11 +74,11 @@ PAGES: dict[str, tuple[int, bytes, type[errors.ApiError], str]] = {
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_no_status_is_shown(page: str) -> None:
-    code, body, kind, shown = PAGES[page]
+    code, body, kind, text = PAGES[page]
     error = error_from_response(code, body, {})
     assert type(error) is kind
     assert (error.status, error.reason, error.retry_after) == (code, "", None)
-    assert str(error) == f"the server answered {code}{shown}"
+    assert str(error) == f"the server answered {code}{text}"
 
 
 def test_an_error_event_of_a_watch_becomes_the_same_error() -> None:
@@ -126,11 +126,11 @@ def test_retry_after_in_a_status_likewise(value: Any, seconds: float | None) -> 
 
 
 def test_retry_after_as_a_date() -> None:
-    before = time.time()
-    date = int(before) + 60
+    began = time.time()
+    date = int(began) + 60
     ahead = parse_retry_after(email.utils.formatdate(date, usegmt=True))
     assert ahead is not None
-    assert date - time.time() <= ahead <= date - before
+    assert date - time.time() <= ahead <= date - began
     assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 

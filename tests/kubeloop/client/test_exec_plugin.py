@@ -24,7 +24,7 @@ from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import Rig, authenticate
+from tests.kubeloop.client.rig import TransportRig, authenticate
 
 NOON = from_rfc3339("2026-01-01T12:00:00Z")
 
@@ -58,10 +58,10 @@ async def test_many_requests_at_once_run_a_plugin_once() -> None:
     runs = Runs()
     runs.seconds = 0.05
     source = ExecPlugin(runs)
-    first = await asyncio.gather(*(source.get() for _ in range(10)))
-    assert {c.authorization for c in first} == {"Bearer t1"}
-    again = await asyncio.gather(*(source.get(refresh=True) for _ in range(10)))
-    assert {c.authorization for c in again} == {"Bearer t2"}
+    credentials = await asyncio.gather(*(source.get() for _ in range(10)))
+    assert {c.authorization for c in credentials} == {"Bearer t1"}
+    new_credentials = await asyncio.gather(*(source.get(refresh=True) for _ in range(10)))
+    assert {c.authorization for c in new_credentials} == {"Bearer t2"}
 
 
 async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
@@ -76,7 +76,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "credential"),
+    ("status", "credential"),
     [
         ({"token": "t"}, Credential("Bearer t")),
         ({"clientCertificateData": "c", "clientKeyData": "k"}, Credential(None, Certificate("c", "k"))),
@@ -86,12 +86,12 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
         ),
     ],
 )
-def test_what_a_plugin_may_give(given: dict[str, Any], credential: Credential) -> None:
-    assert parse_exec_status(given) == (credential, None)
+def test_what_a_plugin_may_give(status: dict[str, Any], credential: Credential) -> None:
+    assert parse_exec_status(status) == (credential, None)
 
 
 @pytest.mark.parametrize(
-    ("given", "expiry"),
+    ("timestamp", "expiry"),
     [
         ("2026-01-01T12:00:00Z", NOON),
         ("2026-01-01T14:00:00+02:00", NOON),
@@ -99,12 +99,12 @@ def test_what_a_plugin_may_give(given: dict[str, Any], credential: Credential) -
         (None, None),
     ],
 )
-def test_expiry(given: str | None, expiry: float | None) -> None:
-    assert parse_exec_status({"token": "t", "expirationTimestamp": given})[1] == expiry
+def test_expiry(timestamp: str | None, expiry: float | None) -> None:
+    assert parse_exec_status({"token": "t", "expirationTimestamp": timestamp})[1] == expiry
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("status", "message"),
     [
         ({}, "neither a token nor a client certificate"),
         (None, "is not an object"),
@@ -114,9 +114,9 @@ def test_expiry(given: str | None, expiry: float | None) -> None:
         ({"token": "t", "expirationTimestamp": "tomorrow"}, "expirationTimestamp 'tomorrow' is not a time"),
     ],
 )
-def test_what_a_plugin_may_not_give(given: Any, message: str) -> None:
+def test_what_a_plugin_may_not_give(status: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_exec_status(given)
+        parse_exec_status(status)
 
 
 # -- a real plugin
@@ -211,7 +211,7 @@ async def test_a_plugin_that_fails_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-async def test_a_refused_token_makes_the_plugin_run_again(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
+async def test_a_refused_token_makes_the_plugin_run_again(rig: TransportRig, tmp_path: Path, plugin: Plugin) -> None:
     async def expire(request: web.Request) -> web.StreamResponse:
         plugin.answers({"token": "t2"})
         return await status(401, "Unauthorized")(request)
@@ -222,7 +222,9 @@ async def test_a_refused_token_makes_the_plugin_run_again(rig: Rig, tmp_path: Pa
     assert len(plugin.calls) == 2
 
 
-async def test_a_plugins_certificate_is_presented_and_renewed(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
+async def test_a_plugins_certificate_is_presented_and_renewed(
+    rig: TransportRig, tmp_path: Path, plugin: Plugin
+) -> None:
     authority = Authority()
     tokens: list[str] = []
 
@@ -259,7 +261,9 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
     assert exec_plugin.EXEC_TIMEOUT > plugin.HANGS, "it was the test's time that ran out"
 
 
-async def test_a_hung_plugin_delays_no_request_beyond_its_time(rig: Rig, tmp_path: Path, plugin: Plugin) -> None:
+async def test_a_hung_plugin_delays_no_request_beyond_its_time(
+    rig: TransportRig, tmp_path: Path, plugin: Plugin
+) -> None:
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
     transport = rig.new_transport(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
@@ -272,7 +276,7 @@ async def test_a_hung_plugin_delays_no_request_beyond_its_time(rig: Rig, tmp_pat
 
 
 async def test_a_hung_plugin_is_killed_and_the_next_request_runs_it_again(
-    rig: Rig, tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+    rig: TransportRig, tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
     plugin.hangs()

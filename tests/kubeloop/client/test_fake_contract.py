@@ -74,13 +74,13 @@ def quota(name: str = "q", cpu: str = "3", **metadata: Any) -> dict[str, Any]:
 
 async def stable(read: Callable[[], Awaitable[ResourceQuota]]) -> ResourceQuota:
     """The object once the quota controller of a real cluster has let it rest."""
-    before = await read()
+    previous = await read()
     while True:
         await asyncio.sleep(0.05)
         now = await read()
-        if now == before:
+        if now == previous:
             return now
-        before = now
+        previous = now
 
 
 async def test_create_get_and_delete(quotas: Quotas, namespace: str) -> None:
@@ -200,10 +200,10 @@ async def test_a_kind_that_is_not_installed(client: Client) -> None:
 
 async def test_a_write_that_changes_nothing_is_no_new_version(quotas: Quotas, namespace: str) -> None:
     await quotas.create(quota(labels={"a": "b"}), namespace=namespace)
-    before = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    original = await stable(lambda: quotas.get(name="q", namespace=namespace))
     patch: dict[str, Any]
     for patch in ({}, {"metadata": {"labels": {"a": "b"}}}, {"metadata": {"annotations": {}}}):
-        assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == before
+        assert (await quotas.merge_patch(patch, name="q", namespace=namespace)) == original
 
 
 async def test_patches(quotas: Quotas, namespace: str) -> None:
@@ -242,8 +242,8 @@ async def test_create_or_update(quotas: Quotas, namespace: str) -> None:
     def labelled(obj: ResourceQuota) -> ResourceQuota:
         return edit(obj, metadata={"labels": {"by": "update"}})
 
-    made = await quotas.create_or_update(quota(), labelled, namespace=namespace)
-    assert made.labels == {}
+    created = await quotas.create_or_update(quota(), labelled, namespace=namespace)
+    assert created.labels == {}
     await stable(lambda: quotas.get(name="q", namespace=namespace))
     assert (await quotas.create_or_update(quota(), labelled, namespace=namespace)).labels == {"by": "update"}
 
@@ -343,11 +343,11 @@ async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) 
     assert (obj.name, obj.hard) == ("tried", {"limits.cpu": "3"})
     with pytest.raises(NotFound):
         await tried.get(name="tried", namespace=namespace)
-    before = await quotas.create(quota(), namespace=namespace)
-    before = await stable(lambda: quotas.get(name="q", namespace=namespace))
-    assert (await tried.update(before, edit(before, spec={"hard": {"pods": "1"}}))).hard == {"pods": "1"}
+    original = await quotas.create(quota(), namespace=namespace)
+    original = await stable(lambda: quotas.get(name="q", namespace=namespace))
+    assert (await tried.update(original, edit(original, spec={"hard": {"pods": "1"}}))).hard == {"pods": "1"}
     await tried.delete(name="q", namespace=namespace)
-    assert await quotas.get(name="q", namespace=namespace) == before
+    assert await quotas.get(name="q", namespace=namespace) == original
     with pytest.raises(AlreadyExists):
         await tried.create(quota(), namespace=namespace)
 
@@ -383,10 +383,10 @@ async def test_label_selector(selector: str, quotas: Quotas, namespace: str) -> 
 async def test_field_selector_and_pages(quotas: Quotas, namespace: str) -> None:
     for name in "abcde":
         await quotas.create(quota(name), namespace=namespace)
-    found = await quotas.list(namespace, field_selector="metadata.name=c")
-    assert [obj.name for obj in found] == ["c"]
-    found = await quotas.list(namespace, field_selector="metadata.name!=c")
-    assert [obj.name for obj in found] == ["a", "b", "d", "e"]
+    items = await quotas.list(namespace, field_selector="metadata.name=c")
+    assert [obj.name for obj in items] == ["c"]
+    items = await quotas.list(namespace, field_selector="metadata.name!=c")
+    assert [obj.name for obj in items] == ["a", "b", "d", "e"]
     page = await quotas.list_page(namespace, limit=2)
     names = [[obj.name for obj in page.items]]
     while page.metadata.continue_:

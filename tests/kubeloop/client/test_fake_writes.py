@@ -60,26 +60,26 @@ async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, name
     maps, secrets = client.resource(registry.CONFIG_MAPS), client.resource(registry.SECRETS)
     owner = await client.resource(registry.NAMESPACES).get(name=namespace)
     kinds = (registry.CONFIG_MAPS, registry.SECRETS)
-    other, ours = (
+    other_set, own_set = (
         ApplySet(client, set_id, kinds, field_manager="test", owner=owner, namespace=namespace)
         for set_id in ("other", "ours")
     )
 
-    def named(*names: str) -> list[dict[str, Any]]:
+    def bodies(*names: str) -> list[dict[str, Any]]:
         return [{"metadata": {"name": name, "labels": {"by": "test"}}} for name in names]
 
-    async def there() -> list[str]:
+    async def stored_names() -> list[str]:
         objects = [*await maps.list(namespace, label_selector="by=test"), *await secrets.list(namespace)]
         return [obj.name for obj in objects]
 
-    await other.apply({registry.CONFIG_MAPS: named("theirs")})
-    await ours.apply({registry.CONFIG_MAPS: named("a", "b"), registry.SECRETS: named("c")})
-    assert await there() == ["a", "b", "theirs", "c"]
+    await other_set.apply({registry.CONFIG_MAPS: bodies("theirs")})
+    await own_set.apply({registry.CONFIG_MAPS: bodies("a", "b"), registry.SECRETS: bodies("c")})
+    assert await stored_names() == ["a", "b", "theirs", "c"]
     again = ApplySet(client, "ours", kinds, field_manager="test", owner=owner, namespace=namespace)
-    assert [obj.name for obj in await again.apply({registry.CONFIG_MAPS: named("b")})] == ["b"]
-    assert await there() == ["b", "theirs"]
+    assert [obj.name for obj in await again.apply({registry.CONFIG_MAPS: bodies("b")})] == ["b"]
+    assert await stored_names() == ["b", "theirs"]
     with pytest.raises(ValueError, match="pods: not among the kinds of the set"):
-        await ours.apply({registry.PODS: named("p")})
+        await own_set.apply({registry.PODS: bodies("p")})
 
 
 @pytest.fixture

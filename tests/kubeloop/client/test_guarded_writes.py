@@ -9,7 +9,7 @@ import pytest
 from kubeloop.client import transport as transport_module
 from kubeloop.client.errors import ApiError, Unreachable
 from kubeloop.testing.scripted_server import DELETE, GET, PATCH, POST, PUT, body, refuse, slow, status
-from tests.kubeloop.client.rig import PATH, Rig
+from tests.kubeloop.client.rig import PATH, TransportRig
 
 pytestmark = pytest.mark.virtual_time
 
@@ -36,7 +36,7 @@ class Guard:
 @pytest.mark.parametrize("verb", [POST, PATCH, PUT, DELETE])
 @pytest.mark.parametrize("content", [b'{"a":1}', None], ids=["with a body", "without a body"])
 async def test_an_allowed_write_arrives_whole_and_a_refused_one_never(
-    rig: Rig, verb: str, content: bytes | None
+    rig: TransportRig, verb: str, content: bytes | None
 ) -> None:
     rig.server.script(verb, PATH, OK)
     transport = rig.new_transport(rig.server.config(), before_write=Guard(1))
@@ -47,14 +47,14 @@ async def test_an_allowed_write_arrives_whole_and_a_refused_one_never(
     assert rig.sleeps == []
 
 
-async def test_reads_are_not_asked_about(rig: Rig) -> None:
+async def test_reads_are_not_asked_about(rig: TransportRig) -> None:
     rig.server.script(GET, PATH, OK)
     guard = Guard(0)
     await rig.new_transport(rig.server.config(), before_write=guard).request("GET", PATH)
     assert guard.count == 0
 
 
-async def test_every_attempt_is_asked_about(rig: Rig) -> None:
+async def test_every_attempt_is_asked_about(rig: TransportRig) -> None:
     rig.server.always(PATCH, PATH, status(503, "ServiceUnavailable", retry_after=0))
     transport = rig.new_transport(rig.server.config(), before_write=Guard(2))
     with pytest.raises(Refused):
@@ -62,7 +62,7 @@ async def test_every_attempt_is_asked_about(rig: Rig) -> None:
     assert len(rig.server.requests) == 2
 
 
-async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: Rig) -> None:
+async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: TransportRig) -> None:
     """A kept connection that the server has closed meanwhile: aiohttp would send it again by itself."""
     rig.server.script(GET, PATH, OK)
     rig.server.script(PUT, PATH, refuse(), OK)
@@ -73,7 +73,9 @@ async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: 
     assert len(rig.server.seen(PUT)) == 1
 
 
-async def test_the_guard_is_asked_when_a_write_gets_its_connection(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_guard_is_asked_when_a_write_gets_its_connection(
+    rig: TransportRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport_module, "_CONNECTIONS", 1)
     rig.server.script(GET, PATH, slow(0.2, OK))
     guard = Guard(1)
@@ -90,7 +92,7 @@ async def test_the_guard_is_asked_when_a_write_gets_its_connection(rig: Rig, mon
     assert rig.server.seen(PATCH) == []
 
 
-async def test_the_connection_of_a_refused_write_is_not_used_again(rig: Rig) -> None:
+async def test_the_connection_of_a_refused_write_is_not_used_again(rig: TransportRig) -> None:
     """Its server may still wait for the rest of a request."""
     rig.server.always(GET, PATH, OK)
     transport = rig.new_transport(rig.server.config(), before_write=Guard(0))

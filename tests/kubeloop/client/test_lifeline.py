@@ -23,7 +23,7 @@ from kubeloop.testing.virtual_time import now
 from tests.decisions import sentences
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import PATH, Rig, load
+from tests.kubeloop.client.rig import PATH, TransportRig, load
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/headroom"
 OBJECT = {"metadata": {"name": "headroom", "namespace": "ns", "resourceVersion": "7"}, "spec": {}}
@@ -43,7 +43,7 @@ def busy_executor() -> Iterator[None]:
 
 
 async def test_blocking_jobs_hold_up_no_token_no_certificate_and_no_name(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: TransportRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "REREAD_SECONDS", 0.0)
     monkeypatch.setattr(tls, "REREAD_SECONDS", 0.0)
@@ -89,7 +89,7 @@ async def test_what_is_separate_ends_with_the_client() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
-async def test_a_peer_that_vanished_is_known_within_client_gos_45_seconds(rig: Rig) -> None:
+async def test_a_peer_that_vanished_is_known_within_client_gos_45_seconds(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     await rig.transport.request("GET", PATH)
     connector = rig.transport._sessions[False].connector
@@ -116,7 +116,7 @@ ENDLESS: dict[str, tuple[list[Reply], str]] = {
 
 @pytest.mark.virtual_time
 @sentences(ENDLESS)
-async def test_a_call_ends_within_its_time_where_the_server(case: tuple[list[Reply], str], rig: Rig) -> None:
+async def test_a_call_ends_within_its_time_where_the_server(case: tuple[list[Reply], str], rig: TransportRig) -> None:
     replies, message = case
     rig.server.script(GET, PATH, *replies)
     began = now()
@@ -126,7 +126,7 @@ async def test_a_call_ends_within_its_time_where_the_server(case: tuple[list[Rep
 
 
 @pytest.mark.virtual_time
-async def test_a_list_that_is_never_answered_is_not_asked_for_again(rig: Rig) -> None:
+async def test_a_list_that_is_never_answered_is_not_asked_for_again(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, silent())
     began = now()
     with pytest.raises(errors.Unreachable):
@@ -135,7 +135,7 @@ async def test_a_list_that_is_never_answered_is_not_asked_for_again(rig: Rig) ->
 
 
 @pytest.mark.virtual_time
-async def test_waiting_for_the_rate_limit_is_not_the_servers_time(rig: Rig) -> None:
+async def test_waiting_for_the_rate_limit_is_not_the_servers_time(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     transport = rig.new_transport(rig.server.config(), qps=0.1, burst=1)
     began = now()

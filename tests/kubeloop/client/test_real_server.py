@@ -58,13 +58,13 @@ async def test_subresources_of_other_kinds(client: Client, namespace: str) -> No
     token = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     accounts = client.resource(ACCOUNTS)
 
-    async def made() -> bool:
+    async def token_exists() -> bool:
         """The service account comes a moment after its namespace."""
         with contextlib.suppress(errors.NotFound):
             return bool((await accounts.create_subresource("token", token, TokenRequest, **ref)).status)
         return False
 
-    await until(made)
+    await until(token_exists)
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
     sets = client.resource(REPLICA_SETS)
@@ -138,8 +138,8 @@ async def test_impersonation_is_subject_to_rbac(cluster: Cluster, namespace: str
 async def test_a_plugins_certificate_is_accepted(cluster: Cluster, tmp_path: Path) -> None:
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     pair = {
-        to: base64.b64decode(content["users"][0]["user"][name]).decode()
-        for to, name in (("clientCertificateData", "client-certificate-data"), ("clientKeyData", "client-key-data"))
+        field: base64.b64decode(content["users"][0]["user"][name]).decode()
+        for field, name in (("clientCertificateData", "client-certificate-data"), ("clientKeyData", "client-key-data"))
     }
     plugin = Plugin(tmp_path)
     plugin.answers(pair)

@@ -18,7 +18,7 @@ from kubeloop.client.exec_plugin import ExecPlugin
 from kubeloop.client.tls import TLSSettings
 from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
 from tests.decisions import sentences
-from tests.kubeloop.client.rig import PATH, Rig
+from tests.kubeloop.client.rig import PATH, TransportRig
 
 OK = body({"ok": True})
 SECRET = "s3cret"
@@ -52,7 +52,7 @@ ANSWERS: dict[str, bytes] = {
 @sentences(ANSWERS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_an_odd_answer_is_one_line_of_ours(
-    case: bytes, scheme: str, rig: Rig, caplog: pytest.LogCaptureFixture
+    case: bytes, scheme: str, rig: TransportRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with answering(case) as port:
@@ -74,7 +74,7 @@ def _chain(error: BaseException | None) -> list[str]:
     return texts
 
 
-async def test_a_proxy_gets_the_login_of_its_url(rig: Rig) -> None:
+async def test_a_proxy_gets_the_login_of_its_url(rig: TransportRig) -> None:
     rig.server.always(GET, f"http://10.0.0.1{PATH}", OK)
     rig.server.always(GET, PATH, OK)
     config = ClientConfig("http://10.0.0.1", proxy=rig.server.url.replace("//", f"//me:{SECRET}%40@"))
@@ -83,7 +83,7 @@ async def test_a_proxy_gets_the_login_of_its_url(rig: Rig) -> None:
     assert rig.server.requests[0].headers["Impersonate-User"] == "jane"
 
 
-async def test_a_login_in_the_servers_address_is_used_and_not_shown(rig: Rig) -> None:
+async def test_a_login_in_the_servers_address_is_used_and_not_shown(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, status(401, "Unauthorized"))
     config = ClientConfig(rig.server.url.replace("//", f"//me:{SECRET}@"), credentials=Static("Bearer t"))
     with pytest.raises(errors.Unauthorized) as caught:
@@ -92,7 +92,7 @@ async def test_a_login_in_the_servers_address_is_used_and_not_shown(rig: Rig) ->
     assert SECRET not in f"{caught.value} {caught.value!r} {config!r} {config.host}"
 
 
-async def test_an_answer_with_a_large_head_is_read(rig: Rig) -> None:
+async def test_an_answer_with_a_large_head_is_read(rig: TransportRig) -> None:
     """The server has already done what was asked for."""
     warnings = [("Warning", f'299 - "unknown field \\"spec.field{number}\\""') for number in range(500)]
     head = b"".join(f"{name}: {value}\r\n".encode() for name, value in warnings)
@@ -125,7 +125,7 @@ def _with(config: ClientConfig, **fields: Any) -> ClientConfig:
 
 @sentences(UNSENDABLE)
 async def test_what_no_request_can_carry_is_said_once_and_nothing_is_sent(
-    case: Callable[[ClientConfig], ClientConfig], rig: Rig
+    case: Callable[[ClientConfig], ClientConfig], rig: TransportRig
 ) -> None:
     rig.server.always(GET, PATH, OK)
     with pytest.raises(errors.Unauthorized) as caught:
@@ -135,7 +135,7 @@ async def test_what_no_request_can_carry_is_said_once_and_nothing_is_sent(
     assert (rig.server.requests, rig.sleeps) == ([], [])
 
 
-async def test_a_request_that_cannot_be_made_is_an_api_error_and_not_repeated(rig: Rig) -> None:
+async def test_a_request_that_cannot_be_made_is_an_api_error_and_not_repeated(rig: TransportRig) -> None:
     with pytest.raises(ApiError, match="the request cannot be made: ValueError") as caught:
         await rig.transport.request("GET\r\nX", PATH)
     assert (caught.value.status, rig.sleeps) == (0, [])
@@ -168,7 +168,7 @@ def test_no_error_shows_the_login_of_an_address(address: str) -> None:
 
 
 async def test_the_same_warning_is_logged_once_for_a_kind_and_a_minute(
-    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rig: TransportRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warning = {"Warning": '299 - "spec.x is deprecated"'}
     for number in range(100):
@@ -186,19 +186,19 @@ async def test_the_same_warning_is_logged_once_for_a_kind_and_a_minute(
 class TokenPlugin:
     """Prints a token that the server takes until the next one."""
 
-    def __init__(self, same: bool) -> None:
+    def __init__(self, repeats: bool) -> None:
         self.runs = 0
-        self._is_same = same
+        self._repeats = repeats
 
     async def __call__(self) -> dict[str, Any]:
         self.runs += 1
         await asyncio.sleep(0.05)
-        return {"token": "t" if self._is_same else f"t{self.runs}"}
+        return {"token": "t" if self._repeats else f"t{self.runs}"}
 
 
-@pytest.mark.parametrize("same", [False, True], ids=["another token", "the same token"])
-async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, rig: Rig) -> None:
-    plugin = TokenPlugin(same)
+@pytest.mark.parametrize("repeats", [False, True], ids=["another token", "the same token"])
+async def test_requests_that_are_refused_together_run_a_plugin_once(repeats: bool, rig: TransportRig) -> None:
+    plugin = TokenPlugin(repeats)
     refused = 0
 
     async def answer(request: Any) -> Any:
@@ -218,7 +218,7 @@ async def test_requests_that_are_refused_together_run_a_plugin_once(same: bool, 
     assert b'{"ok": true}' in answers
 
 
-async def test_a_token_about_to_expire_does_not_rerun_its_plugin(rig: Rig) -> None:
+async def test_a_token_about_to_expire_does_not_rerun_its_plugin(rig: TransportRig) -> None:
     """A plugin that caches its token to the end gives the same one again."""
     runs = 0
 

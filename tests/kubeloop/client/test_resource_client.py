@@ -55,9 +55,9 @@ MISSHAPEN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("answer", "said"), MISSHAPEN.values(), ids=MISSHAPEN)
+@pytest.mark.parametrize(("answer", "problem"), MISSHAPEN.values(), ids=MISSHAPEN)
 async def test_an_answer_that_is_not_the_object_is_an_error(
-    answer: Any, said: str, server: ScriptedServer, quotas: Quotas
+    answer: Any, problem: str, server: ScriptedServer, quotas: Quotas
 ) -> None:
     server.always(GET, ONE, body(answer))
     server.always(PATCH, ONE, body(answer))
@@ -66,7 +66,7 @@ async def test_an_answer_that_is_not_the_object_is_an_error(
         quotas.merge_patch({}, name="q", namespace="ns"),
         quotas.json_patch([], name="q", namespace="ns"),
     ):
-        with pytest.raises(errors.ServerError, match=f"the answer is not {said}"):
+        with pytest.raises(errors.ServerError, match=f"the answer is not {problem}"):
             await call
 
 

@@ -96,11 +96,11 @@ async def test_many_that_fail_together_do_not_come_back_together() -> None:
     async def fail() -> None:
         raise errors.TooManyRequests("x", retry_after=1.0)
 
-    async def one() -> None:
+    async def attempt_twice() -> None:
         with pytest.raises(errors.TooManyRequests):
             await RetryPolicy(attempts=2, sleep=note).retrying(repeatable=False)(fail)
 
-    await asyncio.gather(*(one() for _ in range(50)))
+    await asyncio.gather(*(attempt_twice() for _ in range(50)))
     assert min(waits) >= 1.0, "never before the server's time"
     assert max(waits) - min(waits) > 0.02
 
@@ -132,7 +132,7 @@ async def test_other_errors_are_not_tried_again() -> None:
         await retry_on_conflict(attempt)
 
 
-async def taken(bucket: TokenBucket, count: int) -> list[float]:
+async def waits_for(bucket: TokenBucket, count: int) -> list[float]:
     """Seconds until each of so many requests, made at once, may be sent."""
     began = now()
 
@@ -144,12 +144,12 @@ async def taken(bucket: TokenBucket, count: int) -> list[float]:
 
 
 async def test_a_burst_goes_through_then_one_each_tick() -> None:
-    assert await taken(TokenBucket(10.0, 3), 6) == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
+    assert await waits_for(TokenBucket(10.0, 3), 6) == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
 
 
 def test_a_bucket_is_made_before_a_loop_runs() -> None:
     """A program may make a client, and with it a bucket, before it runs a loop."""
-    assert virtual_time(taken)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
+    assert virtual_time(waits_for)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
 
 
 async def test_who_gives_up_waiting_leaves_no_debt() -> None:

@@ -12,8 +12,8 @@ from tests.kinds import Clock
 SERVER = 1_800_000_000.0
 
 
-def heard(clock: ServerClock, at: float) -> None:
-    clock.heard(formatdate(at, usegmt=True))
+def heard(clock: ServerClock, seconds: float) -> None:
+    clock.heard(formatdate(seconds, usegmt=True))
 
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 0.0, 200.0, 7200.0])
@@ -42,10 +42,10 @@ def test_it_comes_closer_with_every_answer() -> None:
 def test_an_answer_that_took_up_to_two_seconds_does_not_set_it_back() -> None:
     uptime = Clock(5.0)
     clock = ServerClock(uptime, lambda: SERVER)
-    for second, passed, shown in ((0.0, 0.0, 0.0), (1.0, 2.5, 2.5), (2.0, 2.0, 2.0)):
+    for second, passed, progress in ((0.0, 0.0, 0.0), (1.0, 2.5, 2.5), (2.0, 2.0, 2.0)):
         uptime.now += passed
         heard(clock, SERVER + second)
-        assert clock() == SERVER + shown
+        assert clock() == SERVER + progress
 
 
 def test_a_server_clock_that_is_set_is_followed() -> None:

@@ -32,10 +32,10 @@ class Reads(SharedReads[int]):
 
 async def test_who_asks_during_a_read_gets_the_next_one() -> None:
     reads = Reads()
-    first = asyncio.create_task(reads.fresh("ns1"))
+    first_task = asyncio.create_task(reads.fresh("ns1"))
     await asyncio.sleep(0.5)
     late_tasks = [asyncio.create_task(reads.fresh("ns1")) for _ in range(50)]
-    assert (await first, now()) == (1, 1.0)
+    assert (await first_task, now()) == (1, 1.0)
     assert (set(await asyncio.gather(*late_tasks)), now()) == ({2}, 2.0)
     assert reads.namespaces_read == ["ns1", "ns1"]
 

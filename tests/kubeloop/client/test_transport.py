@@ -41,7 +41,7 @@ from kubeloop.testing.scripted_server import (
 )
 from kubeloop.testing.scripted_steps import hang
 from kubeloop.testing.virtual_time import now
-from tests.kubeloop.client.rig import PATH, WATCHED, Rig, read_stream
+from tests.kubeloop.client.rig import PATH, WATCHED, TransportRig, read_stream
 
 pytestmark = pytest.mark.virtual_time
 
@@ -80,7 +80,7 @@ RETRIED = [
 
 
 @pytest.mark.parametrize("case", RETRIED, ids=lambda c: c.name)
-async def test_what_is_sent_again(rig: Rig, case: Retried) -> None:
+async def test_what_is_sent_again(rig: TransportRig, case: Retried) -> None:
     rig.server.script(case.verb, PATH, *case.replies)
     sent = b"{}" if case.verb not in (GET, DELETE) else None
     request = rig.transport.request(
@@ -96,14 +96,14 @@ async def test_what_is_sent_again(rig: Rig, case: Retried) -> None:
     assert len(rig.sleeps) == case.requests - 1
 
 
-async def test_without_retry_one_request_is_all(rig: Rig) -> None:
+async def test_without_retry_one_request_is_all(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, AWAY)
     with pytest.raises(errors.ServiceUnavailable):
         await rig.transport.request("GET", PATH, retry=False)
     assert len(rig.server.requests) == 1
 
 
-async def test_a_closed_port_is_unreachable_and_names_the_host(rig: Rig) -> None:
+async def test_a_closed_port_is_unreachable_and_names_the_host(rig: TransportRig) -> None:
     await rig.server.stop()
     with pytest.raises(errors.Unreachable) as caught:
         await rig.transport.request("POST", PATH, body=b"{}")
@@ -112,13 +112,13 @@ async def test_a_closed_port_is_unreachable_and_names_the_host(rig: Rig) -> None
     assert len(rig.sleeps) == 4, "even a create is tried again: it was never sent"
 
 
-async def test_an_unknown_host_is_unreachable(rig: Rig) -> None:
+async def test_an_unknown_host_is_unreachable(rig: TransportRig) -> None:
     transport = rig.new_transport(ClientConfig("http://no-such-host.invalid"))
     with pytest.raises(NotSent, match=r"^http://no-such-host\.invalid can't be reached: \w"):
         await transport.request("GET", PATH)
 
 
-async def test_no_answer_in_the_time_of_one_attempt_is_unreachable(rig: Rig) -> None:
+async def test_no_answer_in_the_time_of_one_attempt_is_unreachable(rig: TransportRig) -> None:
     rig.server.script(GET, PATH, silent(), silent(), OK)
     with pytest.raises(errors.Unreachable, match="connection lost: timed out"):
         await rig.transport.request("GET", PATH, timeout=0.05, retry=False)
@@ -126,7 +126,7 @@ async def test_no_answer_in_the_time_of_one_attempt_is_unreachable(rig: Rig) -> 
 
 
 async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: TransportRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "CONNECT_TIMEOUT", 0.1)
 
@@ -142,7 +142,7 @@ async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
             await transport.request("GET", PATH, retry=False)
 
 
-async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: Rig) -> None:
+async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, silent())
     running = asyncio.create_task(rig.transport.request("GET", PATH))
     await rig.server.wait_seen(GET, PATH)
@@ -155,7 +155,7 @@ async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: Ri
     assert len(rig.server.requests) == 1
 
 
-async def test_a_cancelled_request_stays_cancelled(rig: Rig) -> None:
+async def test_a_cancelled_request_stays_cancelled(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, silent())
     task = asyncio.create_task(rig.transport.request("GET", PATH))
     await rig.server.wait_seen(GET, PATH)
@@ -165,7 +165,7 @@ async def test_a_cancelled_request_stays_cancelled(rig: Rig) -> None:
     assert len(rig.server.requests) == 1
 
 
-async def test_what_goes_over_the_wire(rig: Rig) -> None:
+async def test_what_goes_over_the_wire(rig: TransportRig) -> None:
     rig.server.always(PATCH, PATH, OK)
     params = {"labelSelector": "a=b,c in (d,e)", "continue": "x+/=&"}
     await rig.transport.request("PATCH", PATH, params=params, body=b'{"a":1}', content_type=MERGE_PATCH)
@@ -180,7 +180,7 @@ async def test_what_goes_over_the_wire(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("method", [GET, POST, PATCH, PUT, DELETE])
-async def test_a_strict_client_has_its_writes_validated_strictly(rig: Rig, method: str) -> None:
+async def test_a_strict_client_has_its_writes_validated_strictly(rig: TransportRig, method: str) -> None:
     rig.server.always(method, PATH, OK)
     strict = rig.new_transport(rig.server.config(), strict=True)
     await strict.request(method, PATH, params={"a": "b"}, body=b"{}")
@@ -188,7 +188,7 @@ async def test_a_strict_client_has_its_writes_validated_strictly(rig: Rig, metho
     assert rig.server.requests[0].query == {"a": "b"} | params
 
 
-async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_the_server_warns_of_is_logged_once(rig: TransportRig, caplog: pytest.LogCaptureFixture) -> None:
     warnings = '299 - "unknown field \\"spec.hrad\\"", 299 - "v1beta1 is deprecated"'
     rig.server.always(PATCH, PATH, raw(b"{}", 200, {"Warning": warnings}))
     for _ in range(2):
@@ -199,31 +199,31 @@ async def test_what_the_server_warns_of_is_logged_once(rig: Rig, caplog: pytest.
     assert messages[1].endswith("v1beta1 is deprecated")
 
 
-async def test_answers_come_uncompressed_where_the_kubeconfig_asks_for_that(rig: Rig) -> None:
+async def test_answers_come_uncompressed_where_the_kubeconfig_asks_for_that(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     await rig.new_transport(rig.server.config(compression=False)).request("GET", PATH)
     assert rig.server.requests[0].headers["Accept-Encoding"] == "identity"
 
 
-async def test_a_path_prefix_is_kept(rig: Rig) -> None:
+async def test_a_path_prefix_is_kept(rig: TransportRig) -> None:
     rig.server.always(GET, f"/k8s/clusters/c-1{PATH}", OK)
     transport = rig.new_transport(ClientConfig(f"{rig.server.url}/k8s/clusters/c-1"))
     assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
-async def test_a_compressed_answer_may_be_large(rig: Rig) -> None:
+async def test_a_compressed_answer_may_be_large(rig: TransportRig) -> None:
     content = b"[" + b"1," * (40 * 1024 * 1024) + b"1]"
     rig.server.always(GET, PATH, raw(gzip.compress(content, 1), 200, {"Content-Encoding": "gzip"}))
     assert await rig.transport.request("GET", PATH) == content
 
 
-async def test_a_compressed_answer_that_is_broken_is_unreachable(rig: Rig) -> None:
+async def test_a_compressed_answer_that_is_broken_is_unreachable(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, raw(b"no gzip at all", 200, {"Content-Encoding": "gzip"}))
     with pytest.raises(errors.Unreachable, match="connection lost"):
         await rig.transport.request("GET", PATH)
 
 
-async def test_one_connection_serves_many_requests(rig: Rig) -> None:
+async def test_one_connection_serves_many_requests(rig: TransportRig) -> None:
     peers: set[Any] = set()
 
     async def note_peer(request: web.Request) -> web.StreamResponse:
@@ -256,7 +256,7 @@ class FailingCredentials:
         raise errors.ConfigError("the credential plugin 'x' failed: no login")
 
 
-async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
+async def test_a_refused_token_is_renewed_once(rig: TransportRig) -> None:
     rig.server.script(GET, PATH, status(401, "Unauthorized"), OK)
     transport = rig.new_transport(rig.server.config(credentials=Tokens()))
     assert await transport.request("GET", PATH) == b'{"ok": true}'
@@ -264,7 +264,7 @@ async def test_a_refused_token_is_renewed_once(rig: Rig) -> None:
     assert rig.sleeps == []
 
 
-async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
+async def test_a_token_that_stays_refused_is_unauthorized(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, status(401, "Unauthorized"))
     transport = rig.new_transport(rig.server.config(credentials=Tokens()))
     with pytest.raises(errors.Unauthorized):
@@ -272,14 +272,14 @@ async def test_a_token_that_stays_refused_is_unauthorized(rig: Rig) -> None:
     assert len(rig.server.requests) == 2
 
 
-async def test_credentials_that_cannot_be_had_are_an_api_error(rig: Rig) -> None:
+async def test_credentials_that_cannot_be_had_are_an_api_error(rig: TransportRig) -> None:
     transport = rig.new_transport(rig.server.config(credentials=FailingCredentials()))
     with pytest.raises(errors.Unauthorized, match="no login"):
         await transport.request("GET", PATH)
     assert rig.server.requests == []
 
 
-async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
+async def test_a_rate_limit_holds_requests_back(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     for limits, requests in (({"burst": 2}, 7), ({}, 105)):
         transport = rig.new_transport(rig.server.config(), qps=50.0, **limits)
@@ -290,7 +290,7 @@ async def test_a_rate_limit_holds_requests_back(rig: Rig) -> None:
     assert REGISTRY.get_sample_value("rest_client_rate_limiter_duration_seconds_count", labels) == 112
 
 
-async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
+async def test_requests_are_counted_by_code_and_timed(rig: TransportRig) -> None:
     host = f"127.0.0.1:{rig.server.port}"
     labels = [{"code": code, "method": "GET", "host": host} for code in ("503", "<error>", "200")]
     series = [("rest_client_requests_total", its) for its in labels]
@@ -299,13 +299,13 @@ async def test_requests_are_counted_by_code_and_timed(rig: Rig) -> None:
     def values() -> list[float]:
         return [REGISTRY.get_sample_value(*sample) or 0.0 for sample in series]
 
-    before = values()
+    old_values = values()
     rig.server.script(GET, PATH, AWAY, refuse(), OK)
     await rig.transport.request("GET", PATH)
-    assert [now - then for now, then in zip(values(), before, strict=True)] == [1.0, 1.0, 1.0, 3.0]
+    assert [new - old for new, old in zip(values(), old_values, strict=True)] == [1.0, 1.0, 1.0, 3.0]
 
 
-async def test_watches_do_not_use_up_the_connections_that_requests_need(rig: Rig) -> None:
+async def test_watches_do_not_use_up_the_connections_that_requests_need(rig: TransportRig) -> None:
     rig.server.always(WATCH, PATH, watch(hang()))
     rig.server.always(GET, PATH, OK)
     async with contextlib.AsyncExitStack() as open_watches:
@@ -324,7 +324,7 @@ async def drip(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def test_a_slow_list_is_not_a_failed_list(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_list_is_not_a_failed_list(rig: TransportRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_reader, "REQUEST_TIMEOUT", 0.2)
     pods = ResourceClient(rig.transport, PODS)
 

@@ -17,12 +17,12 @@ from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
-from tests.kubeloop.client.rig import PATH, Rig
+from tests.kubeloop.client.rig import PATH, TransportRig
 
 OK = body({"ok": True})
 
 
-async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: Rig) -> None:
+async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: TransportRig) -> None:
     async with ScriptedServer(Authority().server_context()) as server:
         transport = rig.new_transport(server.config(tls=TLSSettings(Authority().pem)))
         with pytest.raises(Untrusted, match=r"no trusted TLS connection: .*verify failed") as caught:
@@ -31,7 +31,7 @@ async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: 
     assert rig.sleeps == []
 
 
-async def test_another_name_in_the_certificate_needs_tls_server_name(rig: Rig) -> None:
+async def test_another_name_in_the_certificate_needs_tls_server_name(rig: TransportRig) -> None:
     authority = Authority()
     context = authority.server_context(common_name="api.example", loopback=False)
     async with ScriptedServer(context) as server:
@@ -43,14 +43,14 @@ async def test_another_name_in_the_certificate_needs_tls_server_name(rig: Rig) -
         assert await named_transport.request("GET", PATH) == b'{"ok": true}'
 
 
-async def test_without_verification_any_server_will_do(rig: Rig) -> None:
+async def test_without_verification_any_server_will_do(rig: TransportRig) -> None:
     async with ScriptedServer(Authority().server_context()) as server:
         server.always(GET, PATH, OK)
         transport = rig.new_transport(server.config(tls=TLSSettings(verify=False)))
         assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
-async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: Rig) -> None:
+async def test_https_to_a_server_that_speaks_http_is_one_clear_line(rig: TransportRig) -> None:
     config = ClientConfig(rig.server.url.replace("http:", "https:"), tls=TLSSettings(verify=False))
     with pytest.raises(errors.Unreachable, match="can't be reached") as caught:
         await rig.new_transport(config).request("GET", PATH)
@@ -63,7 +63,9 @@ def peer_name(request: web.Request) -> str:
     return next(value for ((key, value),) in subject if key == "commonName")
 
 
-async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_certificates_are_reloaded(
+    rig: TransportRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority, certificates = Authority(), []
 
     async def note_client(request: web.Request) -> web.StreamResponse:
@@ -89,16 +91,16 @@ async def test_client_certificates_are_reloaded(rig: Rig, tmp_path: Path, caplog
     assert [*dict.fromkeys(certificates)] == ["jane", "joe"]
 
 
-async def test_ca_files_are_reloaded(rig: Rig, tmp_path: Path) -> None:
-    before, after = Authority(), Authority()
-    (tmp_path / "ca.crt").write_text(before.pem)
-    async with ScriptedServer(after.server_context()) as server:
+async def test_ca_files_are_reloaded(rig: TransportRig, tmp_path: Path) -> None:
+    old_authority, new_authority = Authority(), Authority()
+    (tmp_path / "ca.crt").write_text(old_authority.pem)
+    async with ScriptedServer(new_authority.server_context()) as server:
         server.always(GET, PATH, OK)
         content = kubeconfig(server=server.url, cluster={"certificate-authority": "ca.crt"})
         transport = rig.new_transport(load_config(write(tmp_path, content), environ={}))
         with pytest.raises(Untrusted):
             await transport.request("GET", PATH)
-        (tmp_path / "ca.crt").write_text(after.pem)
+        (tmp_path / "ca.crt").write_text(new_authority.pem)
         assert await transport.request("GET", PATH) == b'{"ok": true}'
 
 
@@ -107,12 +109,12 @@ async def test_certificate_files_are_read_again_every_minute(tmp_path: Path, mon
     monkeypatch.setattr(tls, "time", SimpleNamespace(monotonic=clock))
     file.write_text(Authority().pem)
     contexts = TLSContexts(TLSSettings(ca=file))
-    first = contexts.get()
+    first_context = contexts.get()
     file.write_text(Authority().pem)
     for moment, changed in ((59.0, False), (60.0, True)):
         clock.now = moment
         await contexts.reread()
-        assert (contexts.get() is not first) is changed
+        assert (contexts.get() is not first_context) is changed
     second = contexts.get()
     file.unlink()
     clock.now = 120.0

@@ -15,7 +15,7 @@ from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from tests.kinds import Kind, Server
 
 
-class Quotas(Kind[ResourceQuota]):
+class ControlledQuotas(Kind[ResourceQuota]):
     """ResourceQuotas with their informer and controller. Retries after 1, 2, 4, ... 64 seconds."""
 
     def __init__(self, *, workers: int = 2, server: Server | None = None) -> None:

@@ -27,7 +27,7 @@ from kubeloop.controllers.errors import RetryAfter, Skip, TerminalError
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from tests.kinds import Clock, Kind, Server, edited
-from tests.kubeloop.controllers.controllers import Calls, Quotas, took
+from tests.kubeloop.controllers.controllers import Calls, ControlledQuotas, took
 
 pytestmark = pytest.mark.virtual_time
 
@@ -46,7 +46,7 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
 
 
 async def test_a_handler_is_called_for_every_change_of_an_object() -> None:
-    kind, calls = Quotas(), Calls()
+    kind, calls = ControlledQuotas(), Calls()
     kind.put("old", "ns")
     await kind.start(watcher=calls)
     kind.put("new", "ns")
@@ -97,7 +97,7 @@ SETTLED: dict[str, tuple[list[BaseException | None], list[float], int]] = {
 @pytest.mark.parametrize("case", SETTLED)
 async def test_settled(case: str) -> None:
     script, times, failures = SETTLED[case]
-    kind, calls = Quotas(), Calls(*script)
+    kind, calls = ControlledQuotas(), Calls(*script)
     await kind.start(handler=calls)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(400 if failures else 10_000)
@@ -123,17 +123,17 @@ TOGETHER: dict[str, tuple[BaseException | None, BaseException | None, list[float
 
 @pytest.mark.parametrize("case", TOGETHER)
 async def test_handlers_of_one_kind_do_not_stand_in_each_others_way(case: str) -> None:
-    first, second, times = TOGETHER[case]
-    kind, one, two = Quotas(), Calls(first), Calls(second)
-    await kind.start(one=one, two=two)
+    first_answer, second_answer, times = TOGETHER[case]
+    kind, first_calls, second_calls = ControlledQuotas(), Calls(first_answer), Calls(second_answer)
+    await kind.start(one=first_calls, two=second_calls)
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(1000)
-    assert one.times == two.times
-    assert one.times == pytest.approx(times)
+    assert first_calls.times == second_calls.times
+    assert first_calls.times == pytest.approx(times)
 
 
 async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
-    kind, calls = Quotas(), Calls(*[ValueError("x")] * 6)
+    kind, calls = ControlledQuotas(), Calls(*[ValueError("x")] * 6)
     await kind.start(handler=calls)
     kind.put("a", "ns")
     await asyncio.sleep(40)
@@ -144,7 +144,7 @@ async def test_an_event_during_a_backoff_is_handled_at_once() -> None:
 
 
 async def test_a_key_is_never_handled_twice_at_a_time() -> None:
-    kind = Quotas(workers=5)
+    kind = ControlledQuotas(workers=5)
     at_work: set[str] = set()
     most = 0
 
@@ -185,7 +185,7 @@ LOGGED: dict[str, tuple[BaseException, list[tuple[str, bool]]]] = {
 async def test_a_failure_is_logged_once_for_each_key_and_error(case: str, caplog: pytest.LogCaptureFixture) -> None:
     error, expected = LOGGED[case]
     caplog.set_level(logging.INFO, "kubeloop.controllers")
-    kind = Quotas()
+    kind = ControlledQuotas()
     await kind.start(quotaHandler=Calls(*[error] * 8))
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(300)
@@ -198,7 +198,7 @@ async def test_a_failure_is_logged_once_for_each_key_and_error(case: str, caplog
 
 async def test_a_failure_is_logged_again_when_it_changes_or_lasts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.controllers")
-    kind = Quotas()
+    kind = ControlledQuotas()
     script = [ValueError("1"), ValueError("2"), ServerError("3"), None, ServerError("4")]
     calls = Calls(*script, *[ServerError("5")] * 12)
     await kind.start(quotaHandler=calls)
@@ -212,7 +212,7 @@ async def test_a_failure_is_logged_again_when_it_changes_or_lasts(caplog: pytest
 
 async def test_at_debug_repeats_and_conflicts_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kubeloop.controllers")
-    kind = Quotas()
+    kind = ControlledQuotas()
     await kind.start(quotaHandler=Calls(conflict(), ValueError("x"), ValueError("x")))
     kind.controller.enqueue("ns/a", immediately=True)
     await asyncio.sleep(2)
@@ -230,7 +230,7 @@ OBEYED: dict[str, tuple[ApiError, float]] = {
 @pytest.mark.parametrize("case", OBEYED)
 async def test_retry_after_is_obeyed_per_key_without_a_worker(case: str) -> None:
     answer, expected = OBEYED[case]
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     times: dict[str, list[float]] = {"ns/a": [], "ns/b": []}
 
     async def handler(key: str, obj: ResourceQuota | None) -> None:
@@ -253,19 +253,19 @@ async def test_retry_after_is_obeyed_per_key_without_a_worker(case: str) -> None
     assert times["ns/b"] == pytest.approx([0, 2, 4, 6, 8])
 
 
-@pytest.mark.parametrize("before", [["first"], []], ids=["with a handler", "for its cache alone"])
-async def test_a_handler_that_is_added_late_gets_every_object(before: list[str]) -> None:
-    kind, late_calls = Quotas(), Calls()
+@pytest.mark.parametrize("handlers", [["first"], []], ids=["with a handler", "for its cache alone"])
+async def test_a_handler_that_is_added_late_gets_every_object(handlers: list[str]) -> None:
+    kind, late_calls = ControlledQuotas(), Calls()
     kind.put("a", "ns")
     kind.put("b", "ns")
-    await kind.start(**{name: Calls() for name in before})
+    await kind.start(**{name: Calls() for name in handlers})
     kind.controller.on_change("late", late_calls)
     await settle()
     assert sorted(late_calls.keys) == ["ns/a", "ns/b"]
 
 
 async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     objects: list[Any] = []
 
     async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
@@ -287,7 +287,7 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
 
 
 async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     objects: list[Any] = []
 
     async def slow_writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
@@ -307,7 +307,7 @@ async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> 
 
 
 async def test_a_handler_gets_its_own_write_until_the_cache_has_it() -> None:
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     keys: list[str] = []
 
     async def writer(key: str, obj: ResourceQuota | None) -> ResourceQuota | None:
@@ -320,10 +320,10 @@ async def test_a_handler_gets_its_own_write_until_the_cache_has_it() -> None:
             {"metadata": {"labels": {"mark": "ours"}}}, name=obj.name, namespace=obj.namespace
         )
 
-    before = kind.put("a", "ns")
+    quota = kind.put("a", "ns")
     await kind.start(writer=writer)
-    assert kind.informer.indexer.get_by_key("ns/a") == before
-    for cached in (None, edited(before, metadata={"resourceVersion": "1", "labels": {"mark": "restored"}}), before):
+    assert kind.informer.indexer.get_by_key("ns/a") == quota
+    for cached in (None, edited(quota, metadata={"resourceVersion": "1", "labels": {"mark": "restored"}}), quota):
         if cached is not None:
             kind.informer.indexer.put("ns/a", cached)
         kind.controller.enqueue("ns/a", immediately=True)
@@ -352,7 +352,7 @@ async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediat
 
 
 async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() -> None:
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     release = asyncio.Event()
 
     async def stubborn(key: str, obj: ResourceQuota | None) -> None:
@@ -371,7 +371,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
 
 
 async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> None:
-    kind = Quotas(workers=1)
+    kind = ControlledQuotas(workers=1)
     handled = []
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
@@ -391,7 +391,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> Non
 
 
 async def test_the_first_listing_does_not_hold_up_live_events() -> None:
-    kind, calls = Quotas(workers=1), Calls()
+    kind, calls = ControlledQuotas(workers=1), Calls()
     for number in range(50):
         kind.put(f"old-{number}", "ns")
     kind.controller.on_change("handler", calls)
@@ -406,7 +406,7 @@ async def test_the_first_listing_does_not_hold_up_live_events() -> None:
 
 
 async def test_enqueue_takes_keys_and_a_delay() -> None:
-    kind, calls = Quotas(workers=1), Calls()
+    kind, calls = ControlledQuotas(workers=1), Calls()
     kind.controller.queue.add("ns/low", LOW_PRIORITY)
     kind.controller.enqueue("ns/namespaced", immediately=True)
     kind.controller.enqueue("ns/second", immediately=True)
@@ -419,7 +419,7 @@ async def test_enqueue_takes_keys_and_a_delay() -> None:
 
 
 async def test_a_change_and_a_removal_may_share_a_name() -> None:
-    kind, changes, removals = Quotas(), Calls(), Calls()
+    kind, changes, removals = ControlledQuotas(), Calls(), Calls()
     kind.controller.on_change("handler", changes)
     kind.controller.on_remove("handler", removals)
     kind.controller.on_remove("other", removals, finalizer="example.org/other")
@@ -435,7 +435,7 @@ async def test_a_change_and_a_removal_may_share_a_name() -> None:
 
 
 async def test_a_controller_without_a_client_says_so() -> None:
-    controller: Controller[ResourceQuota] = Controller("quotas", Quotas().informer)
+    controller: Controller[ResourceQuota] = Controller("quotas", ControlledQuotas().informer)
     with pytest.raises(ValueError, match="without a client"):
         controller.on_remove("handler", Calls())
 
@@ -446,10 +446,10 @@ async def test_a_controller_without_a_client_says_so() -> None:
 @pytest.mark.parametrize("live", [False, True], ids=["first listing", "live"])
 async def test_a_change_of_another_kind_enqueues_keys(live: bool) -> None:
     server, calls = Server(), Calls()
-    kind, objects = Quotas(server=server), server.kind(NAMESPACES)
+    kind, objects = ControlledQuotas(server=server), server.kind(NAMESPACES)
     namespaces = Controller("namespaces", SharedIndexInformer(objects.client))
     kind.controller.watch_related(
-        namespaces, lambda each: [f"{each.name}/{name}" for name in each.labels["quotas"].split(".")]
+        namespaces, lambda namespace: [f"{namespace.name}/{name}" for name in namespace.labels["quotas"].split(".")]
     )
     if not live:
         objects.put("ns", metadata={"labels": {"quotas": "a.b"}})
@@ -468,7 +468,7 @@ async def test_a_change_of_another_kind_enqueues_keys(live: bool) -> None:
 
 
 async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
     calls = Calls(ValueError("x"), conflict(), RetryAfter(1), Skip(), None)
     await kind.start(measured=calls)
     kind.controller.enqueue("ns/a", immediately=True)
@@ -490,7 +490,7 @@ async def test_the_reconcile_metrics_tell_how_calls_ended() -> None:
 
 
 async def test_a_terminal_error_is_tried_again_only_after_a_change(caplog: pytest.LogCaptureFixture) -> None:
-    kind, calls = Quotas(), Calls(Forbidden("no"), TerminalError("spec.size is no number"), None)
+    kind, calls = ControlledQuotas(), Calls(Forbidden("no"), TerminalError("spec.size is no number"), None)
     await kind.start(terminal=calls)
     kind.put("a", "ns")
     await asyncio.sleep(3600)
@@ -508,7 +508,7 @@ async def test_a_terminal_error_is_tried_again_only_after_a_change(caplog: pytes
 async def test_a_handler_that_blocks_the_loop_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kind, clock = Quotas(), Clock()
+    kind, clock = ControlledQuotas(), Clock()
     monkeypatch.setattr("kubeloop.controllers.reconcile.time", SimpleNamespace(perf_counter=clock))
 
     async def waits(key: str, obj: ResourceQuota | None) -> None:
@@ -533,7 +533,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(
 
 
 async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -> None:
-    kind, errors = Quotas(), {"ns/a": Forbidden("may not"), "ns/b": ValueError("a mistake")}
+    kind, errors = ControlledQuotas(), {"ns/a": Forbidden("may not"), "ns/b": ValueError("a mistake")}
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         if error := errors.get(key):
@@ -550,7 +550,7 @@ async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -
 
 
 async def test_active_workers_count_while_handlers_run() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.sleep(10)

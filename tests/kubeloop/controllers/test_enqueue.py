@@ -184,25 +184,33 @@ async def test_watch_owned_calls_for(
     await management.stop()
 
 
-def named(obj: ConfigMap) -> object:
+def color_of(obj: ConfigMap) -> object:
     return obj.data["color"]
 
 
 CHANGES: dict[str, tuple[list[Callable[[ConfigMap], object] | None], dict[str, Any], int]] = {
-    "what nobody reads": ([named], {"data": {"color": "red", "x": "y"}}, 0),
-    "what is read": ([named], {"data": {"color": "blue"}}, 1),
-    "what one of two handlers reads": ([named, lambda obj: obj.data.get("x")], {"data": {"color": "red", "x": "y"}}, 1),
-    "what the second reads whole": ([named, None], {"metadata": {"labels": {"a": "b"}}, "data": {"color": "red"}}, 1),
-    "something for which it raises": ([named], {"data": {}}, 1),
+    "what nobody reads": ([color_of], {"data": {"color": "red", "x": "y"}}, 0),
+    "what is read": ([color_of], {"data": {"color": "blue"}}, 1),
+    "what one of two handlers reads": (
+        [color_of, lambda obj: obj.data.get("x")],
+        {"data": {"color": "red", "x": "y"}},
+        1,
+    ),
+    "what the second reads whole": (
+        [color_of, None],
+        {"metadata": {"labels": {"a": "b"}}, "data": {"color": "red"}},
+        1,
+    ),
+    "something for which it raises": ([color_of], {"data": {}}, 1),
     "status, with the generation": ([generation], {"metadata": {"generation": 7}, "data": {"color": "blue"}}, 0),
     "spec, with the generation": ([generation], {"metadata": {"generation": 8}}, 1),
     "anything of a kind without generations": ([generation], {"metadata": {"generation": None}}, 1),
 }
 
 
-@pytest.mark.parametrize(("reads", "change", "more"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("reads", "change", "calls_expected"), CHANGES.values(), ids=CHANGES)
 async def test_on_change_is_called_again_for_a_change_of(
-    reads: list[Callable[[ConfigMap], object] | None], change: dict[str, Any], more: int
+    reads: list[Callable[[ConfigMap], object] | None], change: dict[str, Any], calls_expected: int
 ) -> None:
     cluster = FakeCluster()
     body = {"metadata": {"name": "a", "namespace": "ns", "generation": 7}, "data": {"color": "red"}}
@@ -217,7 +225,7 @@ async def test_on_change_is_called_again_for_a_change_of(
     assert len(calls.keys) == 1
     cluster.put(CONFIG_MAPS, {**body, **change, "metadata": {**body["metadata"], **change.get("metadata", {})}})  # type: ignore[dict-item]
     await asyncio.sleep(1)
-    assert len(calls.keys) == 1 + more
+    assert len(calls.keys) == 1 + calls_expected
     await management.stop()
 
 

@@ -16,7 +16,7 @@ def pod(version: str = "1", uid: str = "u", **labels: str) -> Pod:
     return Pod(metadata=ObjectMeta(name="a", namespace="ns", resource_version=version, uid=uid, labels=labels))
 
 
-def named(obj: Pod) -> list[str]:
+def keys_of(obj: Pod) -> list[str]:
     """Returns the keys in the label `to`."""
     keys = obj.labels.get("to", obj.key).split()
     if "boom" in keys:
@@ -29,7 +29,7 @@ class Enqueued:
 
     def __init__(self, reads: Reads[Pod] | None = None) -> None:
         self.keys: list[tuple[str, int]] = []
-        self.handler: EnqueueHandler[Pod] = EnqueueHandler(named, self.enqueue, reads and [reads])
+        self.handler: EnqueueHandler[Pod] = EnqueueHandler(keys_of, self.enqueue, reads and [reads])
 
     def enqueue(self, key: str, priority: int) -> None:
         self.keys.append((key, priority))

@@ -106,19 +106,19 @@ async def test_an_event_with_an_action_is_one_of_events_k8s_io(recording: Record
         await asyncio.sleep(10)
     recording.recorder.event(quota(), "Normal", "Moved", "alone", related=related)
     await settle()
-    first, second = server.raw(EVENTS_V1).values()
+    long_event, short_event = server.raw(EVENTS_V1).values()
     assert recording.written() == []
-    assert {name: first[name] for name in ("type", "reason", "action", "reportingController")} == {
+    assert {name: long_event[name] for name in ("type", "reason", "action", "reportingController")} == {
         "type": "Normal",
         "reason": "Moved",
         "action": "Move",
         "reportingController": "headroom",
     }
-    assert (first["regarding"]["name"], first["related"]["name"]) == ("default-abcde", "tenant")
-    assert (len(first["note"]), first["eventTime"]) == (1024, "2025-06-15T15:06:40.000000Z")
-    assert first["series"] == {"count": 3, "lastObservedTime": "2025-06-15T15:07:00.000000Z"}
-    assert first["reportingInstance"].startswith("headroom-")
-    assert (second["action"], "series" in second) == ("Moved", False)
+    assert (long_event["regarding"]["name"], long_event["related"]["name"]) == ("default-abcde", "tenant")
+    assert (len(long_event["note"]), long_event["eventTime"]) == (1024, "2025-06-15T15:06:40.000000Z")
+    assert long_event["series"] == {"count": 3, "lastObservedTime": "2025-06-15T15:07:00.000000Z"}
+    assert long_event["reportingInstance"].startswith("headroom-")
+    assert (short_event["action"], "series" in short_event) == ("Moved", False)
 
 
 async def test_events_about_cluster_scoped_objects_live_in_default(recording: Recording) -> None:
@@ -226,8 +226,8 @@ async def test_an_event_whose_answer_was_lost_is_not_written_twice(recording: Re
     recording.events.errors["create"] = [Unreachable("connection reset"), AlreadyExists("exists")]
     recording.recorder.event(quota(), "Warning", "A", "m")
     await asyncio.sleep(60)
-    first, second = recording.events.asked("create")
-    assert first == second
+    lost_event, repeated_event = recording.events.asked("create")
+    assert lost_event == repeated_event
     assert recording.recorder.dropped == 0
 
 

@@ -37,7 +37,7 @@ LONGEST_POLL = 75.0
 """Seconds: a kind that is missing is asked for within missing_poll (60) and a fifth, at random."""
 
 
-class Cluster:
+class ManagementCluster:
     """A Management on a fake client."""
 
     def __init__(self, workers: int = 2) -> None:
@@ -57,7 +57,7 @@ class Cluster:
 
 
 async def test_one_watch_serves_every_handler_of_a_kind() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
     await cluster.start(one=Calls(), two=Calls(), three=Calls())
     assert [verb for verb, _, _ in cluster.quotas.calls] == ["watch"]
 
@@ -105,7 +105,7 @@ async def test_handlers_are_called_for_the_selected_keys_alone() -> None:
 
 
 async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     pods = cluster.management.pods.cache()
     cluster.quotas.put("a", "ns")
     cluster.pods.put("p", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
@@ -125,7 +125,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
 
 
 async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
-    cluster, quotas, settings = Cluster(), Calls(), Calls()
+    cluster, quotas, settings = ManagementCluster(), Calls(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     cluster.management.settings.on_change("settings", settings)
     cluster.quotas.put("a", "ns")
@@ -142,7 +142,7 @@ async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() ->
 
 
 async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     cluster.management.pods.on_change("early", Calls())
     await cluster.management.start()
     await settle()
@@ -153,7 +153,7 @@ async def test_a_kind_asked_for_while_running_starts_by_itself() -> None:
 
 
 async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
     recorder = cluster.management.recorder("headroom")
     assert cluster.management.recorder("headroom") is recorder
 
@@ -169,7 +169,7 @@ async def test_a_stop_lets_handlers_finish_and_writes_their_events() -> None:
 
 
 async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
     recorder = cluster.management.recorder("headroom")
 
     async def hangs(key: str, obj: ResourceQuota | None) -> None:
@@ -184,7 +184,7 @@ async def test_a_stop_keeps_its_time_whatever_hangs() -> None:
 
 
 async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     cluster.quotas.answering.clear()
     await cluster.start(handler=calls)
     assert await took(cluster.management.stop()) == 0
@@ -195,11 +195,11 @@ async def test_a_stop_before_the_caches_have_synced_is_quick() -> None:
 
 
 async def test_a_stop_without_a_start_does_nothing() -> None:
-    await Cluster().management.stop()
+    await ManagementCluster().management.stop()
 
 
 async def test_health_names_dead_workers() -> None:
-    cluster = Cluster(workers=1)
+    cluster = ManagementCluster(workers=1)
 
     async def deadly(key: str, obj: ResourceQuota | None) -> None:
         raise BaseExceptionGroup("beyond Exception", [GeneratorExit()])
@@ -213,7 +213,7 @@ async def test_health_names_dead_workers() -> None:
 
 
 async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
     cluster.management.pods.cache()
     await cluster.start(handler=Calls())
     assert cluster.management.healthy() == []
@@ -226,7 +226,7 @@ async def test_readiness_names_a_kind_whose_watch_shows_no_life() -> None:
 
 
 async def test_readiness_names_a_handler_that_hangs() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
 
     async def hangs(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.Event().wait()
@@ -245,16 +245,16 @@ async def test_who_shares_a_controller_gives_the_same_options() -> None:
         def pod(self, pod: Pod) -> Pod:
             return pod
 
-    factory, slim = ControllerFactory(Cluster().server.client()), Slim()
+    factory, slim = ControllerFactory(ManagementCluster().server.client()), Slim()
     limiter: RateLimiter[str] = default_controller_rate_limiter()
     options: dict[str, Any] = {"transform": slim.pod, "resync_period": 60.0, "rate_limiter": limiter}
     pods = factory.controller(registry.PODS, **options)
     assert factory.controller(registry.PODS, **options) is pods
     other_options: list[dict[str, Any]] = [{"transform": Slim().pod}, {"transform": None}, {"resync_period": 0.0}]
-    for other in (*other_options, {"rate_limiter": None}):
-        (name,) = other
+    for option in (*other_options, {"rate_limiter": None}):
+        (name,) = option
         with pytest.raises(ValueError, match=f"the controller of pods is shared, with another {name}"):
-            factory.controller(registry.PODS, **options | other)
+            factory.controller(registry.PODS, **options | option)
     factory.controller(registry.PODS, namespace="ns")
 
 
@@ -327,7 +327,7 @@ async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
 
 
 async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() -> None:
-    cluster, calls, leading = Cluster(), Calls(), asyncio.Event()
+    cluster, calls, leading = ManagementCluster(), Calls(), asyncio.Event()
     cluster.quotas.put("q1", "ns")
     cluster.management.resource_quotas.on_change("handler", calls)
     await cluster.management.start(leading)
@@ -384,7 +384,7 @@ def forbid(resource: Any) -> None:
 
 async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.controllers")
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     nodes_server = cluster.server.kind(registry.NODES)
     forbid(nodes_server)
     nodes = cluster.management.controller(registry.NODES)
@@ -413,7 +413,7 @@ async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pyt
 
 
 async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     management = cluster.management
     management.require(management.settings, management.resource_quotas)
@@ -431,7 +431,7 @@ async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> No
 
 
 async def test_a_defined_kind_that_is_not_served_holds_the_handlers() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
     management = cluster.management
@@ -448,7 +448,7 @@ async def test_a_defined_kind_that_is_not_served_holds_the_handlers() -> None:
 
 
 async def test_one_without_a_definition_holds_nothing_up() -> None:
-    cluster, calls = Cluster(), Calls()
+    cluster, calls = ManagementCluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     management = cluster.management
     management.require(management.settings, if_defined=True)
@@ -460,7 +460,7 @@ async def test_one_without_a_definition_holds_nothing_up() -> None:
 
 
 async def test_a_kind_requested_during_the_stop_leaves_no_task() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
 
     async def slow(key: str, obj: ResourceQuota | None) -> None:
         await asyncio.sleep(3)

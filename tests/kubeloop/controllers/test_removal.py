@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.virtual_time import settle
-from tests.kubeloop.controllers.controllers import Calls, Quotas
+from tests.kubeloop.controllers.controllers import Calls, ControlledQuotas
 
 pytestmark = pytest.mark.virtual_time
 
@@ -19,19 +19,19 @@ FINALIZER = "wrangler.cattle.io/cleanup"
 DELETED = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
-async def started(*script: BaseException) -> tuple[Quotas, Calls]:
-    kind, calls = Quotas(), Calls(*script)
+async def started(*script: BaseException) -> tuple[ControlledQuotas, Calls]:
+    kind, calls = ControlledQuotas(), Calls(*script)
     kind.controller.on_remove("cleanup", calls)
     await kind.start()
     return kind, calls
 
 
-def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
+def finalizers(kind: ControlledQuotas, key: str = "ns/a") -> Any:
     return kind.objects[key]["metadata"].get("finalizers")
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("finalizers_before", "expected"),
     [
         (None, [FINALIZER]),
         ([], [FINALIZER]),
@@ -39,11 +39,11 @@ def finalizers(kind: Quotas, key: str = "ns/a") -> Any:
         ([FINALIZER, "other"], [FINALIZER, "other"]),
     ],
 )
-async def test_an_object_gets_the_finalizer_beside_those_of_others(before: Any, after: list[str]) -> None:
+async def test_an_object_gets_the_finalizer_beside_those_of_others(finalizers_before: Any, expected: list[str]) -> None:
     kind, calls = await started()
-    kind.put("a", "ns", metadata={"finalizers": before} if before is not None else {})
+    kind.put("a", "ns", metadata={"finalizers": finalizers_before} if finalizers_before is not None else {})
     await settle()
-    assert finalizers(kind) == after
+    assert finalizers(kind) == expected
     assert calls.keys == []
 
 
@@ -112,7 +112,9 @@ async def test_a_refused_patch_is_retried() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
-async def removed(kind: Quotas, handler: Callable[[str, ResourceQuota], Awaitable[ResourceQuota | None]]) -> None:
+async def removed(
+    kind: ControlledQuotas, handler: Callable[[str, ResourceQuota], Awaitable[ResourceQuota | None]]
+) -> None:
     """An object with the finalizer is deleted, with this handler."""
     kind.controller.on_remove("cleanup", handler)
     kind.put("a", "ns", metadata={"finalizers": [FINALIZER]})
@@ -122,7 +124,7 @@ async def removed(kind: Quotas, handler: Callable[[str, ResourceQuota], Awaitabl
 
 
 async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
     runs = 0
 
     async def stamps(key: str, obj: ResourceQuota) -> None:
@@ -137,7 +139,7 @@ async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> No
 
 
 async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
 
     async def replaced(key: str, obj: ResourceQuota) -> None:
         kind.put("a", "ns", metadata={"uid": "another", "finalizers": [FINALIZER]})
@@ -147,7 +149,7 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
 
 
 async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
     parent = kind.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
 
     async def cleans_the_parent(key: str, obj: ResourceQuota) -> ResourceQuota:

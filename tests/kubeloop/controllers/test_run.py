@@ -19,7 +19,7 @@ HEARS = "await stop.wait()\nprint('heard', flush=True)"
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Program:
+class SignalledProgram:
     """`main(stop)` in a process of its own; it prints "up" when it can be signalled."""
 
     def __init__(self, body: str, options: str = "") -> None:
@@ -55,7 +55,7 @@ class Program:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(number: signal.Signals) -> None:
-    program = Program("await stop.wait()\nawait asyncio.sleep(0.3)\nprint('drained', flush=True)")
+    program = SignalledProgram("await stop.wait()\nawait asyncio.sleep(0.3)\nprint('drained', flush=True)")
     code, _, output, err = program.send(number)
     assert (code, output, err) == (0, "drained\n", "")
 
@@ -83,31 +83,33 @@ TOO_LONG: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("case", TOO_LONG)
 def test_what_takes_too_long_is_ended_with_0(case: str) -> None:
     main, options, printed = TOO_LONG[case]
-    code, seconds, output, _ = Program(main, f", {options}").send(signal.SIGTERM)
+    code, seconds, output, _ = SignalledProgram(main, f", {options}").send(signal.SIGTERM)
     assert (code, output) == (0, printed)
     assert seconds < 15
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "then"),
+    ("first_signal", "second_signal", "statement"),
     [
         (signal.SIGTERM, signal.SIGTERM, "await asyncio.sleep(100)"),
         (signal.SIGINT, signal.SIGTERM, "await asyncio.sleep(100)"),
         (signal.SIGTERM, signal.SIGINT, "time.sleep(60)"),  # the loop is blocked
     ],
 )
-def test_a_second_signal_exits_at_once(first: signal.Signals, second: signal.Signals, then: str) -> None:
-    program = Program(f"{HEARS}\n{then}")
-    program.process.send_signal(first)
+def test_a_second_signal_exits_at_once(
+    first_signal: signal.Signals, second_signal: signal.Signals, statement: str
+) -> None:
+    program = SignalledProgram(f"{HEARS}\n{statement}")
+    program.process.send_signal(first_signal)
     program.says("heard")
-    code, seconds, _, err = program.send(second)
-    assert (code, err) == (128 + second, "")
+    code, seconds, _, err = program.send(second_signal)
+    assert (code, err) == (128 + second_signal, "")
     assert seconds < 15
 
 
 def test_two_signals_at_once_are_not_one() -> None:
     """A second signal counts even if the loop was busy all the time between the two."""
-    program = Program("print('busy', flush=True)\nsys.stdin.readline()\nawait asyncio.sleep(100)")
+    program = SignalledProgram("print('busy', flush=True)\nsys.stdin.readline()\nawait asyncio.sleep(100)")
     program.says("busy")
     program.process.send_signal(signal.SIGINT)
     code, seconds, _, _ = program.send(signal.SIGTERM, "go on\n")
@@ -142,11 +144,11 @@ def test_what_main_raises_while_draining_comes_out() -> None:
 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     async def main(stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
 
     assert run_until_signal(main) == 0
-    assert {number: signal.getsignal(number) for number in before} == before
+    assert {number: signal.getsignal(number) for number in handlers} == handlers

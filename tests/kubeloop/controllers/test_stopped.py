@@ -67,18 +67,18 @@ async def test_a_stopped_controller_refuses_handlers_and_reads() -> None:
 async def test_a_kind_of_a_stopped_controller_gets_another_one() -> None:
     cluster, calls = cluster_with("a"), Calls()
     management = ControllerFactory(cluster.client())
-    first = management.controller(CONFIG_MAPS)
-    first.on_change("handler", Calls())
+    stopped_controller = management.controller(CONFIG_MAPS)
+    stopped_controller.on_change("handler", Calls())
     await management.start()
     await asyncio.sleep(1)
-    await first.stop()
-    await first.stop()
-    second = management.controller(CONFIG_MAPS)
-    second.on_change("handler", calls)
+    await stopped_controller.stop()
+    await stopped_controller.stop()
+    new_controller = management.controller(CONFIG_MAPS)
+    new_controller.on_change("handler", calls)
     await asyncio.sleep(1)
-    await first.stop()
-    assert (second is first, second.name, calls.keys) == (False, "configmaps", ["ns/a"])
-    assert management.controller(CONFIG_MAPS) is second
+    await stopped_controller.stop()
+    assert (new_controller is stopped_controller, new_controller.name, calls.keys) == (False, "configmaps", ["ns/a"])
+    assert management.controller(CONFIG_MAPS) is new_controller
     await management.stop()
 
 

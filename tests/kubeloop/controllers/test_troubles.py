@@ -21,8 +21,8 @@ from kubeloop.client.errors import (
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.reconcile import UNANSWERED
 from kubeloop.workqueue.queue import loop_time
-from tests.kubeloop.controllers.controllers import Quotas
-from tests.kubeloop.controllers.test_factory import Cluster, forbid
+from tests.kubeloop.controllers.controllers import ControlledQuotas
+from tests.kubeloop.controllers.test_factory import ManagementCluster, forbid
 
 pytestmark = pytest.mark.virtual_time
 
@@ -35,7 +35,7 @@ WEBHOOK = 'admission webhook "q.example.org" denied the request: not by you'
     ids=["400", "403", "422", "a webhook that does not answer"],
 )
 async def test_a_refusal_is_a_trouble_whatever_its_status(error: ApiError) -> None:
-    kind, again = Quotas(), True
+    kind, again = ControlledQuotas(), True
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         if key == "ns/later":
@@ -62,7 +62,7 @@ async def test_a_refusal_is_a_trouble_whatever_its_status(error: ApiError) -> No
     "error", [PatchConflict("it does not apply"), Conflict("changed"), NotFound("gone"), KeyError(1)]
 )
 async def test_what_another_try_or_nobody_else_can_help_is_no_trouble(error: Exception) -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         raise error
@@ -74,7 +74,7 @@ async def test_what_another_try_or_nobody_else_can_help_is_no_trouble(error: Exc
 
 
 async def test_a_patch_that_never_applies_is_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         raise PatchConflict("it does not apply")
@@ -86,7 +86,7 @@ async def test_a_patch_that_never_applies_is_logged_as_a_failure(caplog: pytest.
 
 
 async def test_another_who_refuses_with_the_same_status_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    kind, names = Quotas(), iter("aab")
+    kind, names = ControlledQuotas(), iter("aab")
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         name = next(names, "b")
@@ -99,7 +99,7 @@ async def test_another_who_refuses_with_the_same_status_is_logged(caplog: pytest
 
 
 async def test_a_call_that_waits_for_an_answer_is_told_after_five_seconds() -> None:
-    kind = Quotas()
+    kind = ControlledQuotas()
     answered = asyncio.Event()
 
     async def waits(key: str, obj: ResourceQuota | None) -> None:
@@ -118,7 +118,7 @@ async def test_a_call_that_waits_for_an_answer_is_told_after_five_seconds() -> N
 
 
 async def test_a_forbidden_kind_is_a_trouble_of_its_controller() -> None:
-    cluster = Cluster()
+    cluster = ManagementCluster()
     nodes = cluster.management.controller(registry.NODES)
     forbid(cluster.server.kind(registry.NODES))
     await cluster.start()
@@ -129,7 +129,7 @@ async def test_a_forbidden_kind_is_a_trouble_of_its_controller() -> None:
 
 
 async def test_an_error_that_is_its_own_cause_is_retried_as_any_other() -> None:
-    kind, calls = Quotas(), 0
+    kind, calls = ControlledQuotas(), 0
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:
         nonlocal calls

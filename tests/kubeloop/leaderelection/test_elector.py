@@ -38,7 +38,7 @@ class Candidate:
     link: Link
     elector: LeaderElector
     led: list[float] = field(default_factory=list)
-    lost: list[tuple[float, str]] = field(default_factory=list)
+    losses: list[tuple[float, str]] = field(default_factory=list)
     messages: list[tuple[float, str]] = field(default_factory=list)
     leaders: list[str] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Candidate:
         try:
             await self.elector.run(lambda: self.led.append(now()))
         except LeaseLost as err:
-            self.lost.append((now(), str(err)))
+            self.losses.append((now(), str(err)))
 
     def may_write(self) -> bool:
         with contextlib.suppress(NotLeader):
@@ -149,48 +149,48 @@ async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
 
 
 async def test_one_of_two_leads_and_the_other_tries_on() -> None:
-    race, first, second = two_candidates()
+    race, leader, follower = two_candidates()
     await race.lasts(60)
-    assert (first.led, second.led) == ([0], [])
-    tries = second.link.gets[2:]
+    assert (leader.led, follower.led) == ([0], [])
+    tries = follower.link.gets[2:]
     assert {round(b - a, 6) for a, b in itertools.pairwise(tries)} == {2.0}
 
 
 async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
-    race, first, second = two_candidates()
+    race, leader, follower = two_candidates()
     await race.lasts(21)
-    await first.kill()
+    await leader.kill()
     await race.lasts(18)
-    assert second.led == [pytest.approx(35, abs=0.1)]  # last renewed at 20, seen at once by the watch
+    assert follower.led == [pytest.approx(35, abs=0.1)]  # last renewed at 20, seen at once by the watch
 
 
 async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -> None:
     race = Race()
-    first, second = race.candidate("a").start(), race.candidate("b")
-    second.link.watches = False
+    leader, follower = race.candidate("a").start(), race.candidate("b")
+    follower.link.watches = False
     await race.lasts(1)
-    second.start()
+    follower.start()
     await race.lasts(20.5)
     killed = now()
-    await first.kill()
+    await leader.kill()
     await race.lasts(18)
-    assert killed < second.led[0] <= killed + 18
+    assert killed < follower.led[0] <= killed + 18
 
 
 async def test_a_released_lease_is_taken_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kubeloop.leaderelection")
-    race, first, second = two_candidates()
+    race, leader, follower = two_candidates()
     await race.lasts(21)
-    assert await first.end()
+    assert await leader.end()
     end = now()
-    assert not first.may_write()
+    assert not leader.may_write()
     assert race.server.lease.spec.lease_duration_seconds == 1
     await settle()
-    assert second.led == [end]
-    assert (first.leaders, second.leaders) == (["a"], ["a", "b"])
+    assert follower.led == [end]
+    assert (leader.leaders, follower.leaders) == (["a"], ["a", "b"])
     assert [line for line in caplog.messages if "is held by" in line] == ["the lease ns/headroom is held by a"]
     await race.lasts(30)
-    assert second.lost == []
+    assert follower.losses == []
 
 
 async def test_a_deleted_lease_is_still_left_to_its_last_holder() -> None:
@@ -205,26 +205,26 @@ async def test_a_deleted_lease_is_still_left_to_its_last_holder() -> None:
 
 
 async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
-    race, first, second = two_candidates()
+    race, leader, follower = two_candidates()
     await race.lasts(5)
     race.server.remove(LEASES, KEY)
     await race.lasts(30)
-    assert (first.lost, second.led) == ([], [])
+    assert (leader.losses, follower.led) == ([], [])
 
 
-@pytest.mark.parametrize(("fault", "said"), [("cut", "cut off"), ("hangs", "no answer in time")])
-async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault: str, said: str) -> None:
-    race, first, second = two_candidates()
+@pytest.mark.parametrize(("fault", "reason"), [("cut", "cut off"), ("hangs", "no answer in time")])
+async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault: str, reason: str) -> None:
+    race, leader, follower = two_candidates()
     await race.lasts(20.5)
-    setattr(first.link, fault, True)
+    setattr(leader.link, fault, True)
     await race.lasts(30)
-    assert first.lost == [(30, f"lost the lease ns/headroom: not renewed for 10 s: {said}")]
-    assert second.led == [pytest.approx(35, abs=0.1)]
+    assert leader.losses == [(30, f"lost the lease ns/headroom: not renewed for 10 s: {reason}")]
+    assert follower.led == [pytest.approx(35, abs=0.1)]
 
 
 @pytest.mark.parametrize(("fault", "seconds"), [("cut", 7), ("answers_lost", 5)])
 async def test_a_short_outage_costs_nothing(fault: str, seconds: float) -> None:
-    race, first, second = two_candidates()
+    race, leader, follower = two_candidates()
     await race.lasts(20.5)
     for candidate in race.candidates:
         setattr(candidate.link, fault, True)
@@ -232,7 +232,7 @@ async def test_a_short_outage_costs_nothing(fault: str, seconds: float) -> None:
     for candidate in race.candidates:
         setattr(candidate.link, fault, False)
     await race.lasts(60)
-    assert (first.lost, second.led) == ([], [])
+    assert (leader.losses, follower.led) == ([], [])
 
 
 async def test_a_leader_that_was_stopped_too_long_writes_nothing() -> None:
@@ -245,33 +245,33 @@ async def test_a_leader_that_was_stopped_too_long_writes_nothing() -> None:
     skipped = 20.0
     assert not stopped.may_write()
     await race.lasts(3)
-    assert [text for _, text in stopped.lost] == ["lost the lease ns/headroom: not renewed for 10 s"]
+    assert [text for _, text in stopped.losses] == ["lost the lease ns/headroom: not renewed for 10 s"]
     assert [when for when, _ in race.server.written] == [0, 2]
 
 
 async def test_a_leader_that_finds_another_holder_stops_at_once() -> None:
-    race, first = await alone(3)
+    race, leader = await alone(3)
     race.server.set(OTHER)
     await race.lasts(2)
-    assert first.lost == [(4, "lost the lease ns/headroom: other holds it")]
+    assert leader.losses == [(4, "lost the lease ns/headroom: other holds it")]
 
 
 async def test_what_others_write_to_our_lease_does_not_end_it() -> None:
-    race, first = await alone(3)
+    race, leader = await alone(3)
     race.server.set(race.server.lease.spec)  # a label, say: only the version moves
     await race.lasts(30)
-    assert first.lost == []
+    assert leader.losses == []
 
 
 async def test_the_lease_counts_from_when_a_renewal_was_sent() -> None:
-    race, first = await alone(1)
-    first.link.delay = 4.0
+    race, leader = await alone(1)
+    leader.link.delay = 4.0
     await race.lasts(6)  # sent at 2, answered at 6
-    first.link.cut = True
+    leader.link.cut = True
     await race.lasts(4.75)
-    assert first.may_write()
+    assert leader.may_write()
     await race.lasts(0.5)
-    assert not first.may_write()
+    assert not leader.may_write()
 
 
 async def test_a_candidate_without_rights_is_not_ready_and_tries_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -325,8 +325,8 @@ async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> Non
             candidate.link.cut = (turn * 7 + number * 3) % 5 == 0
             candidate.link.delay = ((turn + number) % 4) * 0.7
             candidate.link.answers_lost = (turn * 3 + number) % 7 == 0
-            if candidate.lost and candidate.task is not None and candidate.task.done():
-                candidate.lost.clear()
+            if candidate.losses and candidate.task is not None and candidate.task.done():
+                candidate.losses.clear()
                 candidate.start()  # its process was started again
         await race.lasts(3)
     assert len({holder for _, holder in race.server.written}) > 1

@@ -13,7 +13,7 @@ from kubeloop.testing.fake.server import FakeCluster
 pytestmark = pytest.mark.virtual_time
 
 
-async def first(cluster: FakeCluster) -> Any:
+async def started_watch(cluster: FakeCluster) -> Any:
     """A watch that has brought its first object."""
     namespace = cluster.put(NAMESPACES, {"metadata": {"name": "there"}})
     since = namespace.metadata.resource_version
@@ -27,7 +27,7 @@ async def first(cluster: FakeCluster) -> Any:
 
 async def test_a_slow_reader_gets_every_write() -> None:
     cluster = FakeCluster()
-    events = await first(cluster)
+    events = await started_watch(cluster)
     cluster.remove(NAMESPACES, "new")
     async with asyncio.timeout(1.0):
         assert (await anext(events))["type"] == "DELETED"
@@ -35,7 +35,7 @@ async def test_a_slow_reader_gets_every_write() -> None:
 
 async def test_a_reader_whose_next_change_is_compacted_is_told_so() -> None:
     cluster = FakeCluster()
-    events = await first(cluster)
+    events = await started_watch(cluster)
     cluster.remove(NAMESPACES, "new")
     cluster.compact()
     cluster.put(NAMESPACES, {"metadata": {"name": "later"}})

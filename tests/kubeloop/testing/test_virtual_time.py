@@ -16,9 +16,9 @@ async def test_waiting_costs_no_time_and_is_exact() -> None:
     started = time.monotonic()
     moments = []
     for seconds in (0.001, 1, 86400, 1_000_000):
-        before = now()
+        began = now()
         await asyncio.sleep(seconds)
-        moments.append(now() - before)
+        moments.append(now() - began)
     assert moments == pytest.approx([0.001, 1, 86400, 1_000_000])
     assert time.monotonic() - started < 86400
 

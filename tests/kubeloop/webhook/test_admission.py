@@ -38,7 +38,7 @@ def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "not an AdmissionReview"),
         (b"{", "not an AdmissionReview"),
@@ -52,8 +52,8 @@ def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":7}}', "not an Admission"),
     ],
 )  # fmt: skip
-def test_what_is_no_review_is_told_so(body: bytes, said: str) -> None:
-    with pytest.raises(BadReview, match=said):
+def test_what_is_no_review_is_told_so(body: bytes, message: str) -> None:
+    with pytest.raises(BadReview, match=message):
         decode_review(body)
 
 
@@ -79,15 +79,15 @@ FAILURE = {"status": "Failure", "message": "no: ü", "reason": "Forbidden", "cod
 
 
 @pytest.mark.parametrize(
-    ("decision", "said"),
+    ("decision", "response"),
     [
         (ALLOW, {"allowed": True}),
         (deny("no: ü"), {"allowed": False, "status": FAILURE}),
         (Decision(warnings=("mind this",)), {"allowed": True, "warnings": ["mind this"]}),
     ],
 )
-def test_an_answer(decision: Decision, said: dict[str, Any]) -> None:
-    assert answer(decision) == {"uid": "u-1", **said}
+def test_an_answer(decision: Decision, response: dict[str, Any]) -> None:
+    assert answer(decision) == {"uid": "u-1", **response}
 
 
 def test_patched() -> None:

@@ -98,19 +98,19 @@ async def test_without_a_registrar_another_program_registers_it(
     await served.stop()
 
 
-@pytest.mark.parametrize("what", ["refresh", ENSURE])
+@pytest.mark.parametrize("call", ["refresh", ENSURE])
 @pytest.mark.parametrize("failure", [ServiceUnavailable("busy"), ConfigError("bad"), KeyError("bug"), OSError("disk")])
 async def test_what_fails_is_tried_again_soon(
-    what: str, failure: Exception, calls: RecordingCertificate, synced: asyncio.Event
+    call: str, failure: Exception, calls: RecordingCertificate, synced: asyncio.Event
 ) -> None:
     served = server(calls, synced)
     await served.start("127.0.0.1:0")
-    calls.failures[what] = [failure]
+    calls.failures[call] = [failure]
     await asyncio.sleep(0.1)
     assert served.unready()
     await asyncio.sleep(0.5)
     assert served.unready() == []
-    calls.failures[what] = [failure] * 20
+    calls.failures[call] = [failure] * 20
     await asyncio.sleep(POLL_SECONDS + 9 * RETRY_SECONDS)
     assert 10 <= len(calls.calls_made) - calls.calls_made.index(ENSURE) <= 40
     assert served.unready() == [], "an API server that is away says nothing of webhooks that are registered"

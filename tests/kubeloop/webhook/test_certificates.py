@@ -54,8 +54,8 @@ def test_a_new_ca_and_what_it_signs() -> None:
         (authority, x509.BasicConstraints(ca=True, path_length=0)),
         (serving, x509.BasicConstraints(ca=False, path_length=None)),
     ):
-        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
-        assert (found.critical, found.value) == (True, constraints)
+        extension = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+        assert (extension.critical, extension.value) == (True, constraints)
     assert parse(material.serving.certificate + material.authority.certificate) == serving, "of a chain the first"
     signs = authority.extensions.get_extension_for_class(x509.KeyUsage)
     assert (signs.critical, signs.value) == (True, usage(signs=True))
@@ -88,25 +88,25 @@ def test_renewed_at_two_thirds_of_its_life(days: float, due: bool) -> None:
 
 def test_a_client_trusts_every_certificate_of_a_living_ca() -> None:
     """Even if no API server is told anything for years."""
-    material = first = issue(HOSTS, NOW)
+    material = first_material = issue(HOSTS, NOW)
     certificates = set()
     for day in range(0, 3650, 10):
         now = NOW + day * DAY
         material = step(material, HOSTS, now) or material
         check(material)
-        assert trusted(material.serving, first.bundle)
-        assert now < expiry(material.serving) <= expiry(first.authority)
+        assert trusted(material.serving, first_material.bundle)
+        assert now < expiry(material.serving) <= expiry(first_material.authority)
         certificates.add(material.serving.certificate)
     assert len(certificates) == 15
 
 
 def test_a_ca_that_is_over_is_replaced_and_what_it_signed_with_it() -> None:
-    over = issue([*HOSTS, "other.example"], NOW)
-    renewed = step(over, HOSTS, NOW + AUTHORITY_LIFE)
+    expired = issue([*HOSTS, "other.example"], NOW)
+    renewed = step(expired, HOSTS, NOW + AUTHORITY_LIFE)
     assert renewed is not None
     check(renewed)
     assert parse_bundle(renewed.bundle) == [parse(renewed.authority.certificate)]
-    assert renewed.authority != over.authority
+    assert renewed.authority != expired.authority
     assert step(renewed, ["other.example"], NOW + AUTHORITY_LIFE) is None
 
 

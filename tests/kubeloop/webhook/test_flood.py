@@ -78,12 +78,12 @@ ATTACKS: dict[str, tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[byt
 async def test_each_is_answered_or_closed_in_time_and_costs_the_others_nothing(
     case: tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[bytes]],
 ) -> None:
-    attack, wanted = case
+    attack, statuses = case
     async with listening({"/allow": allow}) as peer:
         attacks = [asyncio.create_task(attack(peer)) for _ in range(20)]
         await asyncio.sleep(0.05)
         assert (await asyncio.wait_for(peer.post("/allow"), 2))[0] == 200
-        assert {answer[9:12] for answer in await asyncio.wait_for(asyncio.gather(*attacks), 5)} <= wanted
+        assert {answer[9:12] for answer in await asyncio.wait_for(asyncio.gather(*attacks), 5)} <= statuses
         assert (await peer.post("/allow"))[0] == 200
 
 

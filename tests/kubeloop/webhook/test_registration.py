@@ -20,7 +20,7 @@ URL = Endpoint(url="https://127.0.0.1:9443")
 LABELS = {"app.kubernetes.io/managed-by": "example"}
 
 
-class Server(kinds.Server):
+class ConfigurationServer(kinds.Server):
     def __init__(self) -> None:
         super().__init__()
         self.validating = self.kind(VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -56,11 +56,11 @@ def webhook_of(name: str, endpoint: Endpoint, bundle: bytes | None) -> Webhook:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> ConfigurationServer:
+    return ConfigurationServer()
 
 
-async def test_both_are_created_and_then_left_alone(server: Server) -> None:
+async def test_both_are_created_and_then_left_alone(server: ConfigurationServer) -> None:
     registration = server.registration()
     for _ in range(2):
         await registration.ensure(b"ca")
@@ -84,18 +84,18 @@ async def test_both_are_created_and_then_left_alone(server: Server) -> None:
     ],
     ids=["empty", "none", "another", "the label by which all is taken out in an emergency", "an annotation"],
 )
-async def test_drift_is_repaired(changes: dict[str, Any], server: Server) -> None:
+async def test_drift_is_repaired(changes: dict[str, Any], server: ConfigurationServer) -> None:
     registration = server.registration(a="b")
     await registration.ensure(b"ca")
-    before = server.registered_webhooks()
+    registered_before = server.registered_webhooks()
     server.validating.edited(NAME, changes)
     await registration.ensure(b"ca")
-    assert server.registered_webhooks() == before
+    assert server.registered_webhooks() == registered_before
     metadata = server.validating.objects[NAME]["metadata"]
     assert (metadata["labels"], metadata["annotations"]) == (LABELS, {"a": "b"})
 
 
-async def test_what_an_injector_puts_in_stays(server: Server) -> None:
+async def test_what_an_injector_puts_in_stays(server: ConfigurationServer) -> None:
     registration = server.registration("pods")
     await registration.ensure(None)
     injected = [
@@ -103,15 +103,15 @@ async def test_what_an_injector_puts_in_stays(server: Server) -> None:
         for entry in server.registered_webhooks()
     ]
     server.validating.edited(NAME, {"webhooks": injected})
-    before = len(server.writes)
+    writes_before = len(server.writes)
     await registration.ensure(None)
-    assert len(server.writes) == before
+    assert len(server.writes) == writes_before
     # Also when something else has to change.
     await server.registration().ensure(None)
     assert [entry["clientConfig"].get("caBundle") for entry in server.registered_webhooks()] == ["aW5q", None]
 
 
-async def test_a_foreign_writer_in_between_is_read_again(server: Server) -> None:
+async def test_a_foreign_writer_in_between_is_read_again(server: ConfigurationServer) -> None:
     registration = server.registration()
     await registration.ensure(b"old")
     server.validating.before.append(lambda: server.validating.edited(NAME, {"metadata": {"labels": {"a": "b"}}}))
@@ -119,7 +119,7 @@ async def test_a_foreign_writer_in_between_is_read_again(server: Server) -> None
     assert {entry["clientConfig"]["caBundle"] for entry in server.registered_webhooks()} == {"bmV3"}
 
 
-async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
+async def test_replicas_that_start_together_share_one_key(server: ConfigurationServer) -> None:
     replicas = [server.registration() for _ in range(5)]
     await asyncio.gather(*(replica.ensure(b"ca") for replica in replicas))
     (key,) = {replica.endpoint.key for replica in replicas}
@@ -129,22 +129,24 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert restarted.endpoint.key == key
 
 
-async def test_before_a_key_is_refused_the_registration_is_read_once_a_second(server: Server) -> None:
-    first, second = server.registration(), server.registration()
-    await first.ensure(b"ca")
+async def test_before_a_key_is_refused_the_registration_is_read_once_a_second(server: ConfigurationServer) -> None:
+    first_registration, second_registration = server.registration(), server.registration()
+    await first_registration.ensure(b"ca")
     reads = len(server.validating.calls)
-    assert await asyncio.gather(*(second.knows(key) for key in (first.endpoint.key, "", KEY))) == [True, False, False]
+    assert await asyncio.gather(
+        *(second_registration.knows(key) for key in (first_registration.endpoint.key, "", KEY))
+    ) == [True, False, False]
     assert len(server.validating.calls) == reads + 1
     for _ in range(40):
         await asyncio.sleep(0.25)
-        assert not await second.knows(KEY)
+        assert not await second_registration.knows(KEY)
     assert len(server.validating.calls) == reads + 1 + 10
     # Who goes away ends the read for nobody.
     third = server.registration()
-    gone = asyncio.create_task(third.knows(first.endpoint.key))
+    gone = asyncio.create_task(third.knows(first_registration.endpoint.key))
     await asyncio.sleep(0)
     gone.cancel()
-    assert await third.knows(first.endpoint.key)
+    assert await third.knows(first_registration.endpoint.key)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +160,21 @@ def test_the_key_is_at_the_end_of_the_path(endpoint: Endpoint) -> None:
     assert key_of([without]) == ""
 
 
-async def test_a_write_says_whether_there_was_anything_to_write(server: Server) -> None:
-    registration, wanted = server.registration(), [webhook_of("pods", URL, b"ca")]
-    steps: list[tuple[list[Webhook], bool]] = [([], False), (wanted, True), (wanted, False), ([], True)]
+async def test_a_write_says_whether_there_was_anything_to_write(server: ConfigurationServer) -> None:
+    registration, webhooks_to_write = server.registration(), [webhook_of("pods", URL, b"ca")]
+    steps: list[tuple[list[Webhook], bool]] = [
+        ([], False),
+        (webhooks_to_write, True),
+        (webhooks_to_write, False),
+        ([], True),
+    ]
     for webhooks, writes in steps:
         configuration = await registered(registration.client, VALIDATING_WEBHOOK_CONFIGURATIONS, NAME)
         was_written = await registration.put(VALIDATING_WEBHOOK_CONFIGURATIONS, NAME, configuration, webhooks, {})
         assert was_written is writes
 
 
-async def test_of_those_that_stand_some_are_kept(server: Server) -> None:
+async def test_of_those_that_stand_some_are_kept(server: ConfigurationServer) -> None:
     registration = server.registration()
 
     async def keep(policy: str) -> bool:

@@ -86,10 +86,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", list(REFUSED.values()), ids=list(REFUSED))
 async def test_refused(case: tuple[str, bytes, dict[str, str], str, int]) -> None:
-    path, body, headers, method, wanted = case
+    path, body, headers, method, expected = case
     async with listening(HOOKS) as peer:
         status, text = await peer.post(path, body, headers, method)
-        assert status == wanted
+        assert status == expected
         assert text.decode().count("\n") == 1, "one line"
         assert b"Traceback" not in text
         assert (await peer.post("/allow"))[0] == 200
@@ -170,7 +170,7 @@ async def test_old_tls_is_refused() -> None:
 
 
 async def test_what_is_served_is_counted_under_known_names_only() -> None:
-    before = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
+    counts_before = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
     async with listening(HOOKS) as peer:
         for path in ("/allow", "/patch", "/deny", "/x", "/y"):
             await peer.post(path)
@@ -182,8 +182,8 @@ async def test_what_is_served_is_counted_under_known_names_only() -> None:
         REGISTRY.get_sample_value("controller_runtime_webhook_requests_total", {"webhook": "/patch", "code": "500"})
         == 0
     ), "as dashboards expect"
-    after = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
-    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
+    counts_after = counted("/allow", 200), counted("unknown", 404), counted("denials", 200)
+    assert [new - old for new, old in zip(counts_after, counts_before, strict=True)] == [1, 2, 1]
     assert REGISTRY.get_sample_value("controller_runtime_webhook_requests_in_flight", {"webhook": "/allow"}) == 0
     count, seconds = (
         REGISTRY.get_sample_value(f"controller_runtime_webhook_latency_seconds_{suffix}", {"webhook": "/patch"}) or 0.0
@@ -215,11 +215,11 @@ SENDERS: dict[str, tuple[str, tuple[str, ...] | None, int]] = {
 
 
 class TestClients:
-    """With a key or a CA for clients, only the API server is answered."""
+    """Only the API server is answered where there is a key or a CA for clients."""
 
     @sentences(SENDERS)
     async def test_who_is_refused(self, tmp_path: Path, case: tuple[str, tuple[str, ...] | None, int]) -> None:
-        path, names, wanted = case
+        path, names, expected = case
         ca, pair = _authority(tmp_path)
         client_ca = ca if names is not None else None
         async with listening(HOOKS, knows_key=knows_key, client_ca=client_ca, client_names=names or ()) as peer:
@@ -227,12 +227,12 @@ class TestClients:
             reader, writer = await peer.connect()
             # Nothing of a stranger's body is waited for, and its connection ends.
             writer.write(HEAD.replace(b"/allow", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(REVIEW))
-            if wanted == 200:
+            if expected == 200:
                 writer.write(REVIEW)
-            assert (await reader.readline()).split()[1] == b"%d" % wanted
+            assert (await reader.readline()).split()[1] == b"%d" % expected
             await asyncio.sleep(1.5 * QUICK.head)
             await reader.read(10_000)
-            assert reader.at_eof() is (wanted != 200)
+            assert reader.at_eof() is (expected != 200)
             writer.close()
 
     @pytest.mark.parametrize("issued_by_another", [False, True], ids=["none", "another CA's"])

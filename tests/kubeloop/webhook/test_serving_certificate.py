@@ -24,7 +24,7 @@ from tests.kubeloop.client.pki import Authority
 pytestmark = pytest.mark.virtual_time
 
 
-def made() -> Material:
+def new_material() -> Material:
     return issue(["127.0.0.1"], time.time())
 
 
@@ -43,16 +43,16 @@ async def connect(port: int, trusted: Material) -> tuple[asyncio.StreamReader, a
 
 
 async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> None:
-    one, other = made(), made()
+    old_material, renewed_material = new_material(), new_material()
     context = server_context()
-    load(context, one.serving)
+    load(context, old_material.serving)
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    reader, writer = await connect(port, one)
-    load(context, other.serving)
-    _, second = await connect(port, other)
+    reader, writer = await connect(port, old_material)
+    load(context, renewed_material.serving)
+    _, second = await connect(port, renewed_material)
     with pytest.raises(ssl.SSLCertVerificationError):
-        await connect(port, one)
+        await connect(port, old_material)
     writer.write(b"still here\n")
     assert await reader.readline() == b"still here\n"
     for replica in (writer, second):
@@ -60,9 +60,9 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> N
     server.close()
 
 
-@pytest.mark.parametrize("what", ["key of another", "garbage", "no certificate", "an encrypted key"])
-async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> None:
-    good, bad, locked = made(), made(), Authority().issue("x", password=b"secret")
+@pytest.mark.parametrize("defect", ["key of another", "garbage", "no certificate", "an encrypted key"])
+async def test_what_cannot_be_used_leaves_the_context_as_it_was(defect: str) -> None:
+    good, bad, locked = new_material(), new_material(), Authority().issue("x", password=b"secret")
     context = server_context()
     load(context, good.serving)
     certificate, key = {
@@ -70,7 +70,7 @@ async def test_what_cannot_be_used_leaves_the_context_as_it_was(what: str) -> No
         "garbage": (b"x", b"y"),
         "no certificate": (b"", good.serving.key),
         "an encrypted key": (locked.certificate.encode(), locked.key.encode()),
-    }[what]
+    }[defect]
     with pytest.raises(CertificateError, match="certificate and key cannot be used"):
         load(context, KeyPair(certificate, key))
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
@@ -93,14 +93,14 @@ def files(folder: Path, authority: Path | None = None) -> CertificateFiles:
 
 
 @pytest.mark.parametrize(
-    ("there", "chosen", "registered"),
+    ("file", "authority", "registered"),
     [("ca.crt", None, True), ("root.pem", "root.pem", True), ("root.pem", None, False)],
     ids=["beside the certificate", "one's own choice", "none: an injector's affair"],
 )
-async def test_the_ca_that_is_registered(tmp_path: Path, there: str, chosen: str | None, registered: bool) -> None:
-    material = made()
-    write(tmp_path, material, there)
-    certificate_files = files(tmp_path, tmp_path / chosen if chosen else None)
+async def test_the_ca_that_is_registered(tmp_path: Path, file: str, authority: str | None, registered: bool) -> None:
+    material = new_material()
+    write(tmp_path, material, file)
+    certificate_files = files(tmp_path, tmp_path / authority if authority else None)
     assert not certificate_files.expires
     await certificate_files.refresh()
     assert certificate_files.expires
@@ -108,10 +108,10 @@ async def test_the_ca_that_is_registered(tmp_path: Path, there: str, chosen: str
 
 
 async def test_a_change_is_loaded(tmp_path: Path) -> None:
-    write(tmp_path, made())
+    write(tmp_path, new_material())
     certificate_files = files(tmp_path)
     await certificate_files.refresh()
-    renewed = made()
+    renewed = new_material()
     write(tmp_path, renewed)
     await certificate_files.refresh()
     assert certificate_files.bundle == renewed.bundle
@@ -120,7 +120,7 @@ async def test_a_change_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("half", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB"])
 async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half: bytes) -> None:
-    material = made()
+    material = new_material()
     write(tmp_path, material)
     certificate_files = files(tmp_path)
     await certificate_files.refresh()
@@ -134,15 +134,15 @@ async def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path, half:
 
 @pytest.mark.parametrize("missing", ["tls.crt", "tls.key"])
 async def test_what_was_never_there_is_one_clear_line(tmp_path: Path, missing: str) -> None:
-    write(tmp_path, made())
+    write(tmp_path, new_material())
     (tmp_path / missing).unlink()
     with pytest.raises(ConfigError, match=missing):
         await files(tmp_path).refresh()
 
 
 async def test_a_key_of_another_certificate_is_one_clear_line(tmp_path: Path) -> None:
-    write(tmp_path, made())
-    (tmp_path / "tls.key").write_bytes(made().serving.key)
+    write(tmp_path, new_material())
+    (tmp_path / "tls.key").write_bytes(new_material().serving.key)
     with pytest.raises(ConfigError, match="cannot be used"):
         await files(tmp_path).refresh()
 
@@ -184,10 +184,10 @@ Replicas = Callable[..., SharedCertificates]
 def replica(secrets: Secrets, clock: Clock) -> Replicas:
     """Makes one."""
 
-    def made(*hosts: str) -> SharedCertificates:
+    def make_replica(*hosts: str) -> SharedCertificates:
         return SharedCertificates(server_context(), secrets.client, "default", NAME, hosts or ("127.0.0.1",), clock)
 
-    return made
+    return make_replica
 
 
 async def refreshed(*replicas: SharedCertificates) -> tuple[bytes, bytes]:
@@ -206,9 +206,9 @@ async def test_the_first_replica_writes_and_the_others_read(secrets: Secrets, re
     for key in (KEY, AUTHORITY_KEY):
         assert data[key].startswith(b"-----BEGIN PRIVATE KEY-----")
     ssl.create_default_context(cadata=bundle.decode())
-    before = len(secrets.calls)
+    calls_before = len(secrets.calls)
     await refreshed(replicas[0])
-    assert [verb for verb, _, _ in secrets.calls[before:]] == ["get"]
+    assert [verb for verb, _, _ in secrets.calls[calls_before:]] == ["get"]
     assert len(secrets.asked("patch")) == 0
 
 
@@ -230,21 +230,21 @@ async def test_one_of_the_replicas_that_renew_together_wins(
 
 async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica: Replicas) -> None:
     replicas = [replica() for _ in range(2)]
-    before, _ = await refreshed(*replicas)
+    old_bundle, _ = await refreshed(*replicas)
     secrets.gone(AT)
     bundle, certificate = await refreshed(*replicas)
-    assert bundle == secrets.data()[BUNDLE] != before
+    assert bundle == secrets.data()[BUNDLE] != old_bundle
     assert certificate == secrets.data()[CERTIFICATE]
 
 
 async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal(
     secrets: Secrets, clock: Clock, replica: Replicas
 ) -> None:
-    one = replica()
-    before, _ = await refreshed(one)
+    only_replica = replica()
+    old_bundle, _ = await refreshed(only_replica)
     secrets.spoil(staged_crt="eA==", staged_key="eA==", activate_at="eA==")
     clock.now += 244 * DAY
-    assert (await refreshed(one))[0] == before
+    assert (await refreshed(only_replica))[0] == old_bundle
     assert secrets.data().keys() == {BUNDLE, "authority.crt", AUTHORITY_KEY, CERTIFICATE, KEY}
 
 
@@ -258,25 +258,25 @@ async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal
         {"authority_key": None},
     ],
 )
-@pytest.mark.parametrize("known", [True, False], ids=["by one that knew it", "by one that did not"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["by one that knew it", "by one that did not"])
 async def test_a_secret_that_is_garbage_is_replaced(
-    spoiled: dict[str, str | None], known: bool, secrets: Secrets, replica: Replicas
+    spoiled: dict[str, str | None], is_known: bool, secrets: Secrets, replica: Replicas
 ) -> None:
     """The Secret becomes what it was, if that is known: the other replicas, and the locks that stand, have its CA."""
-    one = replica()
-    await refreshed(one)
-    before = secrets.data()
+    first_replica = replica()
+    await refreshed(first_replica)
+    old_data = secrets.data()
     secrets.spoil(**spoiled)
-    await refreshed(one if known else replica())
-    assert (secrets.data() == before) is known
-    await refreshed(replica(), one)
+    await refreshed(first_replica if is_known else replica())
+    assert (secrets.data() == old_data) is is_known
+    await refreshed(replica(), first_replica)
 
 
 async def test_another_host_keeps_the_ca(replica: Replicas) -> None:
-    one, other = replica(), replica("localhost")
-    bundle, _ = await refreshed(one)
-    assert (await refreshed(other))[0] == bundle
-    await refreshed(one, other)
+    first_replica, localhost_replica = replica(), replica("localhost")
+    bundle, _ = await refreshed(first_replica)
+    assert (await refreshed(localhost_replica))[0] == bundle
+    await refreshed(first_replica, localhost_replica)
 
 
 async def test_a_namespace_that_is_not_there_is_one_clear_line(secrets: Secrets, replica: Replicas) -> None:

@@ -78,9 +78,9 @@ async def _attack(port: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _says(what: str, *more: object, nice: int = 0) -> AsyncIterator[asyncio.StreamReader]:
+async def _says(command_name: str, *arguments: object, nice: int = 0) -> AsyncIterator[asyncio.StreamReader]:
     """Another process, for a block, and what it says."""
-    command = ("nice", "-n", str(nice), sys.executable, "-m", __name__, what, *map(str, more))
+    command = ("nice", "-n", str(nice), sys.executable, "-m", __name__, command_name, *map(str, arguments))
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -114,9 +114,9 @@ async def test_five_hundred_attackers_slow_reviews_by_little(
         port = peer.server.address[1]
         # Real attackers have machines of their own: here they get what the reviews leave.
         async with _says("attack", port, nice=19) as attack:
-            made = await _attempts(attack, CLIENTS)
+            attempts = await _attempts(attack, CLIENTS)
             async with _says("honest", port, os.getpid(), KEY, *certificate) as honest:
-                attacked = asyncio.create_task(_attempts(attack, made + CLIENTS))
+                attacked = asyncio.create_task(_attempts(attack, attempts + CLIENTS))
                 while len(took) < REVIEWS or not attacked.done():
                     took.append(float(await honest.readline()))
     slowest = sorted(took)[int(len(took) * 0.99)]

@@ -53,23 +53,23 @@ async def test_waiting_getters_get_one_item_each() -> None:
     assert sorted(await asyncio.gather(*getters)) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("what", ["add", "shut_down"])
+@pytest.mark.parametrize("call", ["add", "shut_down"])
 @pytest.mark.parametrize("cancelled_first", [True, False])
-async def test_a_get_cancelled_in_the_tick_of_an_add_loses_no_item(what: str, cancelled_first: bool) -> None:
+async def test_a_get_cancelled_in_the_tick_of_an_add_loses_no_item(call: str, cancelled_first: bool) -> None:
     queue: Queue[str] = Queue()
-    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    cancelled_get, other_get = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await settle()
     if cancelled_first:
-        first.cancel()
-    if what == "add":
+        cancelled_get.cancel()
+    if call == "add":
         queue.add("a")
     else:
         queue.shut_down()
     if not cancelled_first:
-        first.cancel()
-    results = await asyncio.gather(first, second, return_exceptions=True)
+        cancelled_get.cancel()
+    results = await asyncio.gather(cancelled_get, other_get, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError)
-    assert results[1] == "a" if what == "add" else isinstance(results[1], ShutDown)
+    assert results[1] == "a" if call == "add" else isinstance(results[1], ShutDown)
 
 
 async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:

@@ -58,9 +58,9 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
 async def test_what_is_held_goes_by_the_highest_priority_that_it_was_added_with() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     queue.add_not_before("low", 1, LOW_PRIORITY)
-    for item, first, then in (("raised", LOW_PRIORITY, 0), ("not lowered", 0, LOW_PRIORITY)):
-        queue.add_not_before(item, 1, first)
-        queue.add(item, then)
+    for item, priority, second_priority in (("raised", LOW_PRIORITY, 0), ("not lowered", 0, LOW_PRIORITY)):
+        queue.add_not_before(item, 1, priority)
+        queue.add(item, second_priority)
     await asyncio.sleep(2)
     assert [await queue.get() for _ in range(3)] == ["raised", "not lowered", "low"]
 

@@ -31,9 +31,9 @@ printf '#!/bin/sh\\necho built %s\\n' "$1" > "$out"
 """
 
 
-def versioned(version: str, then: str = "") -> str:
-    """A script that is Kubernetes' `version`, and does `then` when it is run."""
-    return f'#!/bin/sh\nif [ "$1" = --version ]; then echo "Kubernetes {version}"; exit; fi\n{then}\n'
+def versioned(version: str, commands: str = "") -> str:
+    """A script that is Kubernetes' `version`, and runs `commands` when it is started."""
+    return f'#!/bin/sh\nif [ "$1" = --version ]; then echo "Kubernetes {version}"; exit; fi\n{commands}\n'
 
 
 def write_executable(path: Path, text: str) -> Path:
@@ -110,7 +110,7 @@ def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
     """A loopback site: path → content, HTTP status or code that answers. Yields its address and the paths asked for."""
     requests: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class SiteHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests.append(self.path)
             answer = answers.get(self.path, 404)
@@ -127,7 +127,7 @@ def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SiteHandler)
     server.daemon_threads = True
     server.block_on_close = False
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

@@ -53,7 +53,7 @@ ASSETS, CACHE = "assets", "cache"
 
 
 @pytest.mark.parametrize(
-    ("asked", "variable", "assets", "names", "version", "places"),
+    ("release", "variable", "assets", "names", "version", "places"),
     [
         pytest.param("", "", "", [], KUBERNETES_DEFAULT, [CACHE, CACHE], id="nothing asked: the default"),
         pytest.param("1.30", "", "", [], "1.30", [CACHE, CACHE], id="asked for"),
@@ -68,13 +68,13 @@ ASSETS, CACHE = "assets", "cache"
     ],
 )  # fmt: skip
 def test_the_kubernetes_that_runs(
-    asked: str, variable: str, assets: str, names: list[str], version: str, places: list[str], tmp_path: Path
+    release: str, variable: str, assets: str, names: list[str], version: str, places: list[str], tmp_path: Path
 ) -> None:
     environ = environment(tmp_path, KUBELOOP_KUBERNETES=variable)
     if assets:
         environ["KUBEBUILDER_ASSETS"] = str(_assets(tmp_path / "assets", names, assets))
-    binaries = ensure_binaries(release=asked, environ=environ)
-    _, kubernetes, _ = components_of(asked, environ)
+    binaries = ensure_binaries(release=release, environ=environ)
+    _, kubernetes, _ = components_of(release, environ)
     assert kubernetes.version == KUBERNETES.get(version, version)
     folders = {ASSETS: tmp_path / "assets", CACHE: cache_folder(kubernetes, environ)}
     binary_folders = [binaries.kube_apiserver.parent, binaries.kube_controller_manager.parent]

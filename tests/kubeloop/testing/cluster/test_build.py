@@ -73,7 +73,7 @@ def test_kubernetes_is_told_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "enough"),
+    ("version", "enough"),
     [
         ("go{}.{}".format(*GO_MINIMUM), True),
         ("go1.27rc1", True),
@@ -85,9 +85,9 @@ def test_kubernetes_is_told_its_version() -> None:
         ("go1.26; exit 2", False),
     ],
 )
-def test_a_go_that_calls_itself(said: str, enough: bool, tmp_path: Path) -> None:
+def test_a_go_that_calls_itself(version: str, enough: bool, tmp_path: Path) -> None:
     assert not new_enough(tmp_path / "go", {})
-    assert new_enough(write_executable(tmp_path / "go", f"#!/bin/sh\necho {said}\n"), {}) is enough
+    assert new_enough(write_executable(tmp_path / "go", f"#!/bin/sh\necho {version}\n"), {}) is enough
 
 
 @pytest.fixture

@@ -132,9 +132,9 @@ def test_a_restarted_process_is_another_one_and_does_its_work(cluster: Cluster, 
     """The parameters leave kwok out: 0.7.0 can crash as it starts, when its first node and its first pod come at the
     same moment."""
     name = "kube-controller-manager"
-    before = processes.find(cluster.directory, name)
-    after = cluster.restart(name)
-    assert (before.alive(), after.alive()) == (False, True)
+    old_process = processes.find(cluster.directory, name)
+    new_process = cluster.restart(name)
+    assert (old_process.alive(), new_process.alive()) == (False, True)
     api.create("/api/v1/namespaces", {"metadata": {"name": "after-restart"}})
     account = "/api/v1/namespaces/after-restart/serviceaccounts/default"
     assert eventually(lambda: api.find(account))

@@ -90,11 +90,13 @@ def test_a_launcher_that_fails_is_a_start_error(directory: Path) -> None:
 
 
 def test_stop_ends_those_that_are_named_or_all_and_forgets_them(directory: Path) -> None:
-    one, two, three = (processes.spawn(name, SLEEP, directory) for name in ("one", "two", "three"))
+    first_process, second_process, third_process = (
+        processes.spawn(name, SLEEP, directory) for name in ("one", "two", "three")
+    )
     assert processes.stop(directory, ["one", "unknown"]) == ["one"]
-    assert (_exists(one.pid), two.alive(), three.alive()) == (False, True, True)
+    assert (_exists(first_process.pid), second_process.alive(), third_process.alive()) == (False, True, True)
     assert processes.stop(directory) == ["three", "two"]
-    assert not any(_exists(process.pid) for process in (two, three))
+    assert not any(_exists(process.pid) for process in (second_process, third_process))
     assert processes.names(directory) == []
 
 
@@ -113,12 +115,14 @@ def test_with_grace(trap: str, grace: float, least: float, log: str, directory: 
     assert least <= time.monotonic() - began < 15
 
 
-@pytest.mark.parametrize("other", ["start time", "boot"])
+@pytest.mark.parametrize("difference", ["start time", "boot"])
 def test_a_stranger_with_the_same_pid_is_left_alone(
-    directory: Path, stranger: subprocess.Popen[bytes], other: str
+    directory: Path, stranger: subprocess.Popen[bytes], difference: str
 ) -> None:
     boot, ticks = identity(stranger.pid).split()
-    earlier = f"{boot} {int(ticks) - 1}" if other == "start time" else f"00000000-0000-0000-0000-000000000000 {ticks}"
+    earlier = (
+        f"{boot} {int(ticks) - 1}" if difference == "start time" else f"00000000-0000-0000-0000-000000000000 {ticks}"
+    )
     _record(directory, "etcd", stranger.pid, earlier)
     assert not processes.find(directory, "etcd").alive()
     assert processes.stop(directory, grace=0.1) == []
@@ -177,14 +181,14 @@ def test_a_launcher_without_its_spec_starts_nothing(directory: Path) -> None:
 
 def test_restart_starts_the_same_command_and_environment(directory: Path) -> None:
     command = ["/bin/sh", "-c", "echo $WORD; exec sleep 600"]
-    first = processes.spawn("worker", command, directory, {"WORD": "hello"})
-    assert eventually(lambda: first.log.exists() and first.log.read_text() == "hello\n")
-    second = processes.restart(directory, "worker")
-    assert (first.alive(), second.alive()) == (False, True)
-    assert first.pid != second.pid
-    assert eventually(lambda: second.log.read_text() == "hello\nhello\n")
-    second.signal(signal.SIGKILL)
-    assert eventually(lambda: not second.alive())
+    first_process = processes.spawn("worker", command, directory, {"WORD": "hello"})
+    assert eventually(lambda: first_process.log.exists() and first_process.log.read_text() == "hello\n")
+    second_process = processes.restart(directory, "worker")
+    assert (first_process.alive(), second_process.alive()) == (False, True)
+    assert first_process.pid != second_process.pid
+    assert eventually(lambda: second_process.log.read_text() == "hello\nhello\n")
+    second_process.signal(signal.SIGKILL)
+    assert eventually(lambda: not second_process.alive())
     assert processes.restart(directory, "worker").alive(), "one that died is started too"
     with pytest.raises(ClusterError, match="has no process unknown to restart"):
         processes.restart(directory, "unknown")

@@ -101,9 +101,9 @@ async def test_what_is_done_counts_although_a_process_ended_but_the_start_fails(
     patience = readiness.Patience()
     patience.watch(process)
 
-    async def done() -> bool:
+    async def is_ready() -> bool:
         return True
 
-    await patience.until("already", done)
+    await patience.until("already", is_ready)
     with pytest.raises(StartError, match=r"etcd ended while starting: no message \(whole log: .*/logs/etcd.log\)"):
         patience.check()
