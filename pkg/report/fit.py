@@ -38,7 +38,7 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
-from pkg.util.resourcequota.rancher_project import left_in, no_room
+from pkg.util.resourcequota.rancher_project import project_room, project_shortage
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 
@@ -112,7 +112,7 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     quota, policy = observed.quota, snapshot.basis.policy
     base = base_of(quota, observed.limits, EXACT, observed.rancher.granted)
     vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
-    targets = total(add(vm.to_come, vm.volumes_to_come) for vm in vms)
+    targets = total(add(vm.pending_usage, vm.pending_volumes) for vm in vms)
     wanted_plan = plan(observed, policy)
     refusal = write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, wanted_plan)
     effective_plan = Plan() if refusal else wanted_plan
@@ -164,8 +164,8 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
     if project := snapshot.project_of(observed.rancher.namespace):
-        remaining = left_in(project, snapshot.namespaces, observed.quota.namespace)
-        return no_room(project, remaining, _raised_by(observed.quota, decided))
+        remaining = project_room(project, snapshot.namespaces, observed.quota.namespace)
+        return project_shortage(project, remaining, _raised_by(observed.quota, decided))
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     events = [
         (event.last_timestamp or "", event.message)
@@ -259,7 +259,7 @@ def _leftover_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) ->
 def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
     """Returns how much more the targets count than their sources, in the resources that stay `missing`: no entry pays
     for that."""
-    growth = subtract(total(vm.to_come for vm in vms), total(vm.allowed for vm in vms))
+    growth = subtract(total(vm.pending_usage for vm in vms), total(vm.target_limit for vm in vms))
     growing = {name: amount for name, amount in growth.items() if amount > ZERO and name in missing}
     if not growing:
         return ""
@@ -273,7 +273,7 @@ def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> s
 
 def _volumes_reason(observed: Facts, missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
     """Returns why what a volume migration doubles stays `missing`."""
-    if observed.storage_migration or not total(vm.volumes_to_come for vm in vms).keys() & missing.keys():
+    if observed.storage_migration or not total(vm.pending_volumes for vm in vms).keys() & missing.keys():
         return ""
     name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
     return f"volumes move: that is added where the namespace's annotation {name} is true"

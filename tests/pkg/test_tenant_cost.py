@@ -27,7 +27,7 @@ from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration_state import annotations_for
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.room import Pods, Room
+from pkg.util.resourcequota.room import Pods, QuotaRoom
 from pkg.webhook.resources.virtualmachine import validator
 from tests.decisions import EXACT
 from tests.objects import annotated_namespace, launcher, limits_text, quota, running_vmi, vm, vmim
@@ -195,7 +195,7 @@ def decide_about(objects: Mapping[type[Object], Object]) -> None:
     )
     observed = Observer(source).observe(counts, 0.0)
     plan(observed, EXACT)
-    Room.of(observed, EXACT, Pods(source.pods.list()))
+    QuotaRoom.from_facts(observed, EXACT, Pods(source.pods.list()))
     vmi: Any = objects[VirtualMachineInstance]
     annotations_for(vmi, source.migrations.list())
     assert rendered_from(vmi) == rendered_from(vmi)

@@ -11,7 +11,7 @@ from pkg.config.settings import Settings
 from pkg.controller.namespace.holding_controller import HoldingHandler
 from pkg.controller.namespace.namespace_controller import NamespaceHandler
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.holding import policy_for_pods, read_of_quota
+from pkg.util.resourcequota.holding import holding_state_of, policy_for_pods
 from pkg.util.resourcequota.managed import is_served
 
 NAMESPACE_CONTROLLER = "namespaceController"
@@ -40,7 +40,7 @@ def register_holding(
         return [obj.namespace] if handler.depends_on_migrations() else []
 
     namespaces.watch_related(quotas, _namespace_of, reads=is_served)
-    namespaces.watch_related(quotas, where_migrations_matter, reads=read_of_quota)
+    namespaces.watch_related(quotas, where_migrations_matter, reads=holding_state_of)
     namespaces.watch_related(management.virtual_machine_instance_migrations, where_migrations_matter, reads=is_finished)
     namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)

@@ -11,7 +11,7 @@ from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
 from pkg.util.kubevirt.migration import extra_devices_text, is_refused, refusing_quota
 from pkg.util.problems import Problem
-from pkg.util.resourcequota.entries import keys_of, read, standing
+from pkg.util.resourcequota.entries import keys_of, present_entry, read
 from pkg.util.resourcequota.errors import EVENT_DEVICE
 from pkg.util.resourcequota.facts import Facts
 
@@ -30,9 +30,9 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         log.debug("%s: events are not read: %s", quota.key, exc)
         return []
     problems = []
-    entries = read(quota.annotations).said
+    entries = read(quota.annotations).by_key
     for name, migration in sorted(refused.items()):
-        entry = standing(entries, keys_of(entries, name, observed.instances.get(name)))
+        entry = present_entry(entries, keys_of(entries, name, observed.instances.get(name)))
         message = _last_message(listed, name, migration.metadata.creation_timestamp or "")
         if entry and refusing_quota(message) == quota.name and (devices := extra_devices_text(message, entry)):
             problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))

@@ -46,7 +46,7 @@ from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
-from pkg.util.resourcequota.rancher_project import left_in, text_of
+from pkg.util.resourcequota.rancher_project import project_room, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
 from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until
 from pkg.util.resourcequota.vms import vms_one_by_one
@@ -349,7 +349,7 @@ class ResourceQuotaHandler:
         except ApiError as exc:
             log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
             return ""
-        remaining = left_in(project, self.observer.source.namespaces.list(), observed.quota.namespace)
+        remaining = project_room(project, self.observer.source.namespaces.list(), observed.quota.namespace)
         return f"; {text_of(remaining, observed.quota.hard)}"
 
 

@@ -97,7 +97,7 @@ class WindowQuota:
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
-        self._used_headroom = {vm.name: vm.granted for vm in vms}
+        self._used_headroom = {vm.name: vm.used_headroom for vm in vms}
         self._entries = {vm.name: vm.wanted_entry for vm in vms}
         self._admitted: dict[str, ResourceList] = {}
         self._sum_of_admitted: ResourceList = {}
@@ -107,13 +107,13 @@ class WindowQuota:
 
     def refuses(self, target: RefusedTarget) -> bool:
         """Reports whether the quota, before it is raised, refuses the pod that is created next."""
-        return bool(Balance(self._hard, self._used).short(target.need(self._facts)[0]))
+        return bool(Balance(self._hard, self._used).lacking_resources(target.need(self._facts)[0]))
 
     def shortages(self, target: RefusedTarget) -> dict[str, str]:
         """Returns a text for each resource in which the quota, even raised, refuses the target beside the others."""
         need = target.need(self._facts)[1]
         raised, texts = self._raised(target, need), {}
-        for name in sorted(Balance(raised, add(self._used, self._needed)).short(need)):
+        for name in sorted(Balance(raised, add(self._used, self._needed)).lacking_resources(need)):
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             texts[f"{self.quota.name}/{name}"] = text.format(name, self.quota.name, *amounts)

@@ -22,16 +22,16 @@ class Balance:
     used: Mapping[str, Quantity]
     promised: Mapping[str, Quantity] = field(default_factory=dict)
 
-    def free(self, name: str) -> Quantity | None:
+    def remainder(self, name: str) -> Quantity | None:
         """Returns what one resource has left, maybe less than nothing; None where it is not limited."""
         if name not in self.limits:
             return None
         return self.limits[name] - self.used.get(name, ZERO) + self.promised.get(name, ZERO)
 
-    def short(self, need: Mapping[str, Quantity]) -> ResourceList:
+    def lacking_resources(self, need: Mapping[str, Quantity]) -> ResourceList:
         """Returns the resources in which a pod of `need` does not fit, and what each has left. A resource that the pod
         does not need is left out."""
-        remainders = {name: self.free(name) for name, amount in need.items() if amount > ZERO}
+        remainders = {name: self.remainder(name) for name, amount in need.items() if amount > ZERO}
         return {
             name: remainder
             for name, remainder in remainders.items()

@@ -37,7 +37,7 @@ _MARGIN = Quantity.parse("128Mi")
 """Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""
 
 
-def promised(
+def max_compensation(
     facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[Problem]
 ) -> ResourceList:
     """Returns the most that is added while target pods are refused: the growth of the namespace's VMs beyond the base,
@@ -50,7 +50,7 @@ def promised(
     return {name: amount for name, amount in most.items() if name in (base.limits or {})}
 
 
-def lack(
+def missing_compensation(
     quota: ResourceQuota,
     vms: Iterable[VmUsage],
     without: Mapping[str, Quantity],
@@ -60,10 +60,10 @@ def lack(
     """Returns the part of the growth that all pending target pods together lack where spec.hard is `without` a
     compensation: the first of them takes the headroom of another. The `present` compensation is not lowered while a pod
     is refused."""
-    to_come = total(vm.to_come for vm in vms if vm.stage >= Stage.ACTIVE)
+    pending_usage = total(vm.pending_usage for vm in vms if vm.stage >= Stage.ACTIVE)
     lacking: ResourceList = {}
     for name, most in growth.items():
-        missing = shortage(quantity_of(quota.used, name), to_come.get(name, ZERO), without[name])
+        missing = shortage(quantity_of(quota.used, name), pending_usage.get(name, ZERO), without[name])
         lacking[name] = max(min(most, missing), present.get(name, ZERO))
     return positive(lacking)
 
@@ -87,7 +87,9 @@ def overhead_growth(facts: Facts, rendering: Rendering, problems: list[Problem])
         if is_running(vmi) and vmi.uid in pods.sides:
             key = ("growth", vmi.namespace, name, rendering.quota_limits)
             try:
-                growths.append(facts.cache.made(key, (vmi, facts.rendering), partial(_growth, vmi, rendering)))
+                growths.append(
+                    facts.cache.get_or_compute(key, (vmi, facts.rendering), partial(_growth, vmi, rendering))
+                )
             except Exception as exc:
                 problems.append(not_understood(name, exc))
     return total(growths)
@@ -113,7 +115,7 @@ def compensate_as_harvester(
         return
     entries = read(annotations)
     present = entries.compensation.get(LIMITS_MEMORY, ZERO)
-    without = hard(base, total(entries.said.values()))[LIMITS_MEMORY]
+    without = hard(base, total(entries.by_key.values()))[LIMITS_MEMORY]
     if entries.invalid:  # as upstream, what is missing below the present limit
         present, without = ZERO, limit
     desired = compensation_for(used, without, present, need)

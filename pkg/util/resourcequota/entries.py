@@ -54,7 +54,7 @@ class Entry:
 class Entries(NamedTuple):
     """The headroom in a quota's annotations, as far as they can be read."""
 
-    said: dict[str, ResourceList]
+    by_key: dict[str, ResourceList]
     """The entries by key, in order."""
     compensation: ResourceList
     invalid: dict[str, InvalidEntry]
@@ -63,7 +63,7 @@ class Entries(NamedTuple):
     @property
     def total(self) -> ResourceList:
         """Returns the entries and the compensation together."""
-        return total([*self.said.values(), self.compensation])
+        return total([*self.by_key.values(), self.compensation])
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def read(annotations: Mapping[str, str]) -> Entries:
     return Entries(resources, compensation, invalid)
 
 
-def standing(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
+def present_entry(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
     """Returns the greatest value of each resource over one VM's entries, under all forms of its key, or None if none
     can be read."""
     values = [entries_by_key[key] for key in keys if key in entries_by_key]

@@ -39,7 +39,7 @@ class Cache:
     def __init__(self, size: int = 32768) -> None:
         self._values: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
-    def made(self, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], T]) -> T:
+    def get_or_compute(self, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Returns what depends on `key` and on these objects, or on others that are equal; without a key it is not
         cached. Raises what `work_out` raises, which for the same objects it would raise again."""
         entry = None if key is None else self._values.get(key)
@@ -64,7 +64,7 @@ class Cache:
             return {}
         version = pod.metadata.resource_version
         key = ("usage", pod.uid) if pod.uid and version else None
-        return self.made(key, (version, releases), lambda: pod_usage(pod, releases=releases))
+        return self.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def lowered_too_far(
     return too_low(old, new, annotation_of(namespace), policy, granted)
 
 
-def after_the_migrations(old: ResourceQuota, new: ResourceQuota) -> str:
+def postponed_change(old: ResourceQuota, new: ResourceQuota) -> str:
     """Returns which change of a managed quota's marks and records a write makes that has to wait, or ""."""
     if is_managed(old) and not is_managed(new):
         return "its label can be removed"

@@ -24,7 +24,7 @@ def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineIn
     return bool(served) and (any(map(holds_headroom, served)) or not all(map(is_finished, migrations)))
 
 
-def read_of_quota(quota: ResourceQuota) -> object:
+def holding_state_of(quota: ResourceQuota) -> object:
     """Returns all that `holds` reads of a quota: not which migrations have an entry, nor how large it is."""
     return is_served(quota), holds_headroom(quota)
 

@@ -30,7 +30,7 @@ def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
     annotations = {
         key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None
     }
-    entries = read(annotations).said
+    entries = read(annotations).by_key
     names = {
         migration.spec.vmi_name for migration in facts.migrations if _is_waiting(migration) and not migration.deleting
     }

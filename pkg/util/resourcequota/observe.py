@@ -197,7 +197,7 @@ class Observer:
         objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
         applies = source.kubernetes(), source.policy_in_force()
         inputs = (*objects, namespace.labels, source.quota_limits(name), *applies)
-        return self._cache.made(("rendering", name), inputs, lambda: source.rendering(name, self._profile))
+        return self._cache.get_or_compute(("rendering", name), inputs, lambda: source.rendering(name, self._profile))
 
 
 def _grants(namespace: Namespace, source: Source) -> Hashable:

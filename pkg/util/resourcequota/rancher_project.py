@@ -14,7 +14,7 @@ from pkg.util.amounts import format_amount
 from pkg.util.resourcequota.rancher import annotation_of, limits_of_annotation, project_of
 
 
-def left_in(project: Project, namespaces: Iterable[Namespace], name: str) -> ResourceList:
+def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -> ResourceList:
     """Returns what namespace `own` may request beyond what its person does, by the ResourceQuota's resource names.
     `namespaces` are all of the cluster: what those of the project request counts, granted or not
     (rancher pkg/resourcequota, quota_validate.go)."""
@@ -32,7 +32,7 @@ def _annotation(namespace: Namespace) -> str:
     return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
 
 
-def no_room(project: Project, remainders: Mapping[str, Quantity], needs: Mapping[str, Quantity]) -> str:
+def project_shortage(project: Project, remainders: Mapping[str, Quantity], needs: Mapping[str, Quantity]) -> str:
     """Returns why the project cannot grant so much more, with what is needed and what is left; "" where it can."""
     missing = {
         name: amount for name, amount in sorted(needs.items()) if name in remainders and amount > remainders[name]

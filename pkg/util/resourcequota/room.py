@@ -37,7 +37,7 @@ from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base, base_of, counts_of_pods
-from pkg.util.resourcequota.entries import has_migrating_vm, read, standing
+from pkg.util.resourcequota.entries import has_migrating_vm, present_entry, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.managed import is_served
@@ -55,13 +55,13 @@ Usages = Mapping[str, Amounts]
 class Pods:
     """The pods of a namespace at one moment."""
 
-    there: Sequence[Pod] = ()
+    present: Sequence[Pod] = ()
     ended: Mapping[str, Pod] = field(default_factory=dict)
     """The pods that ended or were deleted a moment ago, by uid, as they were before; `there` may lack them."""
 
-    def seen(self) -> dict[str, str | None]:
+    def versions(self) -> dict[str, str | None]:
         """Returns uid to resourceVersion, "" for a pod that is gone again."""
-        return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.there}}
+        return {**dict.fromkeys(self.ended, ""), **{pod.uid: pod.metadata.resource_version for pod in self.present}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class QuotaRoom:
     """The room under one quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods
     that the cache shows, `used` is status.used, of which `ended` may be pods that are gone; `vms` are those that may
     have something beyond the base, `migrations` is their pods' usage, `facts` what all of this is made of."""
@@ -98,7 +98,7 @@ class Room:
     vms: Sequence[VmUsage] = ()
 
     @classmethod
-    def of(cls, facts: Facts, policy: Policy, pods: Pods | None) -> Room | None:
+    def from_facts(cls, facts: Facts, policy: Policy, pods: Pods | None) -> QuotaRoom | None:
         """Returns the room under `facts.quota`, or None where its base is unknown. `pods` are all of the namespace;
         None: status.used is all that is known of them, and `facts.pods` of the migrations."""
         quota = facts.quota
@@ -108,10 +108,10 @@ class Room:
         used = parse_resource_list(quota.used)
         charged, ended_usage = used, ResourceList()
         if pods is not None:
-            facts = replace(facts, pods=pods.there)
-            charged = _charged(facts, pods.there, facts.now)
+            facts = replace(facts, pods=pods.present)
+            charged = _charged(facts, pods.present, facts.now)
             # The quota controller notices that a grace period is over only when it counts anew: after minutes.
-            stuck = [pod for pod in pods.there if not is_live(pod, facts.now) and not pod.terminal]
+            stuck = [pod for pod in pods.present if not is_live(pod, facts.now) and not pod.terminal]
             ended_usage = _charged(facts, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
         vms, _ = vms_of(facts, policy, base)
         return cls(
@@ -120,24 +120,24 @@ class Room:
             hard=parse_resource_list(quota.hard),
             used=used,
             counted=charged,
-            migrations=total(vm.granted for vm in vms),
+            migrations=total(vm.used_headroom for vm in vms),
             ended=ended_usage,
             vms=vms,
         )
 
     @property
-    def is_behind(self) -> bool:
+    def counts_differ(self) -> bool:
         """Reports whether a cache or status.used is behind: the pods do not add up to status.used, or no base is
         known."""
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
         return not self.base or any(differ)
 
-    def beside_pods(self) -> Balance:
+    def balance_by_pods(self) -> Balance:
         """Returns the balance by the pods that exist, whatever is on its way. All that migrations use is theirs: a read
         may meet the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
         return Balance(self.base, self.counted, self.migrations)
 
-    def beside_all(self, pending: Iterable[Amounts]) -> Balance:
+    def balance_worst_case(self, pending: Iterable[Amounts]) -> Balance:
         """Returns the balance in the worst case: by the existing pods or status.used, whichever is more, and by
         `pending`, pods of the ledger, which status.used may count already."""
         usage = {
@@ -153,19 +153,19 @@ class Room:
         for vmim in self.facts.migrations if candidate.migration else ():
             vm = vmim.spec.vmi_name
             if vmim.uid == candidate.migration and not is_finished(vmim) and vm_of(candidate.pod) in ("", vm):
-                return positive(subtract(candidate.need, self.left_for_target(vm)))
+                return positive(subtract(candidate.need, self.target_headroom(vm)))
         return candidate.need
 
-    def left_for_target(self, name: str) -> ResourceList:
+    def target_headroom(self, name: str) -> ResourceList:
         """Returns how much the pods of a VM's migration may still take beyond the base: the entry on the quota, with
         the compensation. Before the entry is written, the future one: until then quota decides. A VM that has no source
         pod gets nothing, and what Harvester's number has beyond the source no one."""
         vm = next((usage for usage in self.vms if usage.name == name), None)
-        if vm is None or not vm.allowed:
+        if vm is None or not vm.target_limit:
             return {}
         entries = read(self.facts.quota.annotations)
-        entry = standing(entries.said, vm.keys)
-        granted = vm.allowed if entry is None else minimum(vm.allowed, entry)
+        entry = present_entry(entries.by_key, vm.keys)
+        granted = vm.target_limit if entry is None else minimum(vm.target_limit, entry)
         return positive(subtract(add(granted, entries.compensation), vm.target))
 
     def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
@@ -173,10 +173,10 @@ class Room:
         exist."""
         name, need = self.facts.quota.name, self.need_of(candidate)
         if pending is None:
-            balance = self.beside_pods()
+            balance = self.balance_by_pods()
         else:
-            balance = self.beside_all(usages[name] for usages in pending if name in usages)
-        missing = balance.short(need)
+            balance = self.balance_worst_case(usages[name] for usages in pending if name in usages)
+        missing = balance.lacking_resources(need)
         return Shortage(self.facts, need, missing) if missing else None
 
 
@@ -185,7 +185,7 @@ class Shortage(NamedTuple):
 
     facts: Facts
     need: ResourceList
-    short: ResourceList
+    remainders: ResourceList
     """The remainder of each resource that is short."""
 
     def __str__(self) -> str:
@@ -193,31 +193,32 @@ class Shortage(NamedTuple):
         names = migrating_vms(quota, self.facts.migrations, self.facts.instances.values())
         owners = f" ({', '.join(names[:10])})" if names else ""
         return (
-            f"{exceeded(quota, self.need, self.short)}; what headroom added to it is reserved for migrating VMs{owners}"
+            f"{exceeded_message(quota, self.need, self.remainders)}; "
+            f"what headroom added to it is reserved for migrating VMs{owners}"
         )
 
 
-class Rooms(NamedTuple):
+class NamespaceRooms(NamedTuple):
     """The rooms of a namespace at one moment."""
 
-    rooms: Sequence[Room] = ()
+    rooms: Sequence[QuotaRoom] = ()
     """The rooms under the quotas that count its pods."""
-    seen: Mapping[str, str | None] = MappingProxyType({})
+    pod_versions: Mapping[str, str | None] = MappingProxyType({})
     """The pods that they count (see Pods)."""
-    is_behind: bool = False
+    counts_differ: bool = False
     """A raised quota's base or pods are unknown, or the pods' sum differs from status.used."""
 
     @classmethod
-    def of(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> Rooms:
+    def from_facts(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> NamespaceRooms:
         """Returns the rooms under the observed quotas of one namespace; `pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
         served = [facts for facts in observed if not facts.namespace_off and is_served(facts.quota)]
-        rooms = [Room.of(facts, policy, pods) for facts in served]
+        rooms = [QuotaRoom.from_facts(facts, policy, pods) for facts in served]
         raised = [room for facts, room in zip(served, rooms, strict=True) if is_raised(facts.quota)]
-        is_behind = any(pods is None or room is None or room.is_behind for room in raised)
-        return cls([room for room in rooms if room is not None], pods.seen() if pods else {}, is_behind)
+        counts_differ = any(pods is None or room is None or room.counts_differ for room in raised)
+        return cls([room for room in rooms if room is not None], pods.versions() if pods else {}, counts_differ)
 
-    def counting(self, candidate: Candidate) -> Iterable[Room]:
+    def counting(self, candidate: Candidate) -> Iterable[QuotaRoom]:
         """Returns the rooms of the quotas that will count a pod."""
         return (room for room in self.rooms if candidate.is_counted_by(room.facts.quota))
 
@@ -225,12 +226,12 @@ class Rooms(NamedTuple):
         """Returns the pod's need by each quota that will count it."""
         return {room.facts.quota.name: room.need_of(candidate) for room in self.counting(candidate)}
 
-    def takes_of_a_base(self, candidate: Candidate) -> bool:
+    def needs_base(self, candidate: Candidate) -> bool:
         """Reports whether a pod needs anything but what was added for its own VM."""
         return any(not room.base.keys().isdisjoint(room.need_of(candidate)) for room in self.counting(candidate))
 
     def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> Shortage | None:
-        """Returns why a pod does not fit, or None where it does. See Room."""
+        """Returns why a pod does not fit, or None where it does. See QuotaRoom."""
         return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
 
@@ -258,8 +259,8 @@ def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Name
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
         return ""
-    lacking = Balance(limits, used).short(need)
-    return exceeded(quota, need, lacking) if lacking else ""
+    lacking = Balance(limits, used).lacking_resources(need)
+    return exceeded_message(quota, need, lacking) if lacking else ""
 
 
 def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bool:
@@ -273,12 +274,12 @@ def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bo
     vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
     if vm is None or vm_of(pod) not in ("", vm.name):
         return False
-    unused = subtract(vm.allowed, vm.target)
+    unused = subtract(vm.target_limit, vm.target)
     usage = pod_usage(pod, releases=releases)
     return all(amount <= unused.get(name, ZERO) for name, amount in usage.items() if name in facts.quota.hard)
 
 
-def exceeded(quota: ResourceQuota, need: Amounts, remainders: Amounts) -> str:
+def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -> str:
     """Returns which quota is short, and how much it has left. The text begins with quota admission's own words:
     KubeVirt looks for them, and tries again when the quota changes."""
     amounts = (

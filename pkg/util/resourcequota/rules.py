@@ -12,17 +12,17 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, hard, quantity_of
-from pkg.util.resourcequota.compensation import compensate_as_harvester, lack, promised
+from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry, idle, turn
 from pkg.util.resourcequota.entries import (
     entry_keys,
     is_by_uid,
     migrating_key,
     migrating_uid_key,
+    present_entry,
     put,
     read,
     remove,
-    standing,
 )
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import Facts, Plan
@@ -52,7 +52,7 @@ class OwnRules:
         draft, quota = self.draft, self.draft.facts.quota
         self._hold()
         wanted_entries = [*self._wanted_entries()]
-        refused = [entry for entry in wanted_entries if entry.vm.stage is Stage.REFUSED and entry.vm.to_come]
+        refused = [entry for entry in wanted_entries if entry.vm.stage is Stage.REFUSED and entry.vm.pending_usage]
         growth = self._growth(refused if draft.policy.compensate else [])
         compensation = minimum(draft.compensation, growth)
         entered = draft.enter(
@@ -100,7 +100,7 @@ class OwnRules:
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         left_to_double = limits
         for vm in draft.vms:
-            present = standing(draft.entries, vm.keys)
+            present = present_entry(draft.entries, vm.keys)
             value = vm.entry(present)
             if vm.stage >= Stage.ACTIVE and (pods := min(vm.ended_pods, beyond)):
                 value, beyond = add(value, {COUNT_PODS: pods}), beyond - pods
@@ -114,13 +114,13 @@ class OwnRules:
     def _pods_beyond(self) -> Quantity:
         """Returns how many pods of the namespace the base has no room for: launchers that are over count as objects."""
         draft = self.draft
-        granted = total(vm.granted for vm in draft.vms).get(COUNT_PODS, ZERO)
+        granted = total(vm.used_headroom for vm in draft.vms).get(COUNT_PODS, ZERO)
         return max(ZERO, quantity_of(draft.facts.quota.used, COUNT_PODS) - granted - draft.limits[COUNT_PODS])
 
     def _growth(self, refused: Sequence[WantedEntry]) -> ResourceList:
         """Returns the most that a compensation may add."""
-        draft, needs = self.draft, [(entry.vm.allowed, entry.value) for entry in refused]
-        return promised(draft.facts, draft.base, needs, draft.problems) if refused else {}
+        draft, needs = self.draft, [(entry.vm.target_limit, entry.value) for entry in refused]
+        return max_compensation(draft.facts, draft.base, needs, draft.problems) if refused else {}
 
     def _compensation(
         self,
@@ -131,7 +131,7 @@ class OwnRules:
     ) -> ResourceList:
         """Returns the compensation, as long as the caps have room."""
         draft = self.draft
-        lacking = lack(draft.facts.quota, draft.vms, hard(draft.limits, entered), growth, present)
+        lacking = missing_compensation(draft.facts.quota, draft.vms, hard(draft.limits, entered), growth, present)
         if lacking == present:
             return present
         names = ", ".join(f"VM {entry.vm.name}" for entry in sorted(refused, key=turn))
@@ -151,7 +151,7 @@ class OwnRules:
         entries = read(quota.annotations)
         keys = [key for key in entry_keys(quota.annotations) if not is_by_uid(key)]
         keys = [key for key in keys if key not in facts.timers.unexplained]
-        headroom = total([*(entries.said.get(key, {}) for key in keys), entries.compensation])
+        headroom = total([*(entries.by_key.get(key, {}) for key in keys), entries.compensation])
         remove(draft.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *keys)
         draft.hard |= lowered(facts, headroom)
 

@@ -38,11 +38,11 @@ _T = TypeVar("_T")
 
 
 class PodsUsage(NamedTuple):
-    """The usage of one VM's pods; `target`, `allowed` and `to_come` are VmUsage's without claims."""
+    """The usage of one VM's pods; `target`, `target_limit` and `pending_usage` are VmUsage's without claims."""
 
     target: ResourceList
-    allowed: ResourceList
-    to_come: ResourceList
+    target_limit: ResourceList
+    pending_usage: ResourceList
     leftovers: Sequence[Leftover]
     charged_until: Sequence[float]
     limits_since: frozenset[str]
@@ -80,14 +80,14 @@ def pods_usage(
         )
         for pod, old in old_usages
     ]
-    allowed, to_come = usage.to_come(source, target, active) if active else ({}, {})
+    target_limit, pending_usage = usage.target_limit_and_pending(source, target, active) if active else ({}, {})
     counted = [
         (sides.source, source),
         *(((side,), old) for side, (_, old) in zip(sides.leftovers, old_usages, strict=True)),
     ]
     counted += [(sides.target, target)] if active else []
     too_large = [text for text in starmap(usage.excess, counted) if text] if is_bounded else []
-    return PodsUsage(target, allowed, to_come, leftovers, ends, usage.limits_since, too_large)
+    return PodsUsage(target, target_limit, pending_usage, leftovers, ends, usage.limits_since, too_large)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _SideUsage:
         amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
         return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
-    def to_come(
+    def target_limit_and_pending(
         self, source: ResourceList, target: ResourceList, active: Iterable[VirtualMachineInstanceMigration]
     ) -> tuple[ResourceList, ResourceList]:
         """Returns what the target may have, min(source, target), and what quota will count of its pods to come.
@@ -130,8 +130,8 @@ class _SideUsage:
         today = self._rendered_today(source_usage_today if has_changed else target_usage)
         source = maximum(source, today)
         if not self.sides.target:
-            to_come = self._rendered_today(target_usage) if has_changed else today
-            return minimum(source, to_come), to_come
+            pending_usage = self._rendered_today(target_usage) if has_changed else today
+            return minimum(source, pending_usage), pending_usage
         attachment = self._attachment_to_come(active)
         return minimum(source, add(target, attachment)), attachment
 
@@ -215,4 +215,4 @@ class _SideUsage:
         quota, vmi = self.facts.quota, self.vmi
         scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
         key = rendering_of, vmi.namespace, vmi.name, scopes[0]
-        return self.facts.cache.made(key, (self.rendering, self._inputs, *scopes[1:], *pods), render)
+        return self.facts.cache.get_or_compute(key, (self.rendering, self._inputs, *scopes[1:], *pods), render)

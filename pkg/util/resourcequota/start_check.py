@@ -62,7 +62,7 @@ def shortage_of(vm: VirtualMachine, observed: Facts) -> InsufficientResources | 
         return None
     limits = {name: base[name] for name, _ in _CHECKED if base.get(name)}
     used = {name: quantity_of(observed.quota.used, name) for name in limits}
-    missing = Balance(limits, used, held_by_migrations(observed)).short(need)
+    missing = Balance(limits, used, held_by_migrations(observed)).lacking_resources(need)
     for name, word in _CHECKED:
         if name in missing:
             return InsufficientResources(word)
@@ -77,7 +77,7 @@ def need_of(vm: VirtualMachine, observed: Facts) -> Mapping[str, Quantity]:
 def held_by_migrations(observed: Facts) -> Mapping[str, Quantity]:
     """Returns what goes when the migrations are over: their entries, or their pods' usage where that is more."""
     base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
-    pods = total(vm.granted for vm in vms_of(observed, EXACT, base)[0])
+    pods = total(vm.used_headroom for vm in vms_of(observed, EXACT, base)[0])
     try:
         return maximum(added(observed.quota.annotations), pods)
     except InvalidEntry:

@@ -52,7 +52,7 @@ class Timers:
     """By uid of a launcher pod or a claim: a migration has left it behind."""
     refused: Mapping[str, float] = field(default_factory=dict)
     """By uid: a migration is refused although status.hard shows its headroom."""
-    shown_since: float | None = None
+    enforced_since: float | None = None
     """spec.hard and status.hard are what they shall be; only while a migration is refused."""
     denial: Denial | None = None
     """Rancher's last answer, if it was no."""

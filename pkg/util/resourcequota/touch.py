@@ -47,9 +47,9 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         return plan
     if not is_enforced:  # what is still to change will be an event too
         return replace(plan, timers=replace(plan.timers, refused=refused))
-    shown_since = now if timers.shown_since is None else timers.shown_since
+    enforced_since = now if timers.enforced_since is None else timers.enforced_since
     touched = _trusted_touch(quota.annotations, now)
-    wait, annotations = _due(touched, refused.values(), shown_since) - now, plan.annotations
+    wait, annotations = _due(touched, refused.values(), enforced_since) - now, plan.annotations
     if wait <= 0:
         wait = _pause(touched, refused.values())
         times = {"at": rfc3339(now, "milliseconds"), "next": rfc3339(now + wait, "milliseconds")}
@@ -58,7 +58,7 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
     return replace(
         plan,
         annotations=annotations,
-        timers=replace(plan.timers, refused=refused, shown_since=shown_since),
+        timers=replace(plan.timers, refused=refused, enforced_since=enforced_since),
         recheck_after=wait if plan.recheck_after is None else min(wait, plan.recheck_after),
     )
 
@@ -71,7 +71,7 @@ def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchTimes:
     """The content of the annotation: when the quota was last touched, and when the next touch is due (seconds since the
     epoch)."""
 
@@ -79,11 +79,11 @@ class Touched:
     next: float
 
 
-def last_touch(annotations: Mapping[str, str]) -> Touched | None:
+def last_touch(annotations: Mapping[str, str]) -> TouchTimes | None:
     """Returns the annotation's content, or None if it is absent or not readable."""
     try:
         times = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
-        return Touched(from_rfc3339(times["at"]), from_rfc3339(times["next"]))
+        return TouchTimes(from_rfc3339(times["at"]), from_rfc3339(times["next"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -105,13 +105,13 @@ def _is_enforced(quota: ResourceQuota) -> bool:
 # ---- when: the touch that was written last says it, and since when each migration is refused -----------------
 
 
-def _trusted_touch(annotations: Mapping[str, str], now: float) -> Touched | None:
+def _trusted_touch(annotations: Mapping[str, str], now: float) -> TouchTimes | None:
     """Returns the last touch, or None without one that headroom can have written by now."""
     touched = last_touch(annotations)
     return touched if touched and touched.at <= now and 0.0 < touched.next - touched.at <= LONGEST else None
 
 
-def _due(touched: Touched | None, refused: Collection[float], changed: float) -> float:
+def _due(touched: TouchTimes | None, refused: Collection[float], changed: float) -> float:
     """Returns when the next touch is due: a pause after the last one, or soon after a migration was refused for the
     first time. A change of spec.hard or status.hard is an event too, which may come too early: the pause begins anew
     with it, up to twice."""
@@ -122,7 +122,7 @@ def _due(touched: Touched | None, refused: Collection[float], changed: float) ->
     return min(min(max(since, changed) + pause, since + min(2 * pause, LONGEST)) for since, pause in waits)
 
 
-def _pause(touched: Touched | None, refused: Collection[float]) -> float:
+def _pause(touched: TouchTimes | None, refused: Collection[float]) -> float:
     """Returns the seconds from a touch to the next one: twice the last pause, unless a migration is touched for the
     first time."""
     if touched is None or any(refused_at > touched.at for refused_at in refused):

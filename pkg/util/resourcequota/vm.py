@@ -34,17 +34,17 @@ from pkg.util.resourcequota.side_usage import pods_usage
 # What each amount of a VmUsage is, by the state that its VM's migration is in. S: the source side, the larger of what
 # quota counts and what KubeVirt would render today. T: the target side. A claim of the VM's state is part of T.
 #
-#                 | target            | to_come             | allowed   | need               | wanted entry
-#   --------------+-------------------+---------------------+-----------+--------------------+-----------------------
-#   not migrating | nothing           | nothing             | nothing   | nothing            | what is left over
-#   announced     | T, if it is there | what of T is not    | min(S, T) | of the migration   | granted: no target comes
-#   target wanted | nothing           | T as rendered today | min(S, T) | exact: allowed,    | need
-#   both run      | T as it is        | its attachment pod  | min(S, T) | Harvester: formula | need
-#   arrived       | nothing           | nothing             | nothing   | nothing            | the source is left over
+#                 | target            | pending_usage       | target_limit | need                 | wanted entry
+#   --------------+-------------------+---------------------+--------------+----------------------+---------------
+#   not migrating | nothing           | nothing             | nothing      | nothing              | the leftovers
+#   announced     | T, if it is there | what of T is not    | min(S, T)    | of the migration     | used_headroom
+#   target wanted | nothing           | T as rendered today | min(S, T)    | exact: target_limit, | need
+#   both run      | T as it is        | its attachment pod  | min(S, T)    | Harvester: formula   | need
+#   arrived       | nothing           | nothing             | nothing      | nothing              | the leftover source
 #
 # A leftover is beside all of these. KubeVirt creates no target while a pod of an earlier migration runs (its
-# VMIActivePodsCount), so that a target takes the place of the sides that are left over, and `wanted` and `granted` are
-# the larger of both. Claims that are left over come on top.
+# VMIActivePodsCount), so that a target takes the place of the sides that are left over, and `wanted_entry` and
+# `used_headroom` are the larger of both. Claims that are left over come on top.
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class VmUsage:
     """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
     target: ResourceList
     """What an existing target counts as far as its VMI's spec goes: a fact, however little of it was granted."""
-    to_come: ResourceList
+    pending_usage: ResourceList
     """What quota will count of a target's pods and claim that do not exist yet."""
-    allowed: ResourceList
+    target_limit: ResourceList
     """What the target may have while the migration may still go on, with what is still to be created of it."""
     need: ResourceList | None
     """What an entry for its migration says, by the estimate; None: there is no number for it."""
     volumes: ResourceList
     """What its disks count twice while its volumes move, where an administrator lets that be added."""
-    volumes_to_come: ResourceList
+    pending_volumes: ResourceList
     """What quota will count of the claims that they move to."""
     old_sides: Sequence[Leftover]
     old_claims: Sequence[Leftover]
@@ -86,23 +86,23 @@ class VmUsage:
     problems: Sequence[Problem]
 
     @cached_property
-    def granted(self) -> ResourceList:
-        """The part of what is granted to its pods and claims that they use."""
-        return self._with_leftovers(minimum(self.target, self.allowed))
+    def used_headroom(self) -> ResourceList:
+        """Returns the part of the VM's headroom that its pods and PVCs use now."""
+        return self._with_leftovers(minimum(self.target, self.target_limit))
 
     @cached_property
     def wanted_entry(self) -> ResourceList:
         """The wanted entry where there is none yet."""
         if self.stage > Stage.WITHOUT_TARGET:
             return self._with_leftovers(self.need or {})
-        return self.granted if self.stage is Stage.WITHOUT_TARGET else self._with_leftovers({})
+        return self.used_headroom if self.stage is Stage.WITHOUT_TARGET else self._with_leftovers({})
 
     def entry(self, present: ResourceList | None) -> ResourceList:
         """Returns the wanted entry. A present one stays as far as the pods that it was granted for use it, or as the
         migration would be granted today if it goes on after all."""
         if not present:
             return self.wanted_entry
-        most = self._with_leftovers(maximum(self.target, maximum(self.allowed, self.need or {})))
+        most = self._with_leftovers(maximum(self.target, maximum(self.target_limit, self.need or {})))
         return maximum(self.wanted_entry, minimum(present, most))
 
     def _with_leftovers(self, target: ResourceList) -> ResourceList:
@@ -123,12 +123,14 @@ _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
 
 
-def exact_need(_vmi: VirtualMachineInstance, allowed: ResourceList, _rendering: Rendering) -> ResourceList | None:
+def exact_need(_vmi: VirtualMachineInstance, target_limit: ResourceList, _rendering: Rendering) -> ResourceList | None:
     """Returns what quota will count."""
-    return allowed
+    return target_limit
 
 
-def harvester_need(vmi: VirtualMachineInstance, _allowed: ResourceList, rendering: Rendering) -> ResourceList | None:
+def harvester_need(
+    vmi: VirtualMachineInstance, _target_limit: ResourceList, rendering: Rendering
+) -> ResourceList | None:
     """Returns what Harvester's formula says; None where it has no number."""
     return harvester_delta(vmi.spec, _BOTH_LIMITS, rendering.harvester_ratio)
 
@@ -182,10 +184,14 @@ def assess(
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
-    allowed = total([pods.allowed, claims.existing, claims.pending])
-    need = estimate.need(vmi, allowed, rendering) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
+    target_limit = total([pods.target_limit, claims.existing, claims.pending])
+    need = (
+        estimate.need(vmi, target_limit, rendering) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
+    )
     ended_pods = (
-        ended_launchers(vmi, migrations, namespace.pods) if vmi and allowed and namespace.pods.ended_launchers else ()
+        ended_launchers(vmi, migrations, namespace.pods)
+        if vmi and target_limit and namespace.pods.ended_launchers
+        else ()
     )
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
     if need is None and stage >= Stage.ACTIVE:
@@ -200,11 +206,11 @@ def assess(
         priority=priority,
         since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
         target=add(pods.target, claims.existing),
-        to_come=add(pods.to_come, claims.pending),
-        allowed=allowed,
+        pending_usage=add(pods.pending_usage, claims.pending),
+        target_limit=target_limit,
         need=need,
         volumes=volumes.existing if facts.storage_migration else {},
-        volumes_to_come=volumes.pending,
+        pending_volumes=volumes.pending,
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended_pods)),

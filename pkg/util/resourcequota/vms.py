@@ -64,7 +64,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
         limits = namespace.rendering.quota_limits
         key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
         try:
-            yield facts.cache.made(key, inputs, partial(assess, namespace, name, migrations, vm_moves))
+            yield facts.cache.get_or_compute(key, inputs, partial(assess, namespace, name, migrations, vm_moves))
         except Exception as exc:
             yield not_understood(name, exc)
 
@@ -74,7 +74,7 @@ def controlled_pods(facts: Facts) -> ControlledPods:
     of those that end still count."""
     pods = tuple(facts.pods)
     inputs = (*pods, *(is_live(pod, facts.now) for pod in pods if pod.deleting))
-    return facts.cache.made(("pods", facts.quota.namespace), inputs, lambda: ControlledPods(pods, facts.now))
+    return facts.cache.get_or_compute(("pods", facts.quota.namespace), inputs, lambda: ControlledPods(pods, facts.now))
 
 
 def rendering_of(facts: Facts, base: Base) -> Rendering:

@@ -18,7 +18,7 @@ from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.installation import Installed, LeaseState
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
-from pkg.util.resourcequota.room import exceeded
+from pkg.util.resourcequota.room import exceeded_message
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import AT_4_5, ENTRY, HARD, MARKS, SKIP, by_uid, launcher, machine, quota, vmi, vmim
@@ -60,8 +60,9 @@ UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connec
 DENIED = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns1/default-abc"], 1)
 ELSEWHERE = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns2/default-abc"], 1)
 HOLDING = {"headroom.harvesterhci.io/holding": "true"}
-LARGER = 'Error creating pod: admission webhook "pods.headroom.harvesterhci.io" denied the request: ' + exceeded(
-    quota(), {"limits.cpu": Quantity.parse("4015m")}, {"limits.cpu": Quantity.parse("2015m")}
+LARGER = (
+    'Error creating pod: admission webhook "pods.headroom.harvesterhci.io" denied the request: '
+    + exceeded_message(quota(), {"limits.cpu": Quantity.parse("4015m")}, {"limits.cpu": Quantity.parse("2015m")})
 )
 BY_US = 'Error creating pod: failed calling webhook "pods.headroom.harvesterhci.io": no endpoints'
 

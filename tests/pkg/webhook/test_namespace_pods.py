@@ -21,7 +21,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def names(read: Pods | None) -> list[str]:
-    return [pod.name for pod in read.there] if read else []
+    return [pod.name for pod in read.present] if read else []
 
 
 async def watched(pods: NamespacePods) -> Pods:
@@ -68,9 +68,9 @@ async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_it
         kind.put(f"p-{number}", "ns1", metadata={"annotations": {"note": "x" * 1000}}, spec={"nodeName": "n"})
     pods = NamespacePods(kind.client.transformed(slim.pod), Clock(), slim.pod)
     for read in (await pods.live("ns1"), await watched(pods)):
-        assert len(read.there) == 250
-        assert {one_pod.metadata.annotations for one_pod in read.there} == {None}
-        assert {one_pod.spec.node_name for one_pod in read.there} == {"n"}
+        assert len(read.present) == 250
+        assert {one_pod.metadata.annotations for one_pod in read.present} == {None}
+        assert {one_pod.spec.node_name for one_pod in read.present} == {"n"}
     await pods.close()
 
 
@@ -86,7 +86,7 @@ async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_
     await until(lambda: len(pods._watches["ns1"].finished) == 2)
     assert len(await ended_of(pods)) == 2
     read = await watched(pods)
-    assert read.seen() == {"uid-came": "", finished.uid: read.there[0].metadata.resource_version}
+    assert read.versions() == {"uid-came": "", finished.uid: read.present[0].metadata.resource_version}
     assert [(one_pod.name, one_pod.status.phase) for one_pod in read.ended.values()] == [
         ("came", None),
         ("over", "Running"),

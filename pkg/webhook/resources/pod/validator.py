@@ -22,7 +22,7 @@ from pkg.util.kubevirt.migration import migration_of
 from pkg.util.quotacount.usage import pod_usage, resize_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.room import Candidate, Pods, Rooms, Shortage, is_raised, refused_by_quota
+from pkg.util.resourcequota.room import Candidate, NamespaceRooms, Pods, Shortage, is_raised, refused_by_quota
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.view import NoAnswer, View, read_in_time
 
@@ -37,7 +37,7 @@ class Look(NamedTuple):
     """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
     that is known of."""
 
-    rooms: Rooms
+    rooms: NamespaceRooms
     fits: bool
     shortage: Shortage | None
 
@@ -60,7 +60,7 @@ class PodValidator:
         if not self._settings.reserve:
             return ALLOW
         candidate = self._candidate(request)
-        if candidate.migration and not (await self._cached(candidate)).takes_of_a_base(candidate):
+        if candidate.migration and not (await self._cached(candidate)).needs_base(candidate):
             return ALLOW  # KubeVirt's own is not held up because the API server is slow
         refusal = await self._refused_by_quota(candidate)
         if not refusal:
@@ -107,7 +107,7 @@ class PodValidator:
             while True:
                 is_last = loop_time() >= until
                 look = await self._look(self._by_watch, candidate)
-                if look.shortage or look.rooms.is_behind:
+                if look.shortage or look.rooms.counts_differ:
                     # A watch may be behind: nothing is refused by what it shows, nor let in where the pods do not add
                     # up to status.used.
                     watch_look, look = look, await self._look(self._by_list, candidate)
@@ -121,31 +121,31 @@ class PodValidator:
                 return look
             return self._judge(await self._cached(candidate, self._view.pods(candidate.namespace)), candidate)
 
-    async def _look(self, reads: SharedReads[Rooms], candidate: Candidate) -> Look:
+    async def _look(self, reads: SharedReads[NamespaceRooms], candidate: Candidate) -> Look:
         """Reads the rooms and judges the pod by them. Raises NoAnswer."""
         began = loop_time()
-        rooms = await read_in_time(reads.fresh(candidate.namespace)) or Rooms()
+        rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
         self._ledger.give_up(candidate.namespace, began)
         return self._judge(rooms, candidate)
 
-    def _judge(self, rooms: Rooms, candidate: Candidate) -> Look:
+    def _judge(self, rooms: NamespaceRooms, candidate: Candidate) -> Look:
         # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-        pending = 2 * self._ledger.unseen(candidate.namespace, rooms.seen)
+        pending = 2 * self._ledger.unseen(candidate.namespace, rooms.pod_versions)
         shortage = rooms.shortage(candidate)
         return Look(rooms, not shortage, shortage or rooms.shortage(candidate, pending))
 
-    async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> Rooms:
+    async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> NamespaceRooms:
         """Returns the rooms by the caches, without a request, and by `pods` as a watch has brought them."""
         return await self._rooms(map(self._view.observe, self._view.quotas(candidate.namespace)), pods)
 
-    async def _read_watch(self, namespace: str) -> Rooms:
+    async def _read_watch(self, namespace: str) -> NamespaceRooms:
         """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
         brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
         pods = self._view.pods(namespace, watch=any(map(is_raised, quotas)))
         return await self._rooms(map(self._view.observe, quotas), pods)
 
-    async def _read_list(self, namespace: str) -> Rooms:
+    async def _read_list(self, namespace: str) -> NamespaceRooms:
         """All of it live, and at once: one after the other it would be of three moments, between which a migration may
         have begun or ended, and beside a slow API server there would be no time for a second look. Raises NoAnswer."""
         quotas, pods, source = await asyncio.gather(
@@ -160,8 +160,8 @@ class PodValidator:
             return list(filter(is_served, await self._view.quotas_live(namespace)))
         return await asyncio.gather(*map(self._view.quota_live, cached))
 
-    async def _rooms(self, observed: Iterable[Facts], pods: Pods | None) -> Rooms:
-        quotas = [replace(facts, pods=pods.there) if pods else facts for facts in observed]
+    async def _rooms(self, observed: Iterable[Facts], pods: Pods | None) -> NamespaceRooms:
+        quotas = [replace(facts, pods=pods.present) if pods else facts for facts in observed]
         for facts in quotas:
             await self._slices.work_out(facts, self._settings.policy)
-        return Rooms.of(quotas, self._settings.policy, pods)
+        return NamespaceRooms.from_facts(quotas, self._settings.policy, pods)

@@ -16,7 +16,7 @@ from pkg.config.settings import QuotaGuard, Settings
 from pkg.util import constants
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import pointer
-from pkg.util.resourcequota.guard import after_the_migrations, lowered_too_far, records_of_correction
+from pkg.util.resourcequota.guard import lowered_too_far, postponed_change, records_of_correction
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.rancher import with_request
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
@@ -65,7 +65,7 @@ class Guard:
                 f"{name} can't be {limits[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
             )
             return self._denied(quota, f"{', '.join(wants)} until they are done")
-        later = after_the_migrations(old, quota)
+        later = postponed_change(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
     async def mutate(self, request: AdmissionRequest) -> Decision:

@@ -68,7 +68,7 @@ def decide(
         need = storage_of(new) - _storage_before(old)
         if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
-        is_short = any(_balance(quota, limit).short({REQUESTS_STORAGE: need}) for quota in quotas)
+        is_short = any(_balance(quota, limit).lacking_resources({REQUESTS_STORAGE: need}) for quota in quotas)
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:

@@ -17,7 +17,7 @@ from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LON
 from pkg.controller.namespace.register import register_holding
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.holding import holds, read_of_quota
+from pkg.util.resourcequota.holding import holding_state_of, holds
 from tests.decisions import sentences
 from tests.kinds import Events, Server, edited
 from tests.objects import COMPENSATION, ENTRY, MARKS, SKIP, annotated_namespace, by_name, by_uid, quota, vmi, vmim
@@ -75,7 +75,7 @@ CHANGES = {
 @sentences(CHANGES)
 def test_which_changes_of_a_quota_make_its_namespace_be_looked_at(case: tuple[Any, Any, bool]) -> None:
     old, new, is_read = case
-    assert (read_of_quota(old) != read_of_quota(new)) is is_read
+    assert (holding_state_of(old) != holding_state_of(new)) is is_read
 
 
 class OneNamespace:

@@ -22,4 +22,4 @@ from pkg.util.resourcequota.balance import Balance
 def test_a_pod(used: dict[str, str], promised: dict[str, str], need: dict[str, str], short: dict[str, str]) -> None:
     base = parse_resource_list({"pods": "3"})
     balance = Balance(base, parse_resource_list(used), parse_resource_list(promised))
-    assert balance.short(parse_resource_list(need)) == parse_resource_list(short)
+    assert balance.lacking_resources(parse_resource_list(need)) == parse_resource_list(short)

@@ -40,7 +40,7 @@ def test_garbage_is_told_with_its_key_in_one_line(case: str) -> None:
 @sentences(GARBAGE)
 def test_what_cannot_be_read_adds_nothing_and_is_told(case: str) -> None:
     result = read({by_uid(): ENTRY, by_name(): case, RESYNC: "true"})
-    assert result.said == {by_uid(): ENTRY_VALUES}
+    assert result.by_key == {by_uid(): ENTRY_VALUES}
     assert list(result.invalid) == [by_name()]
 
 

@@ -10,7 +10,7 @@ from kubeloop.api.resource_list import ResourceList, format_resource_list, parse
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, Room
+from pkg.util.resourcequota.room import Pods, QuotaRoom
 from tests.decisions import named, observed, sentences
 from tests.objects import plain_launcher, pod, quota, vmi, vmim
 
@@ -22,10 +22,10 @@ def cpu(**amounts: str) -> ResourceList:
     return {name.replace("_", "."): Quantity.parse(value) for name, value in amounts.items()}
 
 
-def room_of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> Room:
+def room_of(base: str = "3", hard: str = "5", counted: str = "2", migrations: str = "0", used: str = "") -> QuotaRoom:
     lists = (cpu(limits_cpu=value) for value in (base, hard, used or counted, counted, migrations))
     by_base, by_hard, by_used, by_pods, by_migrations = lists
-    return Room(Facts(quota()), by_base, by_hard, by_used, by_pods, by_migrations)
+    return QuotaRoom(Facts(quota()), by_base, by_hard, by_used, by_pods, by_migrations)
 
 
 FULL, LOWERED, BEHIND = (
@@ -36,45 +36,49 @@ FULL, LOWERED, BEHIND = (
 LET_IN = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
 JUST_ENDED = replace(BEHIND, ended=cpu(limits_cpu="1"))
 BALANCES: dict[str, tuple[Balance, str, str]] = {
-    "what is left of the base": (room_of(counted="2").beside_all([]), "1", ""),
-    "a thousandth more": (room_of(counted="2").beside_all([]), "1001m", "1"),
-    "the target is there and takes its room": (room_of(counted="4", migrations="2").beside_all([]), "1", ""),
-    "nothing is left beside the target": (FULL.beside_all([]), "1m", "0"),
+    "what is left of the base": (room_of(counted="2").balance_worst_case([]), "1", ""),
+    "a thousandth more": (room_of(counted="2").balance_worst_case([]), "1001m", "1"),
+    "the target is there and takes its room": (room_of(counted="4", migrations="2").balance_worst_case([]), "1", ""),
+    "nothing is left beside the target": (FULL.balance_worst_case([]), "1m", "0"),
     "a target larger than what was added takes of the base": (
-        room_of(counted="5", hard="4", migrations="3").beside_all([]), "1m", "-1",
+        room_of(counted="5", hard="4", migrations="3").balance_worst_case([]), "1m", "-1",
     ),
-    "room that is not taken yet stays free": (room_of(counted="3").beside_all([]), "1m", "0"),
-    "above the base already": (room_of(counted="4").beside_all([]), "1m", "-1"),
-    "no room was added": (room_of(hard="3", counted="2", migrations="1").beside_all([]), "1", ""),
-    "no room was added, and none is left": (room_of(hard="3", counted="3", migrations="1").beside_all([]), "1m", "0"),
-    "the limit is below the base for a moment": (room_of(hard="2", counted="2").beside_all([]), "1", ""),
-    "a pod that wants nothing": (room_of(counted="9").beside_all([]), "0", ""),
-    "beside what is there all that migrations take is theirs": (LOWERED.beside_pods(), "1", ""),
-    "and no more": (LOWERED.beside_pods(), "1001m", "1"),
-    "by what is added it is not": (LOWERED.beside_all([]), "1", "-1"),
-    "what was let through is taken": (room_of().beside_all(LET_IN), "101m", "100m"),
-    "the rest is not": (room_of().beside_all(LET_IN), "100m", ""),
-    "status.used counts where it is more than the pods": (BEHIND.beside_all([]), "1", "0"),
-    "it may still count what has just ended": (JUST_ENDED.beside_all([]), "1", ""),
-    "and nothing else": (JUST_ENDED.beside_all([]), "1001m", "1"),
+    "room that is not taken yet stays free": (room_of(counted="3").balance_worst_case([]), "1m", "0"),
+    "above the base already": (room_of(counted="4").balance_worst_case([]), "1m", "-1"),
+    "no room was added": (room_of(hard="3", counted="2", migrations="1").balance_worst_case([]), "1", ""),
+    "no room was added, and none is left": (
+        room_of(hard="3", counted="3", migrations="1").balance_worst_case([]),
+        "1m",
+        "0",
+    ),
+    "the limit is below the base for a moment": (room_of(hard="2", counted="2").balance_worst_case([]), "1", ""),
+    "a pod that wants nothing": (room_of(counted="9").balance_worst_case([]), "0", ""),
+    "beside what is there all that migrations take is theirs": (LOWERED.balance_by_pods(), "1", ""),
+    "and no more": (LOWERED.balance_by_pods(), "1001m", "1"),
+    "by what is added it is not": (LOWERED.balance_worst_case([]), "1", "-1"),
+    "what was let through is taken": (room_of().balance_worst_case(LET_IN), "101m", "100m"),
+    "the rest is not": (room_of().balance_worst_case(LET_IN), "100m", ""),
+    "status.used counts where it is more than the pods": (BEHIND.balance_worst_case([]), "1", "0"),
+    "it may still count what has just ended": (JUST_ENDED.balance_worst_case([]), "1", ""),
+    "and nothing else": (JUST_ENDED.balance_worst_case([]), "1001m", "1"),
 }  # fmt: skip
 
 
 @sentences(BALANCES)
 def test_whether_a_pod_fits(case: tuple[Balance, str, str]) -> None:
     balance, need, expected = case
-    missing = format_resource_list(balance.short(cpu(limits_cpu=need)))
+    missing = format_resource_list(balance.lacking_resources(cpu(limits_cpu=need)))
     assert missing == ({"limits.cpu": expected} if expected else {})
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
-    assert not room_of(counted="9").beside_all([]).short(cpu(limits_memory="1Gi"))
+    assert not room_of(counted="9").balance_worst_case([]).lacking_resources(cpu(limits_memory="1Gi"))
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     source, target = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
-    room = Room.of(view, POLICY, Pods([source, target, pod("500m")]))
+    room = QuotaRoom.from_facts(view, POLICY, Pods([source, target, pod("500m")]))
     assert room is not None
     assert format_resource_list({n: q for n, q in room.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
 
@@ -83,17 +87,19 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     source, main = plain_launcher(node="node1"), plain_launcher(node="node2", target_of=UID)
     here = vmi("vm1", nodeName="node2")
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
-    room = Room.of(view, POLICY, Pods([source, main]))
+    room = QuotaRoom.from_facts(view, POLICY, Pods([source, main]))
     assert room is not None
     assert room.migrations["limits.cpu"] == Quantity.parse("2")
-    room = Room.of(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
+    room = QuotaRoom.from_facts(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
     assert room is not None
     assert not room.migrations
 
 
 def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
     pods = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
-    room = Room.of(observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(pods))
+    room = QuotaRoom.from_facts(
+        observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(pods)
+    )
     assert room is not None
     assert (room.counted, room.ended) == (cpu(limits_cpu="1500m"), {})
     assert room.used == cpu(limits_cpu="7")
@@ -105,23 +111,23 @@ def test_of_what_has_ended_status_may_still_count_what_it_would_if_it_ran() -> N
     pods = Pods([stuck, finished], {gone_pod.uid: gone_pod for gone_pod in (gone, finished)})
     for age, counted, ended_usage in ((30, "1", "250m"), (31, "0", "1250m")):
         now = from_rfc3339("2020-01-01T00:00:00Z") + age
-        room = Room.of(observed(quota(), now=now), POLICY, pods)
+        room = QuotaRoom.from_facts(observed(quota(), now=now), POLICY, pods)
         assert room is not None
         assert room.counted.get("limits.cpu", ZERO) == Quantity.parse(counted)
         assert room.ended["limits.cpu"] == Quantity.parse(ended_usage)
 
 
 def test_without_a_readable_base_nothing_is_shared_out() -> None:
-    assert Room.of(observed(quota(), limits="garbage"), POLICY, Pods()) is None
-    unlimited = Room.of(observed(quota(), limits=""), POLICY, Pods())
+    assert QuotaRoom.from_facts(observed(quota(), limits="garbage"), POLICY, Pods()) is None
+    unlimited = QuotaRoom.from_facts(observed(quota(), limits=""), POLICY, Pods())
     assert unlimited is not None
-    assert not unlimited.beside_all([]).short(parse_resource_list({"limits.cpu": "99"}))
+    assert not unlimited.balance_worst_case([]).lacking_resources(parse_resource_list({"limits.cpu": "99"}))
 
 
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
     source = plain_launcher(node="node1")
     view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
-    room = Room.of(view, POLICY, Pods([source]))
+    room = QuotaRoom.from_facts(view, POLICY, Pods([source]))
     assert room is not None
-    assert room.left_for_target("vm1")["limits.cpu"] == Quantity.parse("2")
-    assert room.left_for_target("vm2") == {}
+    assert room.target_headroom("vm1")["limits.cpu"] == Quantity.parse("2")
+    assert room.target_headroom("vm2") == {}

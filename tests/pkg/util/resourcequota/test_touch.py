@@ -17,7 +17,7 @@ from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import Timers
-from pkg.util.resourcequota.touch import Touched, last_touch
+from pkg.util.resourcequota.touch import TouchTimes, last_touch
 from tests.decisions import applied, observed, sentences
 from tests.objects import DEFAULT_LABELS, ENTRY, HARD, RAISED, Resources, by_uid, quota, vmim
 
@@ -149,7 +149,7 @@ def test_each_touch_changes_the_annotation_and_says_when_the_next_is_due(raised:
     raised.look(0.25, [vmim(refused=True)])
     text = raised.quota.annotations[ANNOTATION_TOUCHED]
     assert json.loads(text) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
-    assert last_touch(raised.quota.annotations) == Touched(START + 0.25, START + 0.75)
+    assert last_touch(raised.quota.annotations) == TouchTimes(START + 0.25, START + 0.75)
     raised.look(0.75, [vmim(refused=True)])
     assert raised.quota.annotations[ANNOTATION_TOUCHED] != text
 

@@ -63,37 +63,37 @@ AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
     "announced without a target: what it may have, and nothing is wanted": (
         namespace(quota(), [vmim(abort=True)], [SOURCE], [HERE]),
         Stage.WITHOUT_TARGET,
-        "to_come allowed need",
+        "pending_usage target_limit need",
     ),
     "announced with a target: what that was granted": (
         namespace(quota(), [vmim("Scheduled", abort=True)], [SOURCE, TARGETS["Scheduled"]], [HERE]),
         Stage.WITHOUT_TARGET,
-        "target allowed need granted wanted_entry",
+        "target target_limit need used_headroom wanted_entry",
     ),
     "a target is wanted": (
         namespace(quota(), [vmim()], [SOURCE], [HERE]),
         Stage.ACTIVE,
-        "to_come allowed need wanted_entry",
+        "pending_usage target_limit need wanted_entry",
     ),
     "it was refused": (
         namespace(quota(), [vmim(refused=True)], [SOURCE], [HERE]),
         Stage.REFUSED,
-        "to_come allowed need wanted_entry",
+        "pending_usage target_limit need wanted_entry",
     ),
     "both run": (
         namespace(quota(), [vmim("Running")], [SOURCE, TARGETS["Running"]], [HERE]),
         Stage.ACTIVE,
-        "target allowed need granted wanted_entry",
+        "target target_limit need used_headroom wanted_entry",
     ),
     "it has arrived: the source is left over": (
         namespace(quota(), [vmim("Running")], [SOURCE, TARGETS["Running"]], [MOVED]),
         Stage.ARRIVED,
-        "granted wanted_entry",
+        "used_headroom wanted_entry",
     ),
     "its migration has ended: the source is left over": (
         namespace(quota(), [vmim("Succeeded")], [SOURCE, TARGETS["Succeeded"]], [MOVED]),
         Stage.FINISHED,
-        "granted wanted_entry",
+        "used_headroom wanted_entry",
     ),
 }
 
@@ -104,7 +104,7 @@ def test_each_amount_is_one_side_or_nothing(case: tuple[Facts, Stage, str]) -> N
     vm = usages_of(facts, EXACT)[0].get("vm1")
     assert vm is not None
     assert vm.stage is stage
-    names = ("target", "to_come", "allowed", "need", "granted", "wanted_entry")
+    names = ("target", "pending_usage", "target_limit", "need", "used_headroom", "wanted_entry")
     assert {name: getattr(vm, name) or {} for name in names} == {
         name: SIDE if name in amounts.split() else {} for name in names
     }
@@ -132,7 +132,7 @@ def test_nothing_is_to_come_once_both_pods_of_the_target_are_there() -> None:
     move, source = vmim("Scheduled"), launcher(PLUGGED)
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     pods = [source, attachment(source), target, attachment(target)]
-    assert not usages_of(namespace(quota(), [move], pods, [PLUGGED]), EXACT)[0]["vm1"].to_come
+    assert not usages_of(namespace(quota(), [move], pods, [PLUGGED]), EXACT)[0]["vm1"].pending_usage
 
 
 GARBAGE = ["lots", "9" * 5000, "1e2000000000", "", "٣", "1" * 200_000]
@@ -160,7 +160,7 @@ def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> Non
     honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)
     result, problems = usages_of(namespace(quota(), [vmim()], [forged], [HERE], rendering=rendering), EXACT)
     assert not problems
-    least, most = (usages["vm1"].allowed["limits.memory"] for usages in (result, honest))
+    least, most = (usages["vm1"].target_limit["limits.memory"] for usages in (result, honest))
     assert least <= most
 
 
@@ -171,7 +171,7 @@ def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
     forged = msgspec.structs.replace(real, spec=spec)
     honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE, real], [PLUGGED]), EXACT)
     result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
-    assert result["vm1"].allowed == honest["vm1"].allowed
+    assert result["vm1"].target_limit == honest["vm1"].target_limit
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
 
 
@@ -180,7 +180,7 @@ def test_a_pod_that_is_being_deleted_counts_until_its_grace_period_is_over_whate
     source = msgspec.structs.replace(SOURCE, metadata=msgspec.structs.replace(SOURCE.metadata, **metadata))
     facts = namespace(quota(), [vmim()], [source], [HERE])
     allowed = [
-        bool(usages_of(replace(facts, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].allowed)
+        bool(usages_of(replace(facts, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].target_limit)
         for later in (59, 61)
     ]
     assert allowed == [True, False]
@@ -208,7 +208,7 @@ def test_while_only_kubevirt_and_webhooks_shape_launchers_the_source_as_it_is_is
     for in_force in (True, False):
         rendering = replace(AT_1_5, policy_in_force=in_force)
         vms, problems = usages_of(namespace(quota(), [vmim()], [source], [HERE], rendering=rendering), EXACT)
-        result[in_force] = vms["vm1"].allowed
+        result[in_force] = vms["vm1"].target_limit
         assert [problem.reason for problem in problems] == ([] if in_force else ["PodExceedsVirtualMachine"])
     assert result[True] == pod_usage(source)
     assert result[False]["requests.cpu"] < result[True]["requests.cpu"]
@@ -219,7 +219,7 @@ def test_a_source_that_is_believed_still_gets_what_a_raised_ratio_adds() -> None
     rendering = replace(AT_4_5, policy_in_force=True)
     facts = namespace(quota(), [vmim()], [with_container(SOURCE, sidecar)], [HERE], rendering=rendering)
     rendered = with_container(launcher(HERE, rendering=AT_4_5), sidecar)
-    assert usages_of(facts, EXACT)[0]["vm1"].allowed == pod_usage(rendered)
+    assert usages_of(facts, EXACT)[0]["vm1"].target_limit == pod_usage(rendered)
 
 
 def test_a_target_with_more_than_its_source_has_no_more_than_that() -> None:
@@ -228,7 +228,7 @@ def test_a_target_with_more_than_its_source_has_no_more_than_that() -> None:
     injected = with_container(target, INJECTED["a mesh's sidecar"])
     rendering = replace(AT_1_5, policy_in_force=True)
     facts = namespace(quota(), [move], [SOURCE, injected], [HERE], rendering=rendering)
-    assert usages_of(facts, EXACT)[0]["vm1"].allowed == pod_usage(SOURCE)
+    assert usages_of(facts, EXACT)[0]["vm1"].target_limit == pod_usage(SOURCE)
 
 
 def test_since_is_the_oldest_migration_under_way() -> None:
@@ -247,7 +247,7 @@ def test_a_target_from_before_the_ratio_was_lowered_counts_as_far_as_its_source(
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     pods = [launcher(PLUGGED), attachment(launcher(PLUGGED)), target]
     facts = namespace(quota(), [move], pods, [PLUGGED], rendering=replace(AT_1_5, ratio=""))
-    room = usages_of(facts, EXACT)[0]["vm1"].allowed
+    room = usages_of(facts, EXACT)[0]["vm1"].target_limit
     assert room["limits.memory"] == Quantity.parse(4797464313) + Quantity.parse("80M")
 
 
@@ -258,11 +258,11 @@ def test_limits_that_another_quota_asks_for_are_no_reason_to_call_a_pod_too_larg
     facts = namespace(quota({"requests.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE])
     result, problems = usages_of(facts, EXACT)
     assert not problems
-    assert result["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
+    assert result["vm1"].target_limit["limits.cpu"] == Quantity.parse("1015m")
 
 
 def test_a_limit_that_spec_hard_has_just_lost_still_counts() -> None:
     """The base has it, and the same patch puts it back."""
     without = replace(AT_1_5, quota_limits=frozenset())
     facts = namespace(quota({"limits.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE], rendering=without)
-    assert usages_of(facts, EXACT)[0]["vm1"].allowed["limits.cpu"] == Quantity.parse("1015m")
+    assert usages_of(facts, EXACT)[0]["vm1"].target_limit["limits.cpu"] == Quantity.parse("1015m")
