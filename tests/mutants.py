@@ -141,7 +141,7 @@ def _runs(code: str) -> str:
     return ast.dump(tree)
 
 
-class Measured:
+class CoverageRecorder:
     """The lines that tests run, how long each test takes, and which fail without a change."""
 
     def __init__(self, file: Path) -> None:
@@ -196,7 +196,7 @@ class Tests:
         self.seconds: dict[str, float] = json.loads(file.with_suffix(".json").read_text())
         self._limit = limit
 
-    def of(self, change: Change) -> tuple[list[str], dict[CodeType, CodeType]]:
+    def tests_of(self, change: Change) -> tuple[list[str], dict[CodeType, CodeType]]:
         """Also what replaces the code of functions: nothing if the line runs at import. Then all tests count that run
         anything of the module, otherwise those that run the function; of a coroutine that was cancelled coverage may
         lose lines."""
@@ -266,7 +266,7 @@ class Fork:
     def run(self, inside: Callable[[Fork], None]) -> None:
         """`inside` runs in the fork, and ends it if no test fails."""
         if not self._tests:
-            print(f"{self.change.number} NOT NOTICED, no test runs {self._where()}", flush=True)
+            print(f"{self.change.number} NOT NOTICED, no test runs {self._location()}", flush=True)
             return
         began = time.monotonic()
         if not (pid := os.fork()):
@@ -287,9 +287,9 @@ class Fork:
         signalled = f"{signal.Signals(os.WTERMSIG(status)).name} in " if os.WIFSIGNALED(status) else ""
         self.noticed = signalled + test if status else ""
         summary = f"{self.change.number} {time.monotonic() - began:.1f} s, {len(self._tests)} tests"
-        print(f"{summary} {self._where()} {self.noticed or 'NOT NOTICED'}", flush=True)
+        print(f"{summary} {self._location()} {self.noticed or 'NOT NOTICED'}", flush=True)
 
-    def _where(self) -> str:
+    def _location(self) -> str:
         return f"{self.change.path.relative_to(ROOT)}:{self.change.line} {self.change.operator}"
 
     def import_again(self) -> None:
@@ -366,7 +366,7 @@ def main() -> int:
     tests = sorted({item for area in arguments.areas for item in AREAS[area].tests})
     with tempfile.TemporaryDirectory() as folder:
         measured = _measured(arguments.measured or Path(folder, "coverage"), tests, arguments.limit)
-        forks = [Fork(change, *measured.of(change), measured.seconds) for change in sample]
+        forks = [Fork(change, *measured.tests_of(change), measured.seconds) for change in sample]
     for fork in forks:
         if not fork.codes:
             fork.run(Fork.import_again)
@@ -381,7 +381,7 @@ def main() -> int:
 def _measured(file: Path, tests: Sequence[str], limit: float) -> Tests:
     if not file.exists():
         if not (pid := os.fork()):
-            os._exit(pytest.main([*ARGUMENTS, *tests], plugins=[Measured(file)]) > 1)
+            os._exit(pytest.main([*ARGUMENTS, *tests], plugins=[CoverageRecorder(file)]) > 1)
         os.waitpid(pid, 0)
     return Tests(file, limit)
 

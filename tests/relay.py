@@ -12,12 +12,12 @@ import time
 class Relay:
     """`address` is what others are told instead of a target's `host:port`; connections go to the targets in turn."""
 
-    def __init__(self, *targets: str, late: float = 0.0) -> None:
-        """`late`: seconds by which what a target says comes later."""
+    def __init__(self, *targets: str, delay: float = 0.0) -> None:
+        """`delay`: seconds by which what a target says comes later."""
         parts = [target.rpartition(":") for target in targets]
         self._targets = itertools.cycle([(host, int(port)) for host, _, port in parts])
         self._cut = False
-        self._late = late
+        self._delay = delay
         self._open: list[socket.socket] = []
         self.address = "127.0.0.1:0"
         self.listen()
@@ -51,7 +51,7 @@ class Relay:
                     near.close()
                     continue
                 self._open += [near, far]
-                for source, target, delay in ((near, far, 0.0), (far, near, self._late)):
+                for source, target, delay in ((near, far, 0.0), (far, near, self._delay)):
                     threading.Thread(target=self._pump, args=(source, target, delay), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket, delay: float) -> None:

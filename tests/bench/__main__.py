@@ -24,7 +24,7 @@ from tests.bench.document import tables, write
 from tests.bench.frameworks import frameworks
 from tests.bench.many import many
 from tests.bench.migrations import beside_vms, burst, one_after_another, through_rancher
-from tests.bench.peers.programs import Programs, prepare, say
+from tests.bench.peers.programs import MeasuredPrograms, prepare, say
 from tests.bench.row import Comparison, Result, Row, combined
 from tests.bench.sync import sync
 from tests.bench.watch import watch
@@ -54,7 +54,7 @@ SHORT = Extent(3, [1000, 5000], 3.0, 1000)
 FULL = Extent(5, [1000, 5000, 20000], 8.0, 10000)
 
 
-def measurements(extent: Extent, programs: Programs) -> dict[str, Measurement]:
+def measurements(extent: Extent, programs: MeasuredPrograms) -> dict[str, Measurement]:
     """Returns the measurements by name, in the order in which they are made."""
     peers: dict[str, Measurement] = {
         "queue": partial(cycles, programs=programs, rounds=extent.rounds),
@@ -84,14 +84,14 @@ async def _again_and_again(measurement: OwnMeasurement, rounds: int, kubeconfig:
     return combined([await measurement(kubeconfig) for _ in range(rounds)])
 
 
-def _asked() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="N,N")
     parser.add_argument("--beside", type=int, metavar="N", help="VMs in the caches")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
-    names = measurements(SHORT, Programs(None, (), {}, ())).keys()
+    names = measurements(SHORT, MeasuredPrograms(None, (), {}, ())).keys()
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     options = parser.parse_args()
     if unknown := set(options.names) - names:
@@ -103,7 +103,7 @@ def _asked() -> argparse.Namespace:
 
 def main() -> int:
     """0 when every target was reached."""
-    arguments = _asked()
+    arguments = _options()
     extent = FULL if arguments.full else SHORT
     extent = Extent(
         arguments.rounds or extent.rounds,

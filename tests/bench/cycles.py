@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from tests.bench.peers.programs import ROOT, Programs
+from tests.bench.peers.programs import ROOT, MeasuredPrograms
 from tests.bench.row import Comparison, Result, Row, spread
 
 KINDS = {"plain": "add, get, done", "delayed": "add after 1 ms", "priority": "two priorities"}
@@ -16,7 +16,7 @@ KEYS = (1, 10_000, 100_000)
 TO_REACH = 400_000
 
 
-async def cycles(kubeconfig: Path, programs: Programs, rounds: int) -> list[Result]:
+async def cycles(kubeconfig: Path, programs: MeasuredPrograms, rounds: int) -> list[Result]:
     """Ours and client-go's (for priorities controller-runtime's) in turn, round after round."""
     measured: dict[tuple[str, str, int], list[float]] = {}
     argvs: dict[str, tuple[str, ...]] = {"headroom": (sys.executable, "-m", "tests.bench.ours")}

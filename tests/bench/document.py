@@ -8,14 +8,14 @@ import platform
 from pathlib import Path
 
 from lab.plot import BARS_WIDTH, bars, svg
-from tests.bench.peers.programs import OURS, Programs
+from tests.bench.peers.programs import OURS, MeasuredPrograms
 from tests.bench.row import Comparison, Result, Row
 
 BEGIN = "<!-- measured: begin -->"
 END = "<!-- measured: end -->"
 
 
-def write(document: Path, results: list[Result], programs: Programs, rounds: int) -> None:
+def write(document: Path, results: list[Result], programs: MeasuredPrograms, rounds: int) -> None:
     """Replaces what stands between the marks, and the plot beside the document. Raises OSError, ValueError."""
     head, _, remainder = document.read_text("utf-8").partition(BEGIN)
     _, end_mark, tail = remainder.partition(END)
@@ -29,7 +29,7 @@ def write(document: Path, results: list[Result], programs: Programs, rounds: int
     document.write_text(f"{head}{BEGIN}\n{measured}\n{END}{tail}", "utf-8")
 
 
-def _circumstances(programs: Programs, rounds: int, picture: str) -> list[str]:
+def _circumstances(programs: MeasuredPrograms, rounds: int, picture: str) -> list[str]:
     return [
         f"{_machine()}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}. Median of {rounds} rounds "
         f"({(rounds + 1) // 2} for watches, migrations and admission), in which the programs alternate, and "

@@ -20,7 +20,7 @@ from kubeloop.client.loading import load_config
 from lab.scale.removal import in_parallel
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
-from tests.bench.peers.programs import Program, Programs, Running, running, say
+from tests.bench.peers.programs import MeasuredPrograms, Program, Running, running, say
 from tests.bench.row import Comparison, Result, figure
 from tests.bench.watch import between_two_looks, writing
 from tests.relay import Relay
@@ -37,9 +37,11 @@ PATIENCE = 60.0
 """Seconds after which a program counts as one that does not notice."""
 
 
-async def frameworks(kubeconfig: Path, programs: Programs, seconds: float) -> list[Result]:
+async def frameworks(kubeconfig: Path, programs: MeasuredPrograms, seconds: float) -> list[Result]:
     """Makes one table. The Go programs that are not the typed one are left out."""
-    selection = [p for p in programs.found if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.ours)]
+    selection = [
+        p for p in programs.programs if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.is_headroom)
+    ]
     cells: dict[Program, list[str]] = {program: [] for program in selection}
     async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
@@ -123,19 +125,19 @@ async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay
             partial(objects.delete, name=name, namespace=NAMESPACE, grace_period_seconds=0) for name in deleted
         )
         await asyncio.sleep(AWAY)
-        events, _ = await handle.asked()
+        events, _ = await handle.counts()
         relay.listen()
         began = time.perf_counter()
         async with writing(client, program, NAMESPACE, remaining):
             took = await _first_event(handle, events, began)
         await asyncio.sleep(10.0)
-        _, held = await handle.asked()
+        _, held = await handle.counts()
     return [figure(took) if took is not None else "–", str(held - len(remaining))]
 
 
 async def _first_event(handle: Running, events_at_start: int, began: float) -> float | None:
     while (passed := time.perf_counter() - began) < PATIENCE:
-        events, _ = await handle.asked()
+        events, _ = await handle.counts()
         if events > events_at_start:
             return passed
         await asyncio.sleep(0.01)

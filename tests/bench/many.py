@@ -16,7 +16,7 @@ from kubeloop.client.tls import TLSSettings
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import SIZE, api_server, vmi
 from tests.bench.ours import as_in_a_pod
-from tests.bench.peers.programs import Programs, running, say
+from tests.bench.peers.programs import MeasuredPrograms, running, say
 from tests.bench.row import Row
 
 OBJECTS = 50_000
@@ -28,9 +28,9 @@ END = b'"k8s.io/initial-events-end":"true"'
 """In the bookmark with which a WatchList says that every object was sent."""
 
 
-async def many(kubeconfig: Path, programs: Programs, rounds: int) -> list[Row]:
+async def many(kubeconfig: Path, programs: MeasuredPrograms, rounds: int) -> list[Row]:
     """The objects stay: this is measured last. Sending and syncing alternate."""
-    headroom = next(program for program in programs.found if program.ours and not program.pods)
+    headroom = next(program for program in programs.programs if program.is_headroom and not program.pods)
     config = as_in_a_pod(kubeconfig)
     say(f"storing {OBJECTS:,} VMIs")
     await _store(kubeconfig.parent)

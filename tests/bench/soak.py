@@ -29,7 +29,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 from pkg.util.constants import LOCK_LABEL
 from tests.bench.soak_parts import PARTS, Part, Soak, Stage, behind_one_address, kills, persistent, servers
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.mtq_namespace import BUDGETS, Budgeted, made
+from tests.e2e.mtq_namespace import BUDGETS, Budgeted, make_budgeted
 from tests.program import ROOT, program
 
 HARD = {"limits.cpu": "3075m", "limits.memory": "20Gi"}
@@ -145,7 +145,7 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: St
         "spec": {"configuration": {"migrations": limits}},
     }
     await admin.client.resource(KUBEVIRTS).create(body, namespace="default")
-    windowed = await made(admin)
+    windowed = await make_budgeted(admin)
     await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
     machines: list[tuple[Namespace, str]] = [
         (namespace, f"vm{number}") for namespace in managed for number in range(MACHINES)

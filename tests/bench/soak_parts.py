@@ -171,7 +171,7 @@ async def behind_one_address(cluster: Cluster) -> AsyncIterator[Cluster]:
     """The cluster with a second API server, which hears of etcd LATE seconds later. Connections go to both in turn."""
     binary, flags = api_server(cluster.directory)
     (port,) = free_ports(1)
-    etcd = Relay(flags["--etcd-servers"].removeprefix("https://"), late=LATE)
+    etcd = Relay(flags["--etcd-servers"].removeprefix("https://"), delay=LATE)
     flags |= {"--secure-port": str(port), "--etcd-servers": f"https://{etcd.address}"}
     argv = [binary, *(f"{flag}={value}" for flag, value in flags.items())]
     processes.spawn("kube-apiserver-2", argv, cluster.directory)

@@ -8,7 +8,7 @@ from statistics import median
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from tests.bench.objects import create_vms
-from tests.bench.peers.programs import Program, Programs, running, say
+from tests.bench.peers.programs import MeasuredPrograms, Program, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 NAMESPACE = "default"
@@ -16,7 +16,7 @@ Figures = dict[Program, list[tuple[float, float, float]]]
 """Seconds, CPU seconds and MB of each round."""
 
 
-async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: int) -> list[Result]:
+async def sync(kubeconfig: Path, programs: MeasuredPrograms, sizes: list[int], rounds: int) -> list[Result]:
     """The objects are made first and removed afterwards. At the smallest size every program, at others ours and
     client-go's."""
     results: list[Result] = []
@@ -25,7 +25,7 @@ async def sync(kubeconfig: Path, programs: Programs, sizes: list[int], rounds: i
         for size in sorted(sizes):
             await create_vms(client, NAMESPACE, range(created, size))
             created = size
-            selection = [p for p in programs.found if p.ours or p.go or size == min(sizes)]
+            selection = [p for p in programs.programs if p.is_headroom or p.go or size == min(sizes)]
             results += _results(size, await _rounds(kubeconfig, selection, size, rounds))
         for path in ("/api/v1/namespaces/{}/pods", "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances"):
             # The API server gives up after a minute.
@@ -44,7 +44,7 @@ async def _rounds(kubeconfig: Path, selection: list[Program], size: int, rounds:
                         raise RuntimeError(f"it holds {handle.objects} of {size}")
                     figures[program].append((handle.seconds, handle.cpu, handle.peak))
             except RuntimeError as error:
-                if program.ours:
+                if program.is_headroom:
                     raise
                 say(f"{program.name} is left out: {error}")
     return figures
@@ -72,7 +72,7 @@ def _results(size: int, figures: Figures) -> list[Result]:
 def _targets(kinds: str, group: Figures) -> list[Result]:
     """Ratios to client-go and to the Python packages with a cache."""
     results: list[Result] = []
-    own_runs = next(runs for program, runs in group.items() if program.ours)
+    own_runs = next(runs for program, runs in group.items() if program.is_headroom)
     peers = {program.kind: runs for program, runs in group.items() if program.go}
     for kind, runs in peers.items():
         if kind == "dynamic-vmis" or kind == "typed-pods":
@@ -83,7 +83,7 @@ def _targets(kinds: str, group: Figures) -> list[Result]:
         results.append(Row("… CPU", _ratio(own_runs, runs, 1), "×", None if pods else 0.7))
         results.append(Row("… memory", _ratio(own_runs, runs, 2), "×", 0.6))
     for program, runs in group.items():
-        if program.caches and not program.ours and not program.go:
+        if program.caches and not program.is_headroom and not program.go:
             ratio = 1 / _ratio(own_runs, runs, 1)
             results.append(Row(f"{kinds}, CPU of {program.name} ÷ ours", ratio, "×", 10, at_least=True))
     return results

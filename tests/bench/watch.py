@@ -18,7 +18,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
-from tests.bench.peers.programs import Program, Programs, Running, running, say
+from tests.bench.peers.programs import MeasuredPrograms, Program, Running, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 OBJECTS = 200
@@ -32,7 +32,7 @@ FEWEST = 0.1
 """Of the events: what a program needs for each is no figure where it is still busy with its start."""
 
 
-async def watch(kubeconfig: Path, programs: Programs, rounds: int, seconds: float) -> list[Result]:
+async def watch(kubeconfig: Path, programs: MeasuredPrograms, rounds: int, seconds: float) -> list[Result]:
     """Every program in turn, round after round."""
     cpu: dict[tuple[Program, int], list[float]] = defaultdict(list)
     handled: dict[Program, list[float]] = defaultdict(list)
@@ -40,13 +40,13 @@ async def watch(kubeconfig: Path, programs: Programs, rounds: int, seconds: floa
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(OBJECTS))
         for number in range(rounds):
-            for program in programs.found:
+            for program in programs.programs:
                 for watches in _watches(program):
                     say(f"watch, round {number + 1}: {program.name}, {watches} times")
                     try:
                         took, events, used = await _measured(client, kubeconfig, program, watches, names, seconds)
                     except RuntimeError as error:
-                        if program.ours:
+                        if program.is_headroom:
                             raise
                         say(f"{program.name} is left out: {error}")
                         continue
@@ -62,7 +62,7 @@ def _watches(program: Program) -> tuple[int, ...]:
     """The Python packages are saturated long before."""
     if not program.watches:
         return STEADY[:1]
-    return (*STEADY, SATURATING) if program.ours or program.go else STEADY
+    return (*STEADY, SATURATING) if program.is_headroom or program.go else STEADY
 
 
 async def _measured(
@@ -107,11 +107,11 @@ async def _write(calls: ResourceClient[Any], namespace: str, names: list[str]) -
 
 
 def _results(
-    programs: Programs, cpu: dict[tuple[Program, int], list[float]], handled: dict[Program, list[float]]
+    programs: MeasuredPrograms, cpu: dict[tuple[Program, int], list[float]], handled: dict[Program, list[float]]
 ) -> list[Result]:
     results: list[Result] = []
     for pods, kinds in ((False, "VMIs"), (True, "pods")):
-        group = [program for program in programs.found if program.pods == pods]
+        group = [program for program in programs.programs if program.pods == pods]
         lines = tuple(
             (
                 program.name,
@@ -132,7 +132,7 @@ def _results(
         bars = tuple((program.name, median(cpu[program, most])) for program in group if (program, most) in cpu)
         plotted = f"CPU ms per event at {rates[-1]}"
         results.append(Comparison(f"Watching {kinds} of 4 kB", columns, lines, note, bars, plotted))
-        headroom = next(program for program in group if program.ours)
+        headroom = next(program for program in group if program.is_headroom)
         for kind in ("typed-vmis", "protobuf-pods"):
             for program in group:
                 if program.kind == kind and (program, most) in cpu:

@@ -20,7 +20,7 @@ from lab.watching import Watching
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from tests.bench.row import Row
 from tests.e2e.admin import Admin, admin_of
-from tests.e2e.mtq_namespace import made, watched
+from tests.e2e.mtq_namespace import make_budgeted, watched
 
 VMS = [f"vm{number}" for number in range(20)]
 HARD = {"limits.cpu": f"{515 * len(VMS)}m", "limits.memory": "20Gi"}
@@ -97,7 +97,7 @@ def _costs(title: str, metrics_at_start: str, metrics_at_end: str, migrations: i
 async def by_budget(_kubeconfig: Path) -> list[Row]:
     """Thirty migrations of a namespace at once, whose budget has room for six."""
     async with _cluster() as (program, admin):
-        namespace = await made(admin)
+        namespace = await make_budgeted(admin)
         await namespace.make_quota("quota", {"limits.cpu": "30", "pods": "60"})
         names = [f"vm{number}" for number in range(30)]
         await asyncio.gather(*(namespace.machine(vm) for vm in names))

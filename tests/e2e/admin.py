@@ -36,19 +36,19 @@ class Admin:
     def __init__(self, config: ClientConfig, client: Client) -> None:
         self._config = config
         self.client = client
-        self._others: dict[str, Client] = {}
+        self._clients: dict[str, Client] = {}
         self._namespaces: list[Namespace] = []
 
     def by(self, user: str, *groups: str) -> Client:
         """The same API server for another user; every user here may do everything that admission lets pass."""
-        if user not in self._others:
-            self._others[user] = Client(self._config.impersonate(user, ("e2e:everything", *groups)))
-        return self._others[user]
+        if user not in self._clients:
+            self._clients[user] = Client(self._config.impersonate(user, ("e2e:everything", *groups)))
+        return self._clients[user]
 
     async def close(self, *, clear: bool) -> None:
         if clear:
             await self.clear()
-        for client in self._others.values():
+        for client in self._clients.values():
             await client.close()
 
     async def clear(self) -> None:

@@ -93,14 +93,14 @@ class Api:
         data = None if body is None else json.dumps(body).encode()
         for attempt in (1, 2):
             try:
-                return self._once(method, path, data, content)
+                return self._send_once(method, path, data, content)
             except (OSError, http.client.HTTPException) as failed:
                 self._local.connection = None  # it may be in the middle of an answer
                 if attempt == 2 or method == "POST" or isinstance(failed, TimeoutError):
                     raise
         raise AssertionError("unreachable")
 
-    def _once(self, method: str, path: str, data: bytes | None, content: str) -> Raw:
+    def _send_once(self, method: str, path: str, data: bytes | None, content: str) -> Raw:
         connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
         if connection is None or time.monotonic() - self._local.used > IDLE:
             connection = self._local.connection = self.connection()

@@ -56,7 +56,7 @@ def denying_webhook(api: Api, name: str, namespace: str, answer: Answer, folder:
 
 
 def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class ReviewHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
             review = {"uid": request["uid"], **answer(request)}
@@ -71,4 +71,4 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    return Handler
+    return ReviewHandler

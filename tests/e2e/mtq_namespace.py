@@ -30,7 +30,7 @@ SMALL = {"cpu": "500m", "memory": "64Mi"}
 
 
 class Budgeted(Namespace):
-    """Made by `made`. Its quota is called "quota" and its budget "budget", its VMs are SMALL."""
+    """Made by `make_budgeted`. Its quota is called "quota" and its budget "budget", its VMs are SMALL."""
 
     async def budget(self, additional: Mapping[str, str] | None = None) -> None:
         spec = {"additionalMigrationResources": dict(ENOUGH if additional is None else additional)}
@@ -96,7 +96,7 @@ class Budgeted(Namespace):
 
 
 @dataclass
-class Seen(Versions):
+class WindowRecord(Versions):
     """The versions that a watch of all locks and one namespace's quotas brings, in order."""
 
     locked: list[tuple[float, float]] = field(default_factory=list)
@@ -117,9 +117,9 @@ class Seen(Versions):
 
 
 @contextlib.asynccontextmanager
-async def watched(namespace: Budgeted) -> AsyncIterator[Seen]:
+async def watched(namespace: Budgeted) -> AsyncIterator[WindowRecord]:
     """Watches while the block runs."""
-    record, ready = Seen(namespace), asyncio.Event()
+    record, ready = WindowRecord(namespace), asyncio.Event()
     locks = asyncio.create_task(_watch_locks(namespace, record, ready))
     async with Watching(namespace.client, {namespace.name: record.record}, registry.RESOURCE_QUOTAS):
         await ready.wait()
@@ -131,7 +131,7 @@ async def watched(namespace: Budgeted) -> AsyncIterator[Seen]:
             await asyncio.wait([locks])
 
 
-async def _watch_locks(namespace: Budgeted, record: Seen, ready: asyncio.Event) -> None:
+async def _watch_locks(namespace: Budgeted, record: WindowRecord, ready: asyncio.Event) -> None:
     locks = namespace.client.resource(LOCKS)
     version = (await locks.list()).resource_version
     async with locks.watch(resource_version=version) as events:
@@ -175,6 +175,6 @@ async def hanging(client: Client, resource: str, labels: Mapping[str, str], poli
             await client.resource(LOCKS).delete(name="hangs")
 
 
-async def made(admin: Admin) -> Budgeted:
+async def make_budgeted(admin: Admin) -> Budgeted:
     """A new namespace without Rancher's annotation."""
     return Budgeted(admin.client, (await admin.namespace()).name)

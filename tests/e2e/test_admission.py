@@ -166,10 +166,10 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
 async def test_elsewhere_no_pod_is_looked_at(admin: Admin, running: Program) -> None:
     namespace = await admin.namespace(HARD)
 
-    def asked() -> float:
+    def request_count() -> float:
         return running.metric("controller_runtime_webhook_latency_seconds_count", webhook="pods")
 
-    requests = asked()
+    requests = request_count()
     assert not await namespace.is_labelled()
     await namespace.by(admin.by("tenant")).create(PODS, bodies.pod())
-    assert asked() == requests
+    assert request_count() == requests

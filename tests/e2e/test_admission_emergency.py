@@ -31,7 +31,7 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import Budgeted, made
+from tests.e2e.mtq_namespace import Budgeted, make_budgeted
 from tests.program import ROOT, program
 from tests.program import run as run_headroom
 
@@ -112,7 +112,7 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
 
         # KubeVirt lets two leave a node: with those of an earlier test no window is opened.
         await until(none_runs, lambda: f"earlier migrations to end: {unfinished}")
-        managed, windowed = await admin.namespace(HARD), await made(admin)
+        managed, windowed = await admin.namespace(HARD), await make_budgeted(admin)
         await managed.machine()
         await windowed.make_quota("quota", {"limits.cpu": "8", "pods": "20"})
         await windowed.machine()

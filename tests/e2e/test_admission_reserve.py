@@ -35,7 +35,7 @@ _POD = "100m"
 _PLACES = 5
 
 
-class Seen(Record):
+class ContestRecord(Record):
     """The versions and amounts that a watch of the namespace has shown."""
 
     @property
@@ -48,7 +48,7 @@ class Seen(Record):
         return list(late_refusals(self, Amounts.within(HARD)))
 
 
-class Tenant:
+class GreedyTenant:
     """Creates pods without a pause, several at a time, and deletes one now and then, of the last but one place on, so
     that there is always a race for the last one."""
 
@@ -85,7 +85,7 @@ async def migrate_for_ever(namespace: Namespace, vm: str, migrations: list[str])
 
 async def contest(
     admin: Admin, migrations: int, *, until_theft: bool = False, creators: int = 4, refusals: int = 0
-) -> tuple[Seen, Tenant, list[str]]:
+) -> tuple[ContestRecord, GreedyTenant, list[str]]:
     """Until so many migrations are over, the reserve has refused so many pods, and a tenant has had the base.
 
     With `until_theft` until a tenant has more than the base left it.
@@ -93,9 +93,9 @@ async def contest(
     namespace = await admin.namespace(HARD)
     names = [f"vm{number}" for number in range(MACHINES)]
     await asyncio.gather(*(namespace.machine(name, cpu="500m", memory="64Mi") for name in names))
-    tenant = Tenant(namespace.by(admin.by("tenant")))
+    tenant = GreedyTenant(namespace.by(admin.by("tenant")))
     done: list[str] = []
-    record = Seen()
+    record = ContestRecord()
     async with Watching(admin.client, {namespace.name: record}, QUOTAS, VMIMS, EVENTS, PODS):
         work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]

@@ -23,13 +23,13 @@ WAIT = re.compile(r"kubectl -n (\S+) wait (\w+)/(\S+) --for=jsonpath=\{\.status\
 
 
 @pytest.fixture
-def terminal(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Terminal]:
+def terminal(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[UserTerminal]:
     with ExitStack() as started:
-        yield Terminal(cluster, api, started, tmp_path)
+        yield UserTerminal(cluster, api, started, tmp_path)
     api.delete(f"{CORE}/namespaces/headroom-try")
 
 
-class Terminal:
+class UserTerminal:
     """Runs a line of the page; what it printed."""
 
     def __init__(self, cluster: Cluster, api: Api, started: ExitStack, folder: Path) -> None:
@@ -72,7 +72,7 @@ class Terminal:
             self._api.delete(f"{CORE}/namespaces/{name}")
 
 
-def test_every_command_of_the_page_does_what_the_page_says(terminal: Terminal) -> None:
+def test_every_command_of_the_page_does_what_the_page_says(terminal: UserTerminal) -> None:
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines()
     lines = [line.partition("  # ")[0].rstrip() for line in blocks]
     printed = {line: terminal(line) for line in lines if line}

@@ -25,7 +25,7 @@ HARVESTER = ("--estimate", "harvester")
 
 async def compensations(versions: Versions) -> list[str | None]:
     """Returns what stood as compensation, in order, without repetitions."""
-    return [text for text, _ in groupby(quota.annotations.get(COMPENSATION) for quota in await versions.of())]
+    return [text for text, _ in groupby(quota.annotations.get(COMPENSATION) for quota in await versions.quotas())]
 
 
 async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(

@@ -59,13 +59,13 @@ def counted(name: str) -> tuple[str, ...]:
 async def running(on: Environment, names: Iterable[str] = SHAPES) -> dict[str, Namespace]:
     """Namespaces with one VM of each shape, whose meter counts all there is to count."""
 
-    async def made(name: str) -> Namespace:
+    async def make_namespace(name: str) -> Namespace:
         namespace = await on.admin.namespace()
         await meter(namespace, *counted(name))
         await start(namespace, "vm1", shape=SHAPES[name])
         return namespace
 
-    return dict(zip(names, await asyncio.gather(*(made(name) for name in names)), strict=True))
+    return dict(zip(names, await asyncio.gather(*(make_namespace(name) for name in names)), strict=True))
 
 
 async def full(namespaces: dict[str, Namespace]) -> dict[str, Amounts]:

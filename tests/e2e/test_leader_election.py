@@ -32,7 +32,7 @@ OF_CANDIDATES = (("leases", NAMESPACE), ("events", NAMESPACE))
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/headroom"
 
 
-class Pair:
+class ReplicaPair:
     """Two replicas of `headroom controller`."""
 
     def __init__(self, cluster: Cluster, api: Api, folder: Path) -> None:
@@ -82,17 +82,17 @@ class Pair:
 
 
 @pytest.fixture
-def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Pair]:
+def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[ReplicaPair]:
     apply(api, documents(*BY_HAND))
     for name in ("replica-a", "replica-b"):
         twin(api, name)
-    pair = Pair(cluster, api, tmp_path)
+    pair = ReplicaPair(cluster, api, tmp_path)
     yield pair
     pair.end()
 
 
 @pytest.fixture
-async def migrating(pair: Pair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
+async def migrating(pair: ReplicaPair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
     """A migration that is under way, the leader that made room for it and the standby."""
     names = pair.both()
     namespace = await tenant()
@@ -111,7 +111,9 @@ async def finish(namespace: Tenant, seconds: float, migration: str = "first") ->
     await namespace.until_hard(HARD, seconds=seconds)
 
 
-async def test_stopped_for_longer_than_its_lease_and_continued(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_stopped_for_longer_than_its_lease_and_continued(
+    pair: ReplicaPair, migrating: tuple[Tenant, str, str]
+) -> None:
     namespace, leader, standby = migrating
     stopped = pair.programs[leader]
     stopped.process.send_signal(signal.SIGSTOP)
@@ -124,7 +126,7 @@ async def test_stopped_for_longer_than_its_lease_and_continued(pair: Pair, migra
     pair.check_one_at_a_time(leader, standby)
 
 
-async def test_the_standby_takes_over_and_back(pair: Pair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_the_standby_takes_over_and_back(pair: ReplicaPair, migrating: tuple[Tenant, str, str]) -> None:
     """A rolling update: one after the other is replaced."""
     namespace, leader, standby = migrating
     holder = pair.holder()

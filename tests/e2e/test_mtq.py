@@ -17,7 +17,7 @@ from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.e2e.admin import Admin, refused
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import controller_reference
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, SMALL, Budgeted, make_budgeted, watched
 from tests.program import Program
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
@@ -28,18 +28,18 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 @pytest.fixture
 async def namespace(admin: Admin) -> Budgeted:
     """Makes a namespace with a quota for everything and a VM that runs."""
-    found = await made(admin)
+    found = await make_budgeted(admin)
     await found.make_quota("quota", ALL)
     await found.machine()
     return found
 
 
 async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, running: Program) -> None:
-    def released() -> tuple[float, float]:
+    def release_metrics() -> tuple[float, float]:
         cores = running.metric("headroom_mtq_quota_released_total", resource="limits.cpu")
         return running.metric("headroom_mtq_lock_seconds_count"), cores
 
-    locks, cores = released()
+    locks, cores = release_metrics()
     hard = await namespace.fill()
     async with watched(namespace) as record:
         await namespace.budget()
@@ -55,7 +55,7 @@ async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, r
     await namespace.told("NamespaceLocked", BUDGETS.kind)
     await namespace.told("ResourceQuotaRaised", "VirtualMachineInstanceMigration")
     await namespace.told("NamespaceUnlocked", BUDGETS.kind)
-    assert released() == (locks + 1, pytest.approx(cores + start["limits.cpu"].nanos * 1e-9))
+    assert release_metrics() == (locks + 1, pytest.approx(cores + start["limits.cpu"].nanos * 1e-9))
     assert running.metric("headroom_mtq_locks_held") == 0
 
 
@@ -87,7 +87,7 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
         with pytest.raises(Forbidden, match="locked by headroom"):
             await tenant_admin.create(BUDGETS, {"metadata": {"name": "another"}, "spec": {}})
         # Everything else goes on: another namespace, another kind, the status of a quota.
-        neighbour = await made(admin)
+        neighbour = await make_budgeted(admin)
         await neighbour.by(alice.client).create(PODS, bodies.pod())
         await alice.items(PODS)
     await namespace.succeed(migration)
@@ -102,7 +102,7 @@ async def test_tenants_are_refused_during_the_lock_and_pass_after_it(
 async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, running: Program) -> None:
     """The lock's webhook answers nothing: what is asked about it is refused. headroom, which would end a lock without
     a cause at once, stands still."""
-    namespace, user = await made(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
+    namespace, user = await make_budgeted(admin), "system:serviceaccount:kubevirt:kubevirt-controller"
     client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     admitted = ["a/vm1", "b/vm2"]
     hook = lock_webhook(namespace.name, client_config, owners=[], virt_controllers=[user], admitted=admitted)
@@ -131,17 +131,17 @@ async def test_the_api_server_itself_knows_whose_target_pods_pass(admin: Admin, 
 async def _until_there_is_room(namespace: Budgeted) -> None:
     """The source pod has ended and quota has noticed."""
 
-    async def free() -> bool:
+    async def has_room() -> bool:
         quota = await namespace.quota("quota")
         used, hard = by_value(quota.used), by_value(quota.hard)
         return used["limits.cpu"] < hard["limits.cpu"] and used["pods"] < hard["pods"]
 
-    await until(free, "room in the quota")
+    await until(has_room, "room in the quota")
 
 
 async def test_a_volume_that_is_hotplugged_needs_a_second_pod(admin: Admin) -> None:
     """Its attachment pod comes when the target runs: in a window of its own, unless that is in no time at all."""
-    namespace = await made(admin)
+    namespace = await make_budgeted(admin)
     await namespace.make_quota("quota", {"pods": "9"})
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": True}}
     instance = {**bodies.limited(**SMALL), "volumes": [volume]}

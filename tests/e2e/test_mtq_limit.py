@@ -20,7 +20,7 @@ from pkg.util.managedtenantquota.record import Record
 from pkg.util.resourcequota.entries import has_migrating_vm
 from tests.e2e.admin import HARD, Admin
 from tests.e2e.conftest import frozen
-from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Budgeted, hanging, made, watched
+from tests.e2e.mtq_namespace import BUDGETS, LOCKS, Budgeted, hanging, make_budgeted, watched
 from tests.program import Program, headroom
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("running")]
@@ -37,7 +37,7 @@ def running(cluster: Cluster, own_kubeconfig: Path) -> Iterator[Program]:
 
 
 async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, admin: Admin) -> None:
-    namespace = await made(admin)
+    namespace = await make_budgeted(admin)
     await namespace.make_quota("quota", {"limits.cpu": "8", "pods": "9"})
     await namespace.machine()
     hard = await namespace.fill()
@@ -56,7 +56,7 @@ async def test_a_target_that_never_comes_ends_at_the_limit(cluster: Cluster, adm
 
 async def test_a_lock_that_was_edited_ends_too(admin: Admin) -> None:
     """An administrator edits it by hand, while no controller runs; and nothing else says that there is one."""
-    namespace = await made(admin)
+    namespace = await make_budgeted(admin)
     client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     hook = lock_webhook(namespace.name, client_config, owners=["me"], virt_controllers=["virt"])
     body = lock_body(namespace.name, hook, now=time.time(), owner="me", reason="vm1")
@@ -111,7 +111,7 @@ async def test_no_lock_waits_for_the_restores_of_others(admin: Admin) -> None:
     client = admin.client
     client_config = {"url": "https://127.0.0.1:9/lock", "caBundle": "Q0E="}
     raised = Record({"pods": "5"}, {"pods": "3"})
-    locked = [await made(admin) for _ in range(30)]
+    locked = [await make_budgeted(admin) for _ in range(30)]
     async with hanging(client, "resourcequotas", {"hangs": "yes"}, "Fail"):
 
         async def lock(budgeted: Budgeted) -> None:

@@ -42,7 +42,7 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
 ) -> None:
     own = ("--kubeconfig", str(own_kubeconfig))
 
-    def said(*command: str, code: int = 0) -> str:
+    def output_of(*command: str, code: int = 0) -> str:
         process = run(*command, *own, **POD)
         assert process.returncode == code, process.stderr
         return process.stdout if code == 0 else process.stderr
@@ -54,24 +54,24 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
         await namespace.vm()
         await namespace.refused()
         await namespace.until_hard(RAISED)
-        assert f"{namespace.name}/default-abc " in said("status")
-        document: dict[str, Any] = json.loads(said("explain", f"{namespace.name}/vm1", "-o", "json"))
+        assert f"{namespace.name}/default-abc " in output_of("status")
+        document: dict[str, Any] = json.loads(output_of("explain", f"{namespace.name}/vm1", "-o", "json"))
         assert (document["headroom"]["running"], document["headroom"]["unreachable"]) == (True, "")
         assert document["headroom"]["alarms"] == []
-        assert said("status", "--check", "controller", "--check", "webhooks") == "headroom works\n"
-        assert f"runs and holds the Lease {NAMESPACE}/headroom: stop it first" in said("release", code=1)
+        assert output_of("status", "--check", "controller", "--check", "webhooks") == "headroom works\n"
+        assert f"runs and holds the Lease {NAMESPACE}/headroom: stop it first" in output_of("release", code=1)
         assert (await namespace.annotations())[OWNER] == "headroom"
     finally:
         headroom.kill()
-    eventually(lambda: said("status").startswith("headroom has not been running for "))
+    eventually(lambda: output_of("status").startswith("headroom has not been running for "))
     assert run("status", "--check", "controller", *own, **POD).returncode == 1
     for command in (("status",), ("explain", f"{namespace.name}/vm1"), ("plan", "-n", namespace.name)):
-        first_line, *lines = said(*command).splitlines()
+        first_line, *lines = output_of(*command).splitlines()
         assert re.match(r"headroom has not been running for \d+ s: nothing is raised or given back$", first_line)
         assert any(line.startswith("webhook pods.headroom.harvesterhci.io is registered and does not answer: pods are "
                                    "refused") and "connection refused" in line for line in lines)  # fmt: skip
     with program_of(cluster, "controller", "--remove-webhooks", "--no-leader-elect", *own):
-        eventually(lambda: json.loads(said("status", "-o", "json"))["headroom"]["webhooks"] == {})
+        eventually(lambda: json.loads(output_of("status", "-o", "json"))["headroom"]["webhooks"] == {})
     registrations = [
         configuration["metadata"]["name"]
         for kind in ("validating", "mutating")
@@ -83,6 +83,6 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
     output = process.stdout.splitlines()
     assert f"released {namespace.name}/default-abc" in output
     assert "Lease headroom" in "\n".join(output)
-    report = json.loads(said("status", "-o", "json"))["headroom"]
+    report = json.loads(output_of("status", "-o", "json"))["headroom"]
     assert (report["running"], report["webhooks"]) == (False, {})
-    assert said("explain", f"{namespace.name}/vm1").startswith("headroom is not running here: ")
+    assert output_of("explain", f"{namespace.name}/vm1").startswith("headroom is not running here: ")

@@ -39,7 +39,7 @@ QUIET = 12.0
 PATIENCE = 60.0
 
 
-class Run:
+class ObservedRun:
     """The programs of a story, one after the other on the ports that Prometheus scrapes."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
@@ -70,14 +70,14 @@ class Run:
 
 
 @pytest.fixture
-def run(own_kubeconfig: Path, tmp_path: Path) -> Iterator[Run]:
-    running = Run(own_kubeconfig, tmp_path)
+def run(own_kubeconfig: Path, tmp_path: Path) -> Iterator[ObservedRun]:
+    running = ObservedRun(own_kubeconfig, tmp_path)
     yield running
     running.end()
 
 
 @pytest.fixture
-def prometheus(run: Run, tmp_path: Path) -> Iterator[Prometheus]:
+def prometheus(run: ObservedRun, tmp_path: Path) -> Iterator[Prometheus]:
     started = Prometheus(tmp_path, {"controller": run.controller_port, "webhook": run.webhook_port})
     yield started
     started.stop()
@@ -106,7 +106,7 @@ async def firing(prometheus: Prometheus, *alerts: str) -> AsyncIterator[None]:
 
 
 async def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
-    on: Environment, cluster: Cluster, api: Api, run: Run, prometheus: Prometheus, tmp_path: Path
+    on: Environment, cluster: Cluster, api: Api, run: ObservedRun, prometheus: Prometheus, tmp_path: Path
 ) -> None:
     with applied_policy(api):
         controller, webhook = run.controller("--kubevirt-user", VIRT_CONTROLLER), run.webhook()

@@ -123,16 +123,16 @@ class Commands:
     """The commands' output, with the rights of an administrator."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._own = ("--kubeconfig", str(cluster.kubeconfig), "--headroom-namespace", NAMESPACE)
+        self._flags = ("--kubeconfig", str(cluster.kubeconfig), "--headroom-namespace", NAMESPACE)
 
-    def first(self, *words: str) -> str:
-        return self.said(*words).partition("\n")[0]
+    def first_line(self, *words: str) -> str:
+        return self.output(*words).partition("\n")[0]
 
-    def said(self, *words: str) -> str:
-        return run(*words, *self._own).stdout
+    def output(self, *words: str) -> str:
+        return run(*words, *self._flags).stdout
 
     def check(self) -> tuple[int, str]:
-        process = run("status", "--check", "controller", *self._own)
+        process = run("status", "--check", "controller", *self._flags)
         return process.returncode, process.stdout
 
 
@@ -156,13 +156,13 @@ async def test_who_refuses_is_named_everywhere_and_the_repair_is_noticed(
     namespace = await waiting(tenant)
     with obstacle(api, namespace.name, tmp_path):
         await namespace.refused()
-        eventually(lambda: f"{by} refuses" in commands.first("explain", f"{namespace.name}/vm1"), timeout=TOLD)
+        eventually(lambda: f"{by} refuses" in commands.first_line("explain", f"{namespace.name}/vm1"), timeout=TOLD)
         for words in (("status",), ("status", "-n", namespace.name), ("explain", f"{namespace.name}/vm1")):
-            first_line = commands.first(*words)
+            first_line = commands.first_line(*words)
             assert first_line.startswith(f"headroom cannot do its work: {by} refuses headroom's requests ({status}): ")
             assert sentence in first_line
             assert f"ResourceQuota {namespace.name}/default-abc" in first_line
-        assert "raises" not in commands.said("explain", f"{namespace.name}/vm1")
+        assert "raises" not in commands.output("explain", f"{namespace.name}/vm1")
         code, text = commands.check()
         assert (code, by in text) == (1, True)
         await namespace.told("RequestRefused")
@@ -197,7 +197,7 @@ async def test_an_answer_that_does_not_come_is_told_after_five_seconds(
         assert 5.0 <= took < 8.0
         assert "does not answer" in event.message
         assert f"waits for an answer: ResourceQuota {namespace.name}/default-abc" in headroom.text()
-        eventually(lambda: "does not answer" in commands.first("explain", f"{namespace.name}/vm1"))
+        eventually(lambda: "does not answer" in commands.first_line("explain", f"{namespace.name}/vm1"))
         assert commands.check()[0] == 1
     await namespace.until_hard(RAISED, seconds=REPAIRED)
 
@@ -210,11 +210,11 @@ async def test_a_webhook_that_does_not_answer_is_named(
     with denying_webhook(api, "gone.example.org", namespace.name, lambda _: {"allowed": True}, tmp_path, **nobody):
         await namespace.refused()
         complaint = "webhook gone.example.org: it does not answer"
-        eventually(lambda: complaint in commands.first("explain", f"{namespace.name}/vm1"), timeout=TOLD)
+        eventually(lambda: complaint in commands.first_line("explain", f"{namespace.name}/vm1"), timeout=TOLD)
         assert commands.check()[0] == 1
     await namespace.until_hard(RAISED, seconds=REPAIRED)
-    document = json.loads(commands.said("status", "-o", "json"))
-    eventually(lambda: json.loads(commands.said("status", "-o", "json"))["headroom"]["refused"] == [])
+    document = json.loads(commands.output("status", "-o", "json"))
+    eventually(lambda: json.loads(commands.output("status", "-o", "json"))["headroom"]["refused"] == [])
     assert document["headroom"]["running"] is True
 
 
@@ -225,11 +225,11 @@ async def test_limits_that_kube_controller_manager_does_not_copy_are_named(
     with frozen(cluster, "kube-controller-manager"):
         await namespace.refused()
         await namespace.until_hard(RAISED, seconds=REPAIRED)
-        output = commands.said("status", "-n", namespace.name)
+        output = commands.output("status", "-n", namespace.name)
         assert "quota admission goes by status.hard, which is not spec.hard: limits.cpu 3 of 5" in output
         assert "kube-controller-manager has not copied it" in output
         assert "headroom_quotas_not_enforced 1.0" in headroom.get("/metrics")[1]
-    eventually(lambda: "status.hard" not in commands.said("status", "-n", namespace.name), timeout=TOLD)
+    eventually(lambda: "status.hard" not in commands.output("status", "-n", namespace.name), timeout=TOLD)
 
 
 async def test_a_writer_that_reverts_again_and_again_is_named(
@@ -240,13 +240,13 @@ async def test_a_writer_that_reverts_again_and_again_is_named(
     await namespace.refused()
     await namespace.until_hard(RAISED, seconds=REPAIRED)
 
-    def named() -> bool:
+    def is_named() -> bool:
         """A write every tenth of a second, until it is named."""
         api.patch(quota + "?fieldManager=gitops", {"spec": {"hard": HARD}})
         time.sleep(0.1)
         return 'headroom_requests_refused{by="field manager gitops"} 1.0' in headroom.get("/metrics")[1]
 
-    eventually(named, timeout=TOLD)
+    eventually(is_named, timeout=TOLD)
     assert "field manager gitops lowers spec.hard" in (await namespace.told("ResourceQuotaReverted")).message
     start = "headroom cannot do its work: field manager gitops: lowers spec.hard again and again"
     for words in (("status",), ("explain", f"{namespace.name}/vm1"), ("status", "--check", "controller")):
@@ -255,4 +255,4 @@ async def test_a_writer_that_reverts_again_and_again_is_named(
 
 
 def _starts(commands: Commands, words: Sequence[str], start: str) -> bool:
-    return commands.first(*words).startswith(start)
+    return commands.first_line(*words).startswith(start)

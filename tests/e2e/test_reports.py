@@ -24,14 +24,14 @@ AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
 def ask(kubeconfig: Path) -> Any:
     """A reading command's document."""
 
-    def asked(*arguments: str) -> Any:
+    def answer(*arguments: str) -> Any:
         # Whatever mode an earlier controller has published.
         mode = ("--mode", "takeover", "--estimate", "exact")
         result = run(*arguments, *mode, "--output", "json", "--kubeconfig", str(kubeconfig))
         assert (result.returncode, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
-    return asked
+    return answer
 
 
 async def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: Any) -> None:

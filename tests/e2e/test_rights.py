@@ -39,7 +39,7 @@ from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.api import Api, Raw
 from tests.e2e.conftest import frozen
 from tests.e2e.hostile_tenant import applied_policy
-from tests.e2e.mtq_namespace import BUDGETS, made
+from tests.e2e.mtq_namespace import BUDGETS, make_budgeted
 from tests.program import ROOT, headroom, run
 
 pytestmark = pytest.mark.cluster
@@ -136,7 +136,7 @@ async def migrations(admin: Admin) -> None:
     await served.machine()
     await served.succeed(await served.migrate(running=0.2, linger=0.2))
     await served.abort(await under_way(served))
-    budget = await made(admin)
+    budget = await make_budgeted(admin)
     await budget.make_quota("quota", {"limits.cpu": "8", "limits.memory": "8Gi", "pods": "20"})
     await budget.machine()
     hard = await budget.fill()
@@ -192,7 +192,7 @@ async def reports_are_asked_for(kubeconfig: Path, admin: Admin) -> None:
 
 async def everything_is_released(kubeconfig: Path, admin: Admin) -> None:
     """Before an uninstallation; a controller that was killed has left a window open."""
-    budget = await made(admin)
+    budget = await make_budgeted(admin)
     await budget.make_quota("quota", {"pods": "20"})
     await budget.make_quota("marked", {"pods": "20"})
     await budget.patch(RESOURCE_QUOTAS, "marked", {"metadata": {"annotations": {ANNOTATION_BASE: '{"pods":"20"}'}}})
@@ -223,7 +223,7 @@ async def called(*command: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[list[Request]]:
+def api_requests(cluster: Cluster, api: Api, own_kubeconfig: Path) -> Iterator[list[Request]]:
     """Everything that headroom does, each account by itself: the answers to its requests."""
     forget(api)
     apply(api, [*documents(RENDERS), *bindings(READER, "headroom-reports"), DEPLOYMENT])
@@ -293,17 +293,19 @@ def run_as_admin(cluster: Cluster, part: Callable[[Admin], Awaitable[None]]) -> 
 GIVEN = [*documents(*BY_HAND, RENDERS), *bindings(READER, "headroom-reports")]
 
 
-def test_nothing_is_missing(asked: list[Request]) -> None:
-    assert asked
+def test_nothing_is_missing(api_requests: list[Request]) -> None:
+    assert api_requests
     # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
     elsewhere = {("leases", "harvester-system"), ("leases", "default")}
     assert [
-        request for request in asked if request.is_denied and (request.resource, request.namespace) not in elsewhere
+        request
+        for request in api_requests
+        if request.is_denied and (request.resource, request.namespace) not in elsewhere
     ] == []
 
 
-def test_every_rule_is_used(asked: list[Request]) -> None:
-    answered = [request for request in asked if not request.is_denied]
+def test_every_rule_is_used(api_requests: list[Request]) -> None:
+    answered = [request for request in api_requests if not request.is_denied]
     used = [
         rule
         for rule, given in rules(GIVEN).items()
@@ -312,9 +314,9 @@ def test_every_rule_is_used(asked: list[Request]) -> None:
     assert sorted(rules(GIVEN).keys() - set(used)) == []
 
 
-def test_no_verb_is_spare(asked: list[Request]) -> None:
+def test_no_verb_is_spare(api_requests: list[Request]) -> None:
     granted = rights(GIVEN)
-    answered = [request for request in asked if not request.is_denied]
+    answered = [request for request in api_requests if not request.is_denied]
     spare = {str(right) for right in granted if not any(right.covers(request) for request in answered)}
     assert not spare - UNUSED.keys(), "not used:\n" + "\n".join(sorted(spare - UNUSED.keys()))
     assert not UNUSED.keys() - set(map(str, granted)), "named, and not given"

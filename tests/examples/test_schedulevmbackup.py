@@ -52,7 +52,7 @@ SPEC = {"cron": "0 * * * *", "retain": 3, "maxFailure": 2, "vmbackup": {"type": 
 OK, BAD = {"readyToUse": True}, {"readyToUse": False, "error": {"message": "x"}}
 
 
-class Rig:
+class BackupRig:
     """A fake cluster with the schedule `default/svmbackup`."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Rig:
 
 
 def test_names() -> None:
-    schedule = Rig().schedule
+    schedule = BackupRig().schedule
     assert cron_job_name(schedule) == f"svmb-{UID}"
     assert backup_name(schedule, FIRST) == f"svmb-{UID}-{FIRST}"
 
@@ -112,7 +112,7 @@ CURRENT: dict[str, tuple[dict[str, Any], tuple[int, int, int], list[str]]] = {
 @pytest.mark.parametrize("case", CURRENT)
 def test_current_vm_backups(case: str) -> None:
     statuses, expected, superfluous = CURRENT[case]
-    rig = Rig()
+    rig = BackupRig()
     backups = backups_of([rig.put_backup(timestamp, status) for timestamp, status in statuses.items()])
     assert (len(backups.all), len(backups.failed), backups.failure) == expected
     assert [backup.labels[TIMESTAMP] for backup in backups.all] == sorted(statuses)
@@ -120,12 +120,12 @@ def test_current_vm_backups(case: str) -> None:
 
 
 def test_convert_vm_backup_to_info() -> None:
-    backup = Rig().put_backup(FIRST, OK | {"volumeBackups": []})
+    backup = BackupRig().put_backup(FIRST, OK | {"volumeBackups": []})
     assert info_of(backup) == ScheduleVMBackupVmbackupInfo(name=backup.name, ready_to_use=True)
 
 
 async def test_create_and_new_vm_backups() -> None:
-    rig = Rig()
+    rig = BackupRig()
     for timestamp in (FIRST, SECOND):
         rig.put_backup(timestamp, OK)
     handler = await rig.synced()
@@ -141,7 +141,7 @@ async def test_create_and_new_vm_backups() -> None:
 
 
 async def test_reconcile_vm_backup_list() -> None:
-    rig = Rig()
+    rig = BackupRig()
     for timestamp, status in ((FIRST, OK), (SECOND, OK), (FAILING, BAD)):
         rig.put_backup(timestamp, status)
     handler = await rig.synced()
@@ -154,7 +154,7 @@ async def test_reconcile_vm_backup_list() -> None:
 
 @virtual_time
 async def test_handle_reach_max_failure() -> None:
-    rig = Rig()
+    rig = BackupRig()
     for timestamp in (FIRST, SECOND):
         rig.put_backup(timestamp, BAD)
     rig.put_job(status={"lastScheduleTime": rfc3339(time.time())})
@@ -179,7 +179,7 @@ async def test_handle_reach_max_failure() -> None:
 @virtual_time
 async def test_a_longhorn_backup_that_goes_on_after_its_backup_failed() -> None:
     """The backup's volume gets the Longhorn backup's name from its snapshot; then the schedule is suspended."""
-    rig = Rig()
+    rig = BackupRig()
     volumes = {"volumeBackups": [{"name": "other"}, {"name": "snap"}], "backupTarget": {"endpoint": "nfs"}}
     backup = rig.put_backup(FIRST, BAD | volumes)
     owner = {

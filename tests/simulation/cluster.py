@@ -57,7 +57,7 @@ class Cluster(FakeCluster):
         super().__init__()
         self.traits = traits
         self.random = random
-        self.seen: list[Seen] = []
+        self.observers: list[Seen] = []
         self.steps = 0
         """Writes so far."""
         self.failing = 0.0
@@ -118,7 +118,7 @@ class Cluster(FakeCluster):
         self.steps += 1
         self._written[int(written["metadata"]["resourceVersion"])] = monotonic()
         self._past[resource.path()][key].append((monotonic(), written if new is not None else None))
-        for see in self.seen:
+        for see in self.observers:
             see(resource, key, old, written if new is not None else None)
         return written
 

@@ -25,7 +25,7 @@ class QuotaController:
         self._cluster = cluster
         self._due: dict[str, float] = {}
         self._back_at = 0.0
-        cluster.seen.append(self._see)
+        cluster.observers.append(self._see)
 
     def away(self, seconds: float) -> None:
         self._back_at = max(self._back_at, asyncio.get_running_loop().time() + seconds)
@@ -65,7 +65,7 @@ class Kubelets:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        cluster.seen.append(self._see)
+        cluster.observers.append(self._see)
 
     def _see(self, resource: Resource[Any], key: str, _old: Raw | None, new: Raw | None) -> None:
         if resource is not PODS or new is None:

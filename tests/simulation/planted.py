@@ -133,14 +133,14 @@ def greedy() -> None:
 
 def _never_sends(method: str, path: str) -> None:
     """Requests of headroom's that are lost."""
-    send = server.Connection.request
+    send = server.ServerConnection.request
 
-    async def request(self: server.Connection, sent: str, resource_path: str, **options: Any) -> bytes:
+    async def request(self: server.ServerConnection, sent: str, resource_path: str, **options: Any) -> bytes:
         if self.user == HEADROOM and sent == method and path in resource_path:
             return b"{}"
         return await send(self, sent, resource_path, **options)
 
-    server.Connection.request = request  # type: ignore[method-assign, assignment]
+    server.ServerConnection.request = request  # type: ignore[method-assign, assignment]
 
 
 def locked() -> None:

@@ -69,7 +69,7 @@ class Process:
         """Run something as part of the process."""
         return self._context.copy().run(lambda: asyncio.get_running_loop().create_task(work))
 
-    def own(self, task: asyncio.Task[Any]) -> None:
+    def adopt(self, task: asyncio.Task[Any]) -> None:
         self._tasks.append(task)
         if len(self._tasks) > 2000:
             self._tasks = [running for running in self._tasks if not running.done()]
@@ -90,7 +90,7 @@ def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> 
     context = options.get("context")
     process = context.get(MACHINE) if context is not None else MACHINE.get()
     if isinstance(process, Process):
-        process.own(task)
+        process.adopt(task)
     return task
 
 

@@ -39,7 +39,7 @@ GRACE = 15.0
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenPromise:
     """A promise that was not kept."""
 
     at: float
@@ -54,7 +54,7 @@ class Promises:
     """`broken` is the first promise that was not kept."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.broken: Broken | None = None
+        self.broken: BrokenPromise | None = None
         self.followers: list[Callable[[Write], None]] = []
         """Called with every write that nothing refuses."""
         self._cluster = cluster
@@ -70,7 +70,7 @@ class Promises:
         self._gone_since: dict[str, float] = {}
         """By quota: since when an entry of a VM that is gone stands there, in a cluster without trouble."""
         self._usage: dict[tuple[str, str], ResourceList] = {}
-        cluster.seen.append(self._see)
+        cluster.observers.append(self._see)
 
     def at_rest(self) -> None:
         """Nothing migrates any more, and everything has had its time."""
@@ -182,7 +182,7 @@ class Promises:
             self._tolerate(namespace)
         excess, tolerated = self.excess(namespace), self._tolerated.setdefault(namespace, {})
         self._excesses[namespace].append((monotonic(), excess))
-        slack, granted = self._slack(namespace), self._given(namespace)
+        slack, granted = self._slack(namespace), self._granted(namespace)
         overshoot = {
             name: amount
             for name, amount in excess.items()
@@ -199,7 +199,7 @@ class Promises:
         for name, most in tolerated.items():
             tolerated[name] = min(most, max(ZERO, excess.get(name, ZERO)))
 
-    def _given(self, namespace: str) -> ResourceList:
+    def _granted(self, namespace: str) -> ResourceList:
         """What an administrator has written beyond the base; what was the base before; and, where only windows are
         guarded and none is open, what quota admission goes by while the quota controller is away."""
         edited, base = self._edited.get(f"{namespace}/quota", {}), self.base(namespace)
@@ -265,7 +265,7 @@ class Promises:
 
     def _break(self, promise: str, detail: str) -> None:
         if self.broken is None:
-            self.broken = Broken(monotonic(), promise, detail)
+            self.broken = BrokenPromise(monotonic(), promise, detail)
 
 
 def _base_of(namespace: Raw) -> str:

@@ -164,7 +164,7 @@ class ApiServer(FakeTransport):
         return self.cluster.store(PODS, key, current, marked)
 
 
-class Connection(FakeTransport):
+class ServerConnection(FakeTransport):
     """A program's requests: each goes to one of the servers, takes its time, and may be given up half-way."""
 
     def __init__(
@@ -255,7 +255,7 @@ class Connection(FakeTransport):
 def client(
     servers: Sequence[ApiServer], user: str, process: Process | None = None, before_write: BeforeWrite | None = None
 ) -> Client:
-    return Client(Connection(servers, user, process, before_write))
+    return Client(ServerConnection(servers, user, process, before_write))
 
 
 def _looked_at(task: asyncio.Task[bytes]) -> None:

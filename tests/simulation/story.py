@@ -15,7 +15,7 @@ from tests.simulation import repeatable
 from tests.simulation.actions import Action
 from tests.simulation.cluster import SIMPLEST, Traits
 from tests.simulation.process import outside, task_factory
-from tests.simulation.promises import Broken
+from tests.simulation.promises import BrokenPromise
 from tests.simulation.repeatable import monotonic
 from tests.simulation.server import Write
 from tests.simulation.world import MACHINES, SPACES, World
@@ -50,7 +50,7 @@ class Story:
 class Outcome:
     """`digest` is the same for the same story."""
 
-    broken: Broken | None
+    broken: BrokenPromise | None
     digest: str
     steps: int
 
@@ -92,7 +92,7 @@ async def _happen(world: World, story: Story) -> None:
     for action in story.actions:
         await asyncio.sleep(max(0.0, action.at - monotonic()))
         doing.append(outside(action.happen(world)))
-    await world.rest()
+    await world.come_to_rest()
     for task in doing:
         if task.done():
             task.result()

@@ -58,7 +58,7 @@ class World:
         self.random = Random(seed)
         self.cluster = cluster = Cluster(traits, self.random)
         self.digest = hashlib.sha256()
-        cluster.seen.append(self._note)
+        cluster.observers.append(self._note)
         self.promises = Promises(cluster)
         self.quota_controller = QuotaController(cluster)
         self.kubelets = Kubelets(cluster)
@@ -97,7 +97,7 @@ class World:
         with suppress(TimeoutError):
             await asyncio.wait_for(written.wait(), WAIT)
 
-    async def rest(self) -> None:
+    async def come_to_rest(self) -> None:
         """Nothing is wanted any more; everything has time to come to its end."""
         for task in self._wanting:
             task.cancel()

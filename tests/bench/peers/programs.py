@@ -44,7 +44,7 @@ class Program:
         return self.kind.endswith("pods")
 
     @property
-    def ours(self) -> bool:
+    def is_headroom(self) -> bool:
         return self.name == OURS
 
     @property
@@ -58,16 +58,16 @@ OURS = "headroom"
 
 
 @dataclass(frozen=True, slots=True)
-class Programs:
+class MeasuredPrograms:
     """The programs that can be measured here, and why the rest cannot."""
 
     go: Path | None
-    found: tuple[Program, ...]
+    programs: tuple[Program, ...]
     versions: dict[str, str]
     notes: tuple[str, ...]
 
 
-def prepare() -> Programs:
+def prepare() -> MeasuredPrograms:
     """Builds and installs what can be had; takes minutes the first time."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     versions = {"Python": sys.version.split()[0]}
@@ -86,7 +86,7 @@ def prepare() -> Programs:
         for name, script, kind, caches, watches in _PYTHON:
             argv = (str(python), str(HERE / script))
             programs.append(Program(name, pins[name], argv, kind, caches, watches))
-    return Programs(go, tuple(programs), versions, tuple(notes))
+    return MeasuredPrograms(go, tuple(programs), versions, tuple(notes))
 
 
 _GO_KINDS = ("typed-vmis", "dynamic-vmis", "typed-pods", "protobuf-pods")
@@ -158,13 +158,13 @@ class Running:
 
     async def events(self) -> int:
         """Returns how many events it has handled."""
-        return (await self.asked())[0]
+        return (await self.counts())[0]
 
-    async def asked(self) -> tuple[int, int]:
+    async def counts(self) -> tuple[int, int]:
         """Returns how many events it has handled, and the objects that it holds now."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"?\n")
-        figures = await _said(self._process)
+        figures = await _read_figures(self._process)
         return int(figures["events"]), int(figures["objects"])
 
 
@@ -179,14 +179,14 @@ async def running(program: Program, kubeconfig: Path, watches: int = 1) -> Async
         cwd=ROOT,
     )
     try:
-        yield Running(process, await _said(process))
+        yield Running(process, await _read_figures(process))
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def _said(process: asyncio.subprocess.Process) -> dict[str, float]:
+async def _read_figures(process: asyncio.subprocess.Process) -> dict[str, float]:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_START):

@@ -23,14 +23,14 @@ class Measured:
         self.events = 0
         self._began = time.perf_counter()
         self._cpu = time.process_time()
-        self._said = False
+        self._is_synced = False
 
     def synced(self, objects: Callable[[], int]) -> None:
         """Says what the first sync took; from now on questions are answered. Later calls do nothing. `objects`: how
         many one cache holds."""
-        if self._said:
+        if self._is_synced:
             return
-        self._said = True
+        self._is_synced = True
         self._objects = objects
         seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
         self._say({"seconds": seconds, "cpu": cpu, "objects": objects()})

@@ -40,7 +40,7 @@ class Versions:
     namespace: Namespace
     record: Record = field(default_factory=Record)
 
-    async def of(self, name: str = "") -> list[ResourceQuota]:
+    async def quotas(self, name: str = "") -> list[ResourceQuota]:
         """Every version of a quota, up to those that are there now."""
         newest = max([int(item.metadata.resource_version) for item in await self.namespace.items(QUOTAS)])
         await until(lambda: any(item.version >= newest for item in self.record.quotas), "the watch")
@@ -52,7 +52,7 @@ class Versions:
     async def changes(self, name: str = "") -> list[tuple[int, Amounts]]:
         """Each spec.hard that a quota had, in order, with the resourceVersion that brought it: one count for all
         objects of an API server."""
-        groups = groupby(await self.of(name), key=lambda quota: by_value(quota.hard))
+        groups = groupby(await self.quotas(name), key=lambda quota: by_value(quota.hard))
         return [(int(next(quotas).metadata.resource_version), hard) for hard, quotas in groups]
 
     async def hards(self, name: str = "") -> list[Amounts]:
