@@ -151,7 +151,7 @@ async def test_a_resolver_without_a_namespace_is_named_in_the_log(caplog: pytest
     assert (calls.keys, nothing.keys) == (["ns/j", "ns/k"], ["j"])
     assert "returned for j: 'j' is not a key of configmaps: ConfigMap has a namespace" in caplog.text
     assert "returned for ns/j: 'ns/j' is not a key of nodes: Node has no namespace" in caplog.text
-    assert caplog.text.count("test_enqueue.test_a_resolver_that_returns") == 2
+    assert caplog.text.count("test_enqueue.test_a_resolver_without_a") == 2
     await management.stop()
 
 
