@@ -20,7 +20,7 @@ from kubeloop.client.loading import load_config
 from lab.scale.removal import in_parallel
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
-from tests.bench.peers.programs import MeasuredPrograms, Program, Running, running, say
+from tests.bench.peers.programs import MeasuredProgram, MeasuredPrograms, Running, running, say
 from tests.bench.row import Comparison, Result, figure
 from tests.bench.watch import between_two_looks, writing
 from tests.relay import Relay
@@ -42,7 +42,7 @@ async def frameworks(kubeconfig: Path, programs: MeasuredPrograms, seconds: floa
     selection = [
         p for p in programs.programs if p.kind in ("vmis", "typed-vmis") or (p.pods and not p.go and not p.is_headroom)
     ]
-    cells: dict[Program, list[str]] = {program: [] for program in selection}
+    cells: dict[MeasuredProgram, list[str]] = {program: [] for program in selection}
     async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(FEW))
@@ -94,7 +94,7 @@ def _relayed(kubeconfig: Path) -> Iterator[tuple[Relay, Path]]:
         yield relay, path
 
 
-async def _peak(program: Program, kubeconfig: Path) -> tuple[float, int]:
+async def _peak(program: MeasuredProgram, kubeconfig: Path) -> tuple[float, int]:
     """MB, with so many objects."""
     say(f"memory: {program.name}")
     async with running(program, kubeconfig) as handle:
@@ -102,7 +102,7 @@ async def _peak(program: Program, kubeconfig: Path) -> tuple[float, int]:
 
 
 async def _watches(
-    client: Client, program: Program, kubeconfig: Path, names: list[str], seconds: float
+    client: Client, program: MeasuredProgram, kubeconfig: Path, names: list[str], seconds: float
 ) -> tuple[float | None, float | None]:
     """Events handled in each second of CPU time, and the start; with ten watches, where a program can have them."""
     say(f"start and events: {program.name}")
@@ -112,7 +112,7 @@ async def _watches(
         return events / used if used else None, handle.seconds if program.watches else None
 
 
-async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay) -> list[str]:
+async def _away(client: Client, program: MeasuredProgram, kubeconfig: Path, relay: Relay) -> list[str]:
     """Seconds from the server's return to the first event; deleted objects that are still held."""
     say(f"a server that goes away: {program.name}")
     kind: Resource[Any] = registry.PODS if program.pods else VIRTUAL_MACHINE_INSTANCES
@@ -131,8 +131,8 @@ async def _away(client: Client, program: Program, kubeconfig: Path, relay: Relay
         async with writing(client, program, NAMESPACE, remaining):
             took = await _first_event(handle, events, began)
         await asyncio.sleep(10.0)
-        _, held = await handle.counts()
-    return [figure(took) if took is not None else "–", str(held - len(remaining))]
+        _, objects_left = await handle.counts()
+    return [figure(took) if took is not None else "–", str(objects_left - len(remaining))]
 
 
 async def _first_event(handle: Running, events_at_start: int, began: float) -> float | None:

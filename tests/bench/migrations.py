@@ -139,10 +139,10 @@ async def beside_vms(kubeconfig: Path, *, vms: int, rounds: int) -> list[Row]:
     async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": BESIDE}})
         await create_vms(client, BESIDE, range(vms))
-        found = combined([await one_after_another(kubeconfig) for _ in range(rounds)])
+        rows = combined([await one_after_another(kubeconfig) for _ in range(rounds)])
         await remove_namespaces(client, [BESIDE])
-    title = f"with {vms:,} VMs in the caches: {found[0].what}"
-    return [replace(found[0], what=title), *found[1:]]
+    title = f"with {vms:,} VMs in the caches: {rows[0].what}"
+    return [replace(rows[0], what=title), *rows[1:]]
 
 
 async def burst(kubeconfig: Path, *, namespaces: int, migrations: int) -> list[Row]:

@@ -156,10 +156,10 @@ async def _migrate_all(admin: Admin, soak: Soak, goal: int, part: str, stage: St
     full = await windowed.fill()
     await windowed.budget({"limits.cpu": "2", "pods": "4"})
     work: list[Coroutine[Any, Any, None]] = [disturb(PARTS[part], stage, soak)]
-    work += [honest_pods(each.by(admin.by("tenant")), soak) for each in managed]
-    background = [asyncio.create_task(each) for each in work]
+    work += [honest_pods(owner.by(admin.by("tenant")), soak) for owner in managed]
+    background = [asyncio.create_task(tenant_namespace) for tenant_namespace in work]
     try:
-        await asyncio.gather(*(migrate_for_ever(*each, soak, goal) for each in machines))
+        await asyncio.gather(*(migrate_for_ever(*tenant_namespace, soak, goal) for tenant_namespace in machines))
     finally:
         for task in background:
             task.cancel()

@@ -8,11 +8,11 @@ from statistics import median
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from tests.bench.objects import create_vms
-from tests.bench.peers.programs import MeasuredPrograms, Program, running, say
+from tests.bench.peers.programs import MeasuredProgram, MeasuredPrograms, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 NAMESPACE = "default"
-Figures = dict[Program, list[tuple[float, float, float]]]
+Figures = dict[MeasuredProgram, list[tuple[float, float, float]]]
 """Seconds, CPU seconds and MB of each round."""
 
 
@@ -33,7 +33,7 @@ async def sync(kubeconfig: Path, programs: MeasuredPrograms, sizes: list[int], r
     return results
 
 
-async def _rounds(kubeconfig: Path, selection: list[Program], size: int, rounds: int) -> Figures:
+async def _rounds(kubeconfig: Path, selection: list[MeasuredProgram], size: int, rounds: int) -> Figures:
     figures: Figures = {program: [] for program in selection}
     for number in range(rounds):
         for program in selection:

@@ -52,7 +52,7 @@ def _watched() -> Loops:
 def _queued() -> Loops:
     names = [f"namespace-{number % 20}/name-{number}" for number in range(1000)]
 
-    async def ours() -> None:
+    async def framework() -> None:
         queue: DelayingQueue[str] = DelayingQueue()
         for name in names:
             queue.add(name)
@@ -70,19 +70,19 @@ def _queued() -> Loops:
             keys.discard(line.popleft())
 
     loop = asyncio.new_event_loop()
-    return lambda: loop.run_until_complete(ours()), plain
+    return lambda: loop.run_until_complete(framework()), plain
 
 
 def _stored() -> Loops:
     body = json.dumps({"items": [vmi("default", f"bench-{n}") for n in range(500)]}).encode()
     objects = decoder_for(VirtualMachineInstance).list_page(body).items
 
-    def ours() -> None:
+    def framework() -> None:
         indexer: Indexer[VirtualMachineInstance] = Indexer()
         for obj in objects:
             indexer.add(obj)
 
-    return ours, lambda: {f"{obj.metadata.namespace}/{obj.metadata.name}": obj for obj in objects}
+    return framework, lambda: {f"{obj.metadata.namespace}/{obj.metadata.name}": obj for obj in objects}
 
 
 LOOPS: dict[str, Callable[[], Loops]] = {
@@ -108,7 +108,7 @@ def ratios(enough: Callable[[Mapping[str, float]], bool]) -> dict[str, float]:
             for name, pair in loops.items():
                 for _ in range(ROUNDS):
                     least[name] = list(map(min, least[name], map(_cpu_seconds, pair)))
-            multiples = {name: ours / plain for name, (ours, plain) in least.items()}
+            multiples = {name: framework / plain for name, (framework, plain) in least.items()}
     finally:
         gc.enable()
     return multiples
@@ -125,7 +125,7 @@ def _worse(multiples: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_no_ratio_got_half_as_bad_again() -> None:
-    assert _worse(ratios(lambda found: not _worse(found))) == {}
+    assert _worse(ratios(lambda multiples: not _worse(multiples))) == {}
 
 
 if __name__ == "__main__":

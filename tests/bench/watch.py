@@ -18,7 +18,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.objects import create_vms, remove_namespaces
-from tests.bench.peers.programs import MeasuredPrograms, Program, Running, running, say
+from tests.bench.peers.programs import MeasuredProgram, MeasuredPrograms, Running, running, say
 from tests.bench.row import Comparison, Result, Row, spread
 
 OBJECTS = 200
@@ -34,8 +34,8 @@ FEWEST = 0.1
 
 async def watch(kubeconfig: Path, programs: MeasuredPrograms, rounds: int, seconds: float) -> list[Result]:
     """Every program in turn, round after round."""
-    cpu: dict[tuple[Program, int], list[float]] = defaultdict(list)
-    handled: dict[Program, list[float]] = defaultdict(list)
+    cpu: dict[tuple[MeasuredProgram, int], list[float]] = defaultdict(list)
+    handled: dict[MeasuredProgram, list[float]] = defaultdict(list)
     async with Client(load_config(str(kubeconfig))) as client:
         await client.resource(registry.NAMESPACES).create({"metadata": {"name": NAMESPACE}})
         names = await create_vms(client, NAMESPACE, range(OBJECTS))
@@ -58,7 +58,7 @@ async def watch(kubeconfig: Path, programs: MeasuredPrograms, rounds: int, secon
     return _results(programs, cpu, handled)
 
 
-def _watches(program: Program) -> tuple[int, ...]:
+def _watches(program: MeasuredProgram) -> tuple[int, ...]:
     """The Python packages are saturated long before."""
     if not program.watches:
         return STEADY[:1]
@@ -66,7 +66,7 @@ def _watches(program: Program) -> tuple[int, ...]:
 
 
 async def _measured(
-    client: Client, kubeconfig: Path, program: Program, watches: int, names: list[str], seconds: float
+    client: Client, kubeconfig: Path, program: MeasuredProgram, watches: int, names: list[str], seconds: float
 ) -> tuple[float, int, float]:
     """Returns what `between_two_looks` says while writes go on."""
     async with running(program, kubeconfig, watches) as handle, writing(client, program, NAMESPACE, names):
@@ -83,7 +83,7 @@ async def between_two_looks(handle: Running, seconds: float) -> tuple[float, int
 
 
 @asynccontextmanager
-async def writing(client: Client, program: Program, namespace: str, names: list[str]) -> AsyncIterator[None]:
+async def writing(client: Client, program: MeasuredProgram, namespace: str, names: list[str]) -> AsyncIterator[None]:
     """WRITES a second meanwhile, one object of the program's kind after the other."""
     resource: Resource[Any] = registry.PODS if program.pods else VIRTUAL_MACHINE_INSTANCES
     task = asyncio.create_task(_write(client.resource(resource), namespace, names))
@@ -107,7 +107,9 @@ async def _write(calls: ResourceClient[Any], namespace: str, names: list[str]) -
 
 
 def _results(
-    programs: MeasuredPrograms, cpu: dict[tuple[Program, int], list[float]], handled: dict[Program, list[float]]
+    programs: MeasuredPrograms,
+    cpu: dict[tuple[MeasuredProgram, int], list[float]],
+    handled: dict[MeasuredProgram, list[float]],
 ) -> list[Result]:
     results: list[Result] = []
     for pods, kinds in ((False, "VMIs"), (True, "pods")):

@@ -77,18 +77,27 @@ def _waits(record: Record) -> list[float]:
 def _costs(title: str, metrics_at_start: str, metrics_at_end: str, migrations: int) -> list[Row]:
     """Reads the costs from headroom's own metrics."""
 
-    def of(metric: str, label: str, *values: str) -> float:
+    def figure(metric: str, label: str, *values: str) -> float:
         start, end = (
             counts(text, metric, lambda labels: labels.get(label, "")) for text in (metrics_at_start, metrics_at_end)
         )
         return sum(end.get(value, 0.0) - start.get(value, 0.0) for value in values or end) / migrations
 
-    calls = of("controller_runtime_reconcile_total", "controller")
-    requests = of("rest_client_requests_total", "method")
+    calls = figure("controller_runtime_reconcile_total", "controller")
+    requests = figure("rest_client_requests_total", "method")
     return [
         Row(f"{title}: calls of handlers", calls, "", 25),
-        Row("… of those about quotas and VMIs", of("controller_runtime_reconcile_total", "controller", *HANDLERS), ""),
-        Row("… patches: quotas, VMIs, VMs, events again", of("rest_client_requests_total", "method", "PATCH"), "", 4.5),
+        Row(
+            "… of those about quotas and VMIs",
+            figure("controller_runtime_reconcile_total", "controller", *HANDLERS),
+            "",
+        ),
+        Row(
+            "… patches: quotas, VMIs, VMs, events again",
+            figure("rest_client_requests_total", "method", "PATCH"),
+            "",
+            4.5,
+        ),
         Row("… requests", requests, ""),
         Row("… CPU", 1000 * (process_cpu(metrics_at_end) - process_cpu(metrics_at_start)) / migrations, "ms", 20),
     ]

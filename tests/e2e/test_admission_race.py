@@ -51,14 +51,16 @@ async def race(
     vms = [(namespace, vm) for namespace in namespaces for vm in ("vm1", "vm2")]
     await asyncio.gather(*(namespace.machine(vm) for namespace, vm in vms))
     migrations: list[str] = []
-    before = rancher.restarts()
-    records = {each.name: Record() for each in namespaces}
+    restarts_at_start = rancher.restarts()
+    records = {site.name: Record() for site in namespaces}
     async with Watching(admin.client, records, NAMESPACES, QUOTAS, VMIMS, EVENTS, PODS):
         tasks = [asyncio.create_task(restart_for_ever(rancher))]
-        tasks += [asyncio.create_task(migrate_for_ever(*each, migrations)) for each in vms]
+        tasks += [asyncio.create_task(migrate_for_ever(*site, migrations)) for site in vms]
         deadline = time.monotonic() + SECONDS
         try:
-            while not enough(rancher.restarts() - before, migrations, records) and time.monotonic() < deadline:
+            while (
+                not enough(rancher.restarts() - restarts_at_start, migrations, records) and time.monotonic() < deadline
+            ):
                 finished, _ = await asyncio.wait(tasks, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
                 for task in finished:
                     task.result()
@@ -67,10 +69,10 @@ async def race(
                 task.cancel()
             await asyncio.wait(tasks)
         versions, low = (
-            [len(each.quotas) for each in records.values()],
+            [len(site.quotas) for site in records.values()],
             sum(len(reverts(r, BASE)) for r in records.values()),
         )
-        restarts = rancher.restarts() - before
+        restarts = rancher.restarts() - restarts_at_start
         return records, f"{restarts} restarts, {len(migrations)} migrations, {versions} versions, {low} too low"
 
 

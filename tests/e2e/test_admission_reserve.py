@@ -94,17 +94,17 @@ async def contest(
     names = [f"vm{number}" for number in range(MACHINES)]
     await asyncio.gather(*(namespace.machine(name, cpu="500m", memory="64Mi") for name in names))
     tenant = GreedyTenant(namespace.by(admin.by("tenant")))
-    done: list[str] = []
+    vmims: list[str] = []
     record = ContestRecord()
     async with Watching(admin.client, {namespace.name: record}, QUOTAS, VMIMS, EVENTS, PODS):
         work = [tenant.create_for_ever() for _ in range(creators)]
         work += [tenant.delete_for_ever()]
-        work += [migrate_for_ever(namespace, name, done) for name in names]
+        work += [migrate_for_ever(namespace, name, vmims) for name in names]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         deadline = time.monotonic() + SECONDS
         try:
             while (
-                len(done) < migrations
+                len(vmims) < migrations
                 or tenant.refused_by_reserve < refusals
                 or (refusals and record.most_of_tenants.cpu < FREE - Quantity.parse(_POD))
             ) and time.monotonic() < deadline:
@@ -118,7 +118,7 @@ async def contest(
                 task.cancel()
             await asyncio.wait(tasks)
         await asyncio.sleep(0.5)  # what was under way is still to be seen
-        return record, tenant, done
+        return record, tenant, vmims
 
 
 async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, admin: Admin) -> None:

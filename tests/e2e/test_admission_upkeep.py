@@ -54,12 +54,12 @@ REVIEW = {
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        await unregister(found.client)
+    async with admin_of(cluster) as administrator:
+        await unregister(administrator.client)
         try:
-            yield found
+            yield administrator
         finally:
-            await unregister(found.client)
+            await unregister(administrator.client)
 
 
 @dataclass
@@ -164,11 +164,11 @@ async def test_certificates_are_renewed_under_load_without_a_failed_call(
         await until(lambda: callers.served, "the first call")
         began = time.monotonic()
         for number in range(RENEWALS):
-            seen, calls = len(callers.served), callers.answered + RATE // 4
+            reviews, calls = len(callers.served), callers.answered + RATE // 4
             ahead += 81.0
 
-            def renewed(seen: int = seen, calls: int = calls) -> bool:
-                return len(callers.served) > seen and callers.answered >= calls
+            def renewed(reviews: int = reviews, calls: int = calls) -> bool:
+                return len(callers.served) > reviews and callers.answered >= calls
 
             await until(renewed, f"renewal {number}", seconds=10)
             # And one through the API server, which must not let the write pass without an answer (failurePolicy Fail).

@@ -79,8 +79,8 @@ Moved = tuple[list[Amounts], Amounts]
 
 async def move(namespaces: dict[str, Namespace], bases: dict[str, Amounts]) -> dict[str, Moved]:
     """Migrate each vm1 and wait until its source is gone: each spec.hard on the way, and what the target counts."""
-    async with watched(*namespaces.values()) as seen:
-        moves = (_move(versions, bases[name]) for name, versions in zip(namespaces, seen, strict=True))
+    async with watched(*namespaces.values()) as watches:
+        moves = (_move(versions, bases[name]) for name, versions in zip(namespaces, watches, strict=True))
         return dict(zip(namespaces, await asyncio.gather(*moves), strict=True))
 
 
@@ -112,15 +112,15 @@ async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: E
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
     namespaces = await running(on)
-    vm_namespaces = [each for name, each in namespaces.items() if name != "no screen and no console"]
-    await asyncio.gather(*(grant_what_is_used(each, *LIMITS) for each in vm_namespaces))
+    vm_namespaces = [vm_namespace for name, vm_namespace in namespaces.items() if name != "no screen and no console"]
+    await asyncio.gather(*(grant_what_is_used(vm_namespace, *LIMITS) for vm_namespace in vm_namespaces))
 
     async def is_refused(namespace: Namespace) -> None:
         migration = await namespace.migrate()
         await namespace.stays_refused(migration)
         await namespace.abort(migration)
 
-    await asyncio.gather(*(is_refused(each) for each in vm_namespaces))
+    await asyncio.gather(*(is_refused(vm_namespace) for vm_namespace in vm_namespaces))
     on.run(ALONE)
     bases = await full(namespaces)
     for name, (amounts, target) in (await move(namespaces, bases)).items():

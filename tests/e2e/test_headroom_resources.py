@@ -65,7 +65,7 @@ async def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_
     on.run("--estimate", "harvester")
     filled = await asyncio.gather(*(full(on, name) for name in RESOURCES))
     refused = [await namespace.migrate() for namespace, _ in filled]
-    await asyncio.gather(*(each.stays_refused(move) for (each, _), move in zip(filled, refused, strict=True)))
+    await asyncio.gather(*(namespace.stays_refused(move) for (namespace, _), move in zip(filled, refused, strict=True)))
     for namespace, base in filled:
         assert await namespace.hard() == base
     await asyncio.gather(*(each.abort(move) for (each, _), move in zip(filled, refused, strict=True)))
@@ -77,9 +77,9 @@ async def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_
             await remove_ended(namespace)  # as KubeVirt 1.9 does: until then its claim is there and counts
         await namespace.settle(base)
 
-    async with watched(*(namespace for namespace, _ in filled)) as seen:
+    async with watched(*(namespace for namespace, _ in filled)) as watches:
         await asyncio.gather(*(goes_through(name, *each) for name, each in zip(RESOURCES, filled, strict=True)))
-        for name, (_, base), versions in zip(RESOURCES, filled, seen, strict=True):
+        for name, (_, base), versions in zip(RESOURCES, filled, watches, strict=True):
             assert await versions.hards() == [base, plus(base, base), base], name
 
 

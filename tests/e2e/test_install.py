@@ -124,11 +124,11 @@ class Node:
         """The container's own; addresses are those of this machine, and the kubeconfig stands for the token file."""
         (container,) = pod["containers"]
         kubeconfig = self._kubeconfig(pod["serviceAccountName"])
-        given = [
+        set_arguments = [
             argument for argument in container["args"] if not argument.startswith(("--metrics-bind", "--health-bind"))
         ]
         here = {"--bind-address=:9443": f"--bind-address=127.0.0.1:{self.port}"}
-        arguments = [here.get(argument, argument) for argument in given]
+        arguments = [here.get(argument, argument) for argument in set_arguments]
         return [*arguments, f"--kubeconfig={kubeconfig}"]
 
     def _kubeconfig(self, account: str) -> Path:

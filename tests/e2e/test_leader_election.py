@@ -64,7 +64,7 @@ class ReplicaPair:
 
     def writes(self) -> list[Request]:
         """Returns what a leader alone may write, in the order in which the API server got it."""
-        written = [each for each in requests(self.cluster.directory, self._since) if each.writes]
+        written = [request for request in requests(self.cluster.directory, self._since) if request.writes]
         leader_writes = [each for each in written if (each.resource, each.namespace) not in OF_CANDIDATES]
         return sorted(leader_writes, key=lambda request: request.at)
 

@@ -25,10 +25,10 @@ ADDED = {"limits.cpu": "2", "limits.memory": "4737464313"}
 @pytest_asyncio.fixture(loop_scope="module")
 async def namespace(on: Environment) -> Namespace:
     """The seed's namespace, its quota rendered by Rancher, its VM running."""
-    made = await on.admin.namespace(HARD)
-    await made.machine(spec=SEED, strategy="Always")
-    await made.until_used(ONE)
-    return made
+    managed = await on.admin.namespace(HARD)
+    await managed.machine(spec=SEED, strategy="Always")
+    await managed.until_used(ONE)
+    return managed
 
 
 @pytest.fixture(params=list(CHOICES))

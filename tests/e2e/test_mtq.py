@@ -28,10 +28,10 @@ ALL = {"limits.cpu": "8", "limits.memory": "8Gi", "requests.memory": "8Gi", "pod
 @pytest.fixture
 async def namespace(admin: Admin) -> Budgeted:
     """Makes a namespace with a quota for everything and a VM that runs."""
-    found = await make_budgeted(admin)
-    await found.make_quota("quota", ALL)
-    await found.machine()
-    return found
+    budgeted = await make_budgeted(admin)
+    await budgeted.make_quota("quota", ALL)
+    await budgeted.machine()
+    return budgeted
 
 
 async def test_a_full_quota_and_a_budget_let_a_vm_migrate(namespace: Budgeted, running: Program) -> None:

@@ -40,14 +40,14 @@ def nothing_is_left(api: Api) -> Iterator[None]:
 async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
     cluster: Cluster, api: Api, own_kubeconfig: Path, tenant: MakeTenant, tmp_path: Path
 ) -> None:
-    own = ("--kubeconfig", str(own_kubeconfig))
+    config_flags = ("--kubeconfig", str(own_kubeconfig))
 
     def output_of(*command: str, code: int = 0) -> str:
-        process = run(*command, *own, **POD)
+        process = run(*command, *config_flags, **POD)
         assert process.returncode == code, process.stderr
         return process.stdout if code == 0 else process.stderr
 
-    flags = ("--webhook", "--failure-policy", "Fail", "--estimate", "harvester", *ELECTION, *own)
+    flags = ("--webhook", "--failure-policy", "Fail", "--estimate", "harvester", *ELECTION, *config_flags)
     headroom = program(cluster, "controller", *flags).start()
     try:
         namespace = await tenant()
@@ -64,13 +64,13 @@ async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_rele
     finally:
         headroom.kill()
     eventually(lambda: output_of("status").startswith("headroom has not been running for "))
-    assert run("status", "--check", "controller", *own, **POD).returncode == 1
+    assert run("status", "--check", "controller", *config_flags, **POD).returncode == 1
     for command in (("status",), ("explain", f"{namespace.name}/vm1"), ("plan", "-n", namespace.name)):
         first_line, *lines = output_of(*command).splitlines()
         assert re.match(r"headroom has not been running for \d+ s: nothing is raised or given back$", first_line)
         assert any(line.startswith("webhook pods.headroom.harvesterhci.io is registered and does not answer: pods are "
                                    "refused") and "connection refused" in line for line in lines)  # fmt: skip
-    with program_of(cluster, "controller", "--remove-webhooks", "--no-leader-elect", *own):
+    with program_of(cluster, "controller", "--remove-webhooks", "--no-leader-elect", *config_flags):
         eventually(lambda: json.loads(output_of("status", "-o", "json"))["headroom"]["webhooks"] == {})
     registrations = [
         configuration["metadata"]["name"]

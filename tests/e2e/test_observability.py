@@ -95,14 +95,14 @@ async def on(cluster: Cluster) -> AsyncIterator[Environment]:
 @contextlib.asynccontextmanager
 async def firing(prometheus: Prometheus, *alerts: str) -> AsyncIterator[None]:
     """The fault is made in the block; these alerts fire then, and no other."""
-    before = prometheus.firing()
+    firing_before = prometheus.firing()
     yield
     await until(
         lambda: set(alerts) <= prometheus.firing(),
         lambda: f"firing: {prometheus.firing()}, not {alerts}",
         seconds=PATIENCE,
     )
-    assert prometheus.firing() <= before | set(alerts)
+    assert prometheus.firing() <= firing_before | set(alerts)
 
 
 async def test_every_alert_fires_on_its_fault_and_every_panel_has_data(
@@ -169,10 +169,10 @@ async def limits_are_not_enforced(on: Environment, cluster: Cluster, prometheus:
 
 def certificate(folder: Path) -> tuple[str, ...]:
     """Flags for one that ends in two days."""
-    made = issue(["127.0.0.1"], time.time() + 2 * DAY - SERVING_LIFE)
-    (folder / "tls.crt").write_bytes(made.serving.certificate)
-    (folder / "tls.key").write_bytes(made.serving.key)
-    (folder / "ca.crt").write_bytes(made.bundle)
+    pair = issue(["127.0.0.1"], time.time() + 2 * DAY - SERVING_LIFE)
+    (folder / "tls.crt").write_bytes(pair.serving.certificate)
+    (folder / "tls.key").write_bytes(pair.serving.key)
+    (folder / "ca.crt").write_bytes(pair.bundle)
     return "--tls-cert-file", f"{folder}/tls.crt", "--tls-key-file", f"{folder}/tls.key"
 
 

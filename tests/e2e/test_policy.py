@@ -114,10 +114,10 @@ def test_a_subresource_that_tenants_write_carries_no_mark_in(attacked: AttackedN
         attacked.api.patch(f"{path}/{subresource}", {"metadata": metadata})
     except ApiFailure:
         pass
-    found = attacked.api.get(path)["metadata"]
-    assert not found.get("labels")
-    assert not found.get("ownerReferences")
-    assert found["uid"] == plain["metadata"]["uid"]
+    live = attacked.api.get(path)["metadata"]
+    assert not live.get("labels")
+    assert not live.get("ownerReferences")
+    assert live["uid"] == plain["metadata"]["uid"]
 
 
 CHANGES: dict[str, Raw] = {

@@ -57,8 +57,8 @@ def headroom(cluster: Cluster, agent: RancherAgent, own_kubeconfig: Path) -> Ite
 
 @pytest.fixture
 async def admin(cluster: Cluster, headroom: Program) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as found:
-        yield found
+    async with admin_of(cluster) as administrator:
+        yield administrator
 
 
 async def running(project: RancherProject, limits: dict[str, str] | None = None) -> Namespace:

@@ -65,12 +65,12 @@ async def test_what_the_commands_say_is_what_then_happens(on: Environment, ask: 
     assert await namespace.hard() == plus(by_value(ONE), by_value(quota["raisedBy"]))
     await namespace.until_used(plus(used, by_value(ONE)))
     assert ask("explain", f"{namespace.name}/vm1")["verdict"] == "is under way"
-    (shown,) = ask("status", "-n", namespace.name)["quotas"]
-    (addition,) = shown["additions"]
+    (quota_status,) = ask("status", "-n", namespace.name)["quotas"]
+    (addition,) = quota_status["additions"]
     created = (await namespace.migration(migration)).metadata.creation_timestamp
     assert (addition["vm"], addition["state"], addition["since"]) == ("vm1", "Running", created)
-    assert shown["resources"]["limits.memory"]["added"] == "4797464313"
-    assert (shown["keptBy"], shown["problems"]) == ("headroom", [])
+    assert quota_status["resources"]["limits.memory"]["added"] == "4797464313"
+    assert (quota_status["keptBy"], quota_status["problems"]) == ("headroom", [])
 
     # And at the ratio that was asked about, it is what was planned.
     await namespace.hurry(migration)

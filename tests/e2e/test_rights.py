@@ -308,8 +308,8 @@ def test_every_rule_is_used(api_requests: list[Request]) -> None:
     answered = [request for request in api_requests if not request.is_denied]
     used = [
         rule
-        for rule, given in rules(GIVEN).items()
-        if any(right.covers(request) for right in given for request in answered)
+        for rule, rights_of_rule in rules(GIVEN).items()
+        if any(right.covers(request) for right in rights_of_rule for request in answered)
     ]
     assert sorted(rules(GIVEN).keys() - set(used)) == []
 

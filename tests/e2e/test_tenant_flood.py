@@ -110,6 +110,6 @@ async def test_an_annotation_of_85000_elements_costs_others_nothing(admin: Admin
 def raised_after(record: Record, migration: str) -> float:
     """Seconds from the migration's creation to the quota's first version with its headroom."""
     began = record.migrations[migration].began.at
-    version = first_version(record, began, lambda found: bool(found.entries) and found.hard.cpu > BASE.cpu)
+    version = first_version(record, began, lambda quota: bool(quota.entries) and quota.hard.cpu > BASE.cpu)
     assert version is not None
     return version.at - began

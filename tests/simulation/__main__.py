@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.simulation.server import Write
+    from tests.simulation.server import ApiWrite
     from tests.simulation.story import Outcome
 
 
@@ -50,7 +50,7 @@ def _tell_one(options: argparse.Namespace) -> int:
     return 1
 
 
-def _show(write: Write) -> None:
+def _show(write: ApiWrite) -> None:
     """Prints what a write changes."""
     from tests.simulation.repeatable import monotonic
 

@@ -36,9 +36,9 @@ from kubeloop.webhook.admission import (
     deny,
 )
 from pkg.util.quotacount.usage import pod_usage
-from tests.simulation.cluster import Cluster
-from tests.simulation.process import Process
-from tests.simulation.server import Write
+from tests.simulation.cluster import StoryCluster
+from tests.simulation.process import SimulatedProcess
+from tests.simulation.server import ApiWrite
 
 if TYPE_CHECKING:
     from tests.simulation.promises import Promises
@@ -57,7 +57,9 @@ class Admission:
     """Admission of one API server. `replicas` are the processes behind headroom's Service; the promises see what it
     does."""
 
-    def __init__(self, cluster: Cluster, replicas: Sequence[Process], lag: float, promises: Promises) -> None:
+    def __init__(
+        self, cluster: StoryCluster, replicas: Sequence[SimulatedProcess], lag: float, promises: Promises
+    ) -> None:
         self._cluster = cluster
         self._replicas = replicas
         self._lag = lag
@@ -65,7 +67,7 @@ class Admission:
         self._own: dict[str, Raw] = {}
         # Invariant: quotas as this server wrote them last, which its cache need not show yet.
 
-    async def review(self, write: Write) -> Raw | None:
+    async def review(self, write: ApiWrite) -> Raw | None:
         """The object as it is to be stored. Raises Forbidden, ServerError."""
         if self._cluster.traits.policy:
             refuse_by_policy(write)
@@ -81,7 +83,7 @@ class Admission:
         self._promises.admitted(write)
         return new
 
-    def _webhooks(self, kind: Any, write: Write) -> list[Raw]:
+    def _webhooks(self, kind: Any, write: ApiWrite) -> list[Raw]:
         labels: Mapping[str, str] = {}
         name = write.namespace or (write.name if write.resource is NAMESPACES else "")
         if name and (namespace := self._cluster.was(NAMESPACES, name, self._lag)) is not None:
@@ -96,7 +98,7 @@ class Admission:
             and _selects(webhook.get("objectSelector"), namespace_labels)
         ]
 
-    async def _call(self, webhook: Raw, write: Write) -> Decision | None:
+    async def _call(self, webhook: Raw, write: ApiWrite) -> Decision | None:
         """None: no answer, and the failure policy lets it pass. Raises ServerError where it does not."""
         path = urlsplit(webhook["clientConfig"]["url"]).path
         listening = [process for process in self._replicas if path in process.hooks]
@@ -113,7 +115,7 @@ class Admission:
             raise ServerError(f'failed calling webhook "{webhook["name"]}": no answer', status=500)
         return decision
 
-    def charge(self, write: Write) -> None:
+    def charge(self, write: ApiWrite) -> None:
         """Quota, just before it is stored: by the quotas as the cache has them; what fits there is written only
         to quotas that are still the same, so it is decided again from those that are there. Raises Forbidden."""
         if write.resource is not PODS or write.new is None or write.subresource == "binding":
@@ -140,7 +142,7 @@ class Admission:
         return max(filter(None, versions), key=lambda raw: int(raw["metadata"]["resourceVersion"]))
 
 
-def refuse_by_policy(write: Write) -> None:
+def refuse_by_policy(write: ApiWrite) -> None:
     """deploy/policy.yaml in Python. Raises Forbidden."""
     if write.resource is not PODS or write.new is None or write.user in (KUBEVIRT, HEADROOM):
         return
@@ -169,7 +171,7 @@ def _marks(pod: Raw) -> tuple[object, ...]:
     )
 
 
-async def _answer(replica: Process, hook: Hook, request: AdmissionRequest) -> Decision:
+async def _answer(replica: SimulatedProcess, hook: Hook, request: AdmissionRequest) -> Decision:
     await replica.alive(replica.life())
     with deadline(REVIEW_SECONDS):
         try:
@@ -178,7 +180,7 @@ async def _answer(replica: Process, hook: Hook, request: AdmissionRequest) -> De
             return deny(str(error))
 
 
-def _request(write: Write) -> AdmissionRequest:
+def _request(write: ApiWrite) -> AdmissionRequest:
     """The request as the API server sends it."""
 
     def raw(obj: Raw | None) -> msgspec.Raw:
@@ -199,7 +201,7 @@ def _request(write: Write) -> AdmissionRequest:
     )
 
 
-def _covers(rule: Mapping[str, Sequence[str]], write: Write) -> bool:
+def _covers(rule: Mapping[str, Sequence[str]], write: ApiWrite) -> bool:
     scope = {"apiGroups": write.resource.group, "operations": write.operation, "resources": write.plural}
     return all(not {"*", name}.isdisjoint(rule[part]) for part, name in scope.items())
 

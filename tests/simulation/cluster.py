@@ -50,7 +50,7 @@ Seen = Callable[[Resource[Any], str, Raw | None, Raw | None], None]
 """Called after every write: kind, key, before, after (None: not there)."""
 
 
-class Cluster(FakeCluster):
+class StoryCluster(FakeCluster):
     """The objects. `now` of the story is the loop's time."""
 
     def __init__(self, traits: Traits, random: Random) -> None:

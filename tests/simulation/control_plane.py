@@ -14,14 +14,14 @@ from kubeloop.api.registry import PODS, RESOURCE_QUOTAS, Resource
 from kubeloop.api.resource_list import format_resource_list, total
 from kubeloop.testing.fake.patches import Raw
 from pkg.util.quotacount.usage import is_live, pod_usage
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import StoryCluster
 
 
 class QuotaController:
     """Counts a namespace a moment after something ended or a limit was changed. `away` for a while, it counts all
     when it is back."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: StoryCluster) -> None:
         self._cluster = cluster
         self._due: dict[str, float] = {}
         self._back_at = 0.0
@@ -63,7 +63,7 @@ class QuotaController:
 class Kubelets:
     """A pod with a node runs a moment later; one that is deleted is gone."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: StoryCluster) -> None:
         self._cluster = cluster
         cluster.observers.append(self._see)
 
@@ -88,5 +88,5 @@ class Kubelets:
             self._cluster.store(PODS, key, pod, new)
 
 
-def pods_of(cluster: Cluster, namespace: str) -> list[Pod]:
+def pods_of(cluster: StoryCluster, namespace: str) -> list[Pod]:
     return [msgspec.convert(raw, Pod) for key, raw in cluster.raw(PODS).items() if key.startswith(f"{namespace}/")]

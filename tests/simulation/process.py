@@ -19,10 +19,10 @@ RESTART = 1.0
 """Seconds until a program that has ended is started again."""
 
 
-class Process:
+class SimulatedProcess:
     """`program` is called for every start. Whatever it creates (tasks, timers) runs with its clock and ends with it."""
 
-    def __init__(self, name: str, program: Callable[[Process], Awaitable[None]]) -> None:
+    def __init__(self, name: str, program: Callable[[SimulatedProcess], Awaitable[None]]) -> None:
         self.name = name
         self.skew = 0.0
         self.hooks: Mapping[str, Hook] = {}
@@ -89,7 +89,7 @@ def task_factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> 
     task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
     process = context.get(MACHINE) if context is not None else MACHINE.get()
-    if isinstance(process, Process):
+    if isinstance(process, SimulatedProcess):
         process.adopt(task)
     return task
 

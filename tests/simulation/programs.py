@@ -26,7 +26,7 @@ from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.register import hooks
 from pkg.webhook.view import View
 from tests.simulation.admission import HEADROOM, KUBEVIRT, RANCHER
-from tests.simulation.process import Process
+from tests.simulation.process import SimulatedProcess
 from tests.simulation.server import ApiServer, client
 
 NAMESPACE = "headroom-system"
@@ -50,7 +50,7 @@ class Programs:
         self.agent: Agent | None = None
         """Rancher's, while it runs."""
 
-    async def headroom(self, process: Process) -> None:
+    async def headroom(self, process: SimulatedProcess) -> None:
         """`headroom controller --webhook --leader-elect`."""
         replica = client(self._servers, HEADROOM, process)
         lock = LeaseLock(replica, NAMESPACE, "headroom", f"{process.name}-{process.life()}")
@@ -71,7 +71,7 @@ class Programs:
         process.hooks = served
         await election
 
-    async def dry_run(self, process: Process) -> None:
+    async def dry_run(self, process: SimulatedProcess) -> None:
         """`headroom controller --dry-run`, by an account of its own."""
         connection = client(self._servers, f"{HEADROOM}-dry-run", process, refuse_write if DRY_RUN else None)
         management = Management(connection, KubernetesVersion("v1.34.0").releases)
@@ -79,7 +79,7 @@ class Programs:
         await management.start()
         await asyncio.Event().wait()
 
-    async def kubevirt(self, process: Process) -> None:
+    async def kubevirt(self, process: SimulatedProcess) -> None:
         management = Management(client(self._servers, KUBEVIRT, process), whole_pods=True)
         options = kubevirt_options.StandInOptions(
             source_linger=self._source_linger,
@@ -94,7 +94,7 @@ class Programs:
         await management.start()
         await asyncio.Event().wait()
 
-    async def rancher(self, process: Process) -> None:
+    async def rancher(self, process: SimulatedProcess) -> None:
         management = Management(client(self._servers, RANCHER, process), whole_pods=True)
         self.agent = register_rancher(management)
         await management.start()

@@ -27,10 +27,10 @@ from pkg.util.constants import (
 )
 from pkg.util.quotacount.usage import pod_usage
 from tests.simulation.admission import ADMIN, HEADROOM, KUBEVIRT
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import StoryCluster
 from tests.simulation.programs import LOCK_LIMIT
 from tests.simulation.repeatable import monotonic
-from tests.simulation.server import Write
+from tests.simulation.server import ApiWrite
 
 FOREIGN = 90.0
 """Seconds that an entry without a VM may stand: sixty by --foreign-grace, and the time of a decision."""
@@ -53,9 +53,9 @@ class BrokenPromise:
 class Promises:
     """`broken` is the first promise that was not kept."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: StoryCluster) -> None:
         self.broken: BrokenPromise | None = None
-        self.followers: list[Callable[[Write], None]] = []
+        self.followers: list[Callable[[ApiWrite], None]] = []
         """Called with every write that nothing refuses."""
         self._cluster = cluster
         self._tolerated: dict[str, ResourceList] = {}
@@ -84,7 +84,7 @@ class Promises:
         for raw in self._locks():
             self._break("at rest nothing is locked", raw["metadata"]["name"])
 
-    def reviewed(self, write: Write, path: str, decision: Decision | None) -> None:
+    def reviewed(self, write: ApiWrite, path: str, decision: Decision | None) -> None:
         """Headroom's answer on one of its webhooks' paths; None: there was none."""
         if path == "/lock" and decision is not None and write.resource is PODS:
             age = self._age_of_lock(write.namespace)
@@ -94,7 +94,7 @@ class Promises:
             if not decision.allowed and age > LOCK_LIMIT + GRACE:
                 self._break("no lock refuses past its end", f"{write.namespace} after {age:.0f} s")
 
-    def admitted(self, write: Write) -> None:
+    def admitted(self, write: ApiWrite) -> None:
         """A write that nothing refuses."""
         for see in self.followers:
             see(write)
@@ -139,7 +139,7 @@ class Promises:
 
     # What happens.
 
-    def _came(self, write: Write) -> None:
+    def _came(self, write: ApiWrite) -> None:
         assert write.new is not None
         metadata = write.new["metadata"]
         labels = metadata.get("labels") or {}

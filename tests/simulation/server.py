@@ -22,8 +22,8 @@ from kubeloop.client.transport import JSON_PATCH, REQUEST_TIMEOUT, BeforeWrite
 from kubeloop.testing.fake.objects import key_of
 from kubeloop.testing.fake.patches import Raw, json_patched, merged
 from kubeloop.testing.fake.server import FakeTransport
-from tests.simulation.cluster import Cluster
-from tests.simulation.process import Process, outside
+from tests.simulation.cluster import StoryCluster
+from tests.simulation.process import SimulatedProcess, outside
 from tests.simulation.repeatable import START, monotonic, wall
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _READS = ("GET", "HEAD")
 
 
 @dataclass(frozen=True)
-class Write:
+class ApiWrite:
     """A write before it is stored; `old` None: it creates, `new` None: it deletes."""
 
     user: str
@@ -57,7 +57,7 @@ class Write:
 class ApiServer(FakeTransport):
     """Answers requests; `user` is who sends them."""
 
-    def __init__(self, cluster: Cluster, admission: Admission) -> None:
+    def __init__(self, cluster: StoryCluster, admission: Admission) -> None:
         super().__init__(cluster)
         self.cluster = cluster
         self.admission = admission
@@ -84,7 +84,7 @@ class ApiServer(FakeTransport):
         event = msgspec.json.decode(body or b"{}")
         resource, namespace, _, _ = self._parsed(path)
         event["metadata"] |= {"name": "event", "namespace": namespace, "uid": str(uuid.uuid4())}
-        new = await self.admission.review(Write(user, resource, "", namespace, "event", None, event))
+        new = await self.admission.review(ApiWrite(user, resource, "", namespace, "event", None, event))
         return msgspec.json.encode(new)
 
     async def _write_object(self, user: str, method: str, path: str, body: bytes | None, content_type: str) -> bytes:
@@ -98,7 +98,7 @@ class ApiServer(FakeTransport):
         if subresource == "binding":
             sent, content_type = {"spec": {"nodeName": sent["target"]["name"]}}, "merge"
         new = None if method == "DELETE" else _changed(old, sent, method, content_type)
-        write = Write(user, resource, subresource, namespace, name, old, new)
+        write = ApiWrite(user, resource, subresource, namespace, name, old, new)
         admitted = await self.admission.review(write)
         await self.cluster.storage()
         current = self.cluster.existing(resource, namespace, name)
@@ -106,7 +106,7 @@ class ApiServer(FakeTransport):
             return msgspec.json.encode(self._delete_pod(current, sent))
         if subresource in ("resize", "binding"):
             new = _changed(current, sent, method, content_type)
-            self.admission.charge(Write(user, resource, subresource, namespace, name, current, new))
+            self.admission.charge(ApiWrite(user, resource, subresource, namespace, name, current, new))
             return msgspec.json.encode(self.cluster.store(resource, key_of(namespace, name), current, new))
         if admitted != new:
             body = msgspec.json.encode(admitted)
@@ -122,7 +122,7 @@ class ApiServer(FakeTransport):
             sent["metadata"]["namespace"] = namespace
         if resource is PODS:
             self._complete(sent)
-        write = Write(user, resource, "", namespace, name, None, sent)
+        write = ApiWrite(user, resource, "", namespace, name, None, sent)
         await self.admission.review(write)
         await self.cluster.storage()
         key = key_of(namespace, name)
@@ -171,7 +171,7 @@ class ServerConnection(FakeTransport):
         self,
         servers: Sequence[ApiServer],
         user: str,
-        process: Process | None = None,
+        process: SimulatedProcess | None = None,
         before_write: BeforeWrite | None = None,
     ) -> None:
         super().__init__(servers[0].cluster)
@@ -253,7 +253,10 @@ class ServerConnection(FakeTransport):
 
 
 def client(
-    servers: Sequence[ApiServer], user: str, process: Process | None = None, before_write: BeforeWrite | None = None
+    servers: Sequence[ApiServer],
+    user: str,
+    process: SimulatedProcess | None = None,
+    before_write: BeforeWrite | None = None,
 ) -> Client:
     return Client(ServerConnection(servers, user, process, before_write))
 

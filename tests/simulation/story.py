@@ -17,7 +17,7 @@ from tests.simulation.cluster import SIMPLEST, Traits
 from tests.simulation.process import outside, task_factory
 from tests.simulation.promises import BrokenPromise
 from tests.simulation.repeatable import monotonic
-from tests.simulation.server import Write
+from tests.simulation.server import ApiWrite
 from tests.simulation.world import MACHINES, SPACES, World
 
 BEGIN, LENGTHS = 10.0, (15.0, 30.0, 60.0)
@@ -55,7 +55,7 @@ class Outcome:
     steps: int
 
 
-def tell(story: Story, see: Callable[[Write], None] | None = None, until: float = float("inf")) -> Outcome:
+def tell(story: Story, see: Callable[[ApiWrite], None] | None = None, until: float = float("inf")) -> Outcome:
     """Tells it from its beginning to its end, to `until`, or to the first broken promise. `see` is called with
     every write."""
     repeatable.begin(story.seed)
@@ -72,7 +72,7 @@ def tell(story: Story, see: Callable[[Write], None] | None = None, until: float 
         loop.close()
 
 
-async def _tell(story: Story, see: Callable[[Write], None] | None, until: float) -> Outcome:
+async def _tell(story: Story, see: Callable[[ApiWrite], None] | None, until: float) -> Outcome:
     world = World(story.traits, story.seed)
     if see is not None:
         world.promises.followers.append(see)

@@ -29,9 +29,9 @@ from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, WEBHOOK_CONFIGURATI
 from pkg.webhook.configurations import mutating, probing, validating
 from tests.simulation import actions
 from tests.simulation.admission import ADMIN, KUBEVIRT, RANCHER, TENANT, Admission
-from tests.simulation.cluster import Cluster, Traits
+from tests.simulation.cluster import StoryCluster, Traits
 from tests.simulation.control_plane import Kubelets, QuotaController
-from tests.simulation.process import Process, outside
+from tests.simulation.process import SimulatedProcess, outside
 from tests.simulation.programs import ENDPOINT, NAMESPACE, WEBHOOKS, Programs
 from tests.simulation.promises import Promises
 from tests.simulation.repeatable import monotonic
@@ -56,23 +56,23 @@ class World:
 
     def __init__(self, traits: Traits, seed: int) -> None:
         self.random = Random(seed)
-        self.cluster = cluster = Cluster(traits, self.random)
+        self.cluster = cluster = StoryCluster(traits, self.random)
         self.digest = hashlib.sha256()
         cluster.observers.append(self._note)
         self.promises = Promises(cluster)
         self.quota_controller = QuotaController(cluster)
         self.kubelets = Kubelets(cluster)
-        replicas: list[Process] = []
+        replicas: list[SimulatedProcess] = []
         self.servers = [self._server(replicas) for _ in range(traits.servers)]
         self.programs = Programs(self.servers, traits.source_linger)
         numbers = range(traits.replicas)
-        replicas.extend(Process(f"headroom-{number}", self.programs.headroom) for number in numbers)
+        replicas.extend(SimulatedProcess(f"headroom-{number}", self.programs.headroom) for number in numbers)
         for replica, skew in zip(replicas, traits.skews, strict=False):
             replica.skew = skew
         other_processes = (
-            Process("kubevirt", self.programs.kubevirt),
-            Process("rancher", self.programs.rancher),
-            Process("dry-run", self.programs.dry_run),
+            SimulatedProcess("kubevirt", self.programs.kubevirt),
+            SimulatedProcess("rancher", self.programs.rancher),
+            SimulatedProcess("dry-run", self.programs.dry_run),
         )
         self.processes = {process.name: process for process in (*replicas, *other_processes)}
         self.tenant, self.admin, self.virt_api, self.rancher, self.kubevirt = (
@@ -108,7 +108,7 @@ class World:
             await asyncio.sleep(10.0)
         await asyncio.sleep(100.0)
 
-    def _server(self, replicas: Sequence[Process]) -> ApiServer:
+    def _server(self, replicas: Sequence[SimulatedProcess]) -> ApiServer:
         lag = self.random.uniform(0.0, self.cluster.traits.admission_lag)
         return ApiServer(self.cluster, Admission(self.cluster, replicas, lag, self.promises))
 

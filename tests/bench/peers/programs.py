@@ -27,7 +27,7 @@ _START = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class MeasuredProgram:
     """Something that holds objects of one kind: `argv` and "cache KUBECONFIG `kind` WATCHES"."""
 
     name: str
@@ -62,7 +62,7 @@ class MeasuredPrograms:
     """The programs that can be measured here, and why the rest cannot."""
 
     go: Path | None
-    programs: tuple[Program, ...]
+    programs: tuple[MeasuredProgram, ...]
     versions: dict[str, str]
     notes: tuple[str, ...]
 
@@ -73,19 +73,21 @@ def prepare() -> MeasuredPrograms:
     versions = {"Python": sys.version.split()[0]}
     notes: list[str] = []
     command = (sys.executable, "-m", "tests.bench.ours")
-    programs = [Program(OURS, "", command, "vmis"), Program(OURS, "", command, "pods")]
+    programs = [MeasuredProgram(OURS, "", command, "vmis"), MeasuredProgram(OURS, "", command, "pods")]
     go = _built(notes)
     if go is not None:
-        said: dict[str, str] = json.loads(subprocess.run([go, "version"], capture_output=True, check=True).stdout)
-        versions |= said
-        programs += [Program(f"client-go {kind}", said["client-go"], (str(go),), kind) for kind in _GO_KINDS]
+        go_version: dict[str, str] = json.loads(subprocess.run([go, "version"], capture_output=True, check=True).stdout)
+        versions |= go_version
+        programs += [
+            MeasuredProgram(f"client-go {kind}", go_version["client-go"], (str(go),), kind) for kind in _GO_KINDS
+        ]
     python = _installed(notes)
     if python is not None:
         pins = dict(line.split("==") for line in REQUIREMENTS.read_text().split() if "==" in line)
         versions |= pins
         for name, script, kind, caches, watches in _PYTHON:
             argv = (str(python), str(HERE / script))
-            programs.append(Program(name, pins[name], argv, kind, caches, watches))
+            programs.append(MeasuredProgram(name, pins[name], argv, kind, caches, watches))
     return MeasuredPrograms(go, tuple(programs), versions, tuple(notes))
 
 
@@ -169,7 +171,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(program: Program, kubeconfig: Path, watches: int = 1) -> AsyncIterator[Running]:
+async def running(program: MeasuredProgram, kubeconfig: Path, watches: int = 1) -> AsyncIterator[Running]:
     """The program, from its first sync on. Raises RuntimeError when it does not get there."""
     process = await asyncio.create_subprocess_exec(
         *(*program.argv, "cache", str(kubeconfig), program.kind, str(watches)),
