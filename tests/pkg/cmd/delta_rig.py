@@ -27,7 +27,7 @@ class Call:
         options: Any = DeltaOptions,
     ) -> None:
         self._command, self._options = command, options
-        self._file = {each.name for each in fields(options)} & {"file"}
+        self._file = {option.name for option in fields(options)} & {"file"}
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         self.code = 0

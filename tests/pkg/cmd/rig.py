@@ -1,4 +1,5 @@
-"""What the tests of commands share: an API server in a thread, a kubeconfig for it, and `headroom` as it is called."""
+"""Parts that the tests of commands share: an API server in a thread, a kubeconfig for it, and `headroom` as it is
+called."""
 
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ T = TypeVar("T")
 class _Server(ScriptedServer):
     """An API server of before 1.32: no streamed lists; and a kind without a list is not installed."""
 
-    def _reply(self, seen: Seen) -> Reply:
-        if seen.verb == LIST and seen.path in ("/apis", "/api/v1"):
-            return self._discovery(seen.path)
-        if seen.verb == WATCH and (LIST, seen.path) not in self._always:
+    def _reply(self, request: Seen) -> Reply:
+        if request.verb == LIST and request.path in ("/apis", "/api/v1"):
+            return self._discovery(request.path)
+        if request.verb == WATCH and (LIST, request.path) not in self._always:
             return status(404, "NotFound")
-        if seen.verb == WATCH and "sendInitialEvents" in seen.query:
+        if request.verb == WATCH and "sendInitialEvents" in request.query:
             return status(422, "Invalid", "sendInitialEvents is forbidden for watch unless WatchList is enabled")
-        return super()._reply(seen)
+        return super()._reply(request)
 
     def _discovery(self, path: str) -> Reply:
-        """What is listed is served; a group is never asked about when its kinds are listed."""
+        """Serves what is listed; a group is never asked about when its kinds are listed."""
         if path == "/apis":
             return body({"kind": "APIGroupList", "groups": []})
         served = [listed.removeprefix("/api/v1/") for verb, listed in self._always if verb == LIST]
@@ -101,7 +102,7 @@ def kubeconfig_for(url: str, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """How a call ended."""
+    """The end of a call."""
 
     code: int
     out: str
@@ -143,8 +144,8 @@ def calls(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         with logging_as_it_was():
             code = run(list(arguments))
         took = time.monotonic() - began
-        said = capfd.readouterr()
-        return Result(code, said.out, said.err, took)
+        captured = capfd.readouterr()
+        return Result(code, captured.out, captured.err, took)
 
     return call
 

@@ -32,7 +32,7 @@ LIMITED = HARD | {"requests.storage": "10Gi"}
 
 
 def poisoned(document: dict[str, Any]) -> dict[str, Any]:
-    """With the secret in every place that is nobody's business here."""
+    """Returns the object with the secret in every place that is nobody's business here."""
     metadata = {**document.get("metadata", {})}
     metadata["annotations"] = {
         **(metadata.get("annotations") or {}),
@@ -44,14 +44,14 @@ def poisoned(document: dict[str, Any]) -> dict[str, Any]:
     metadata["labels"] = {**(metadata.get("labels") or {}), "tenant": SECRET}
     metadata["managedFields"] = [{"manager": SECRET}]
     condition = {"type": "Ready", "status": "True", "message": f"the guest said {SECRET}"}
-    told = {**document.get("status", {})}
-    told["conditions"] = [*(told.get("conditions") or ()), condition]
-    return {**document, "metadata": metadata, "status": told, "data": {"password": SECRET}}
+    status_fields = {**document.get("status", {})}
+    status_fields["conditions"] = [*(status_fields.get("conditions") or ()), condition]
+    return {**document, "metadata": metadata, "status": status_fields, "data": {"password": SECRET}}
 
 
 def instance() -> dict[str, Any]:
-    found = poisoned(fields(vmi(nodeName="node-1")))
-    spec = found["spec"]
+    document = poisoned(fields(vmi(nodeName="node-1")))
+    spec = document["spec"]
     cloud_init = {"userData": f"#cloud-config\npassword: {SECRET}", "secretRef": {"name": SECRET}}
     spec["volumes"] = [
         {"name": "cloudinit", "cloudInitNoCloud": cloud_init},
@@ -62,7 +62,7 @@ def instance() -> dict[str, Any]:
     spec["accessCredentials"] = [{"userPassword": {"source": {"secret": {"secretName": SECRET}}}}]
     spec["livenessProbe"] = {"exec": {"command": ["login", SECRET]}}
     spec["domain"]["firmware"] = {"serial": SECRET, "kernelBoot": {"kernelArgs": SECRET}}
-    return found
+    return document
 
 
 def disk(claim: str) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def claim(name: str) -> dict[str, Any]:
 
 
 def pod() -> dict[str, Any]:
-    found = poisoned(fields(launcher()))
-    for container in found["spec"]["containers"]:
+    document = poisoned(fields(launcher()))
+    for container in document["spec"]["containers"]:
         container["env"] = [{"name": "PASSWORD", "value": SECRET}]
         container["command"] = container["args"] = [SECRET]
-    return found
+    return document
 
 
 def event(kind: str, message: str) -> dict[str, Any]:
@@ -118,11 +118,11 @@ def scripted(server: ThreadedServer) -> None:
     }
     annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
     namespace = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": annotation}}}
-    other = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
+    other_object = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
     own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
     script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
-    for where in ("", NS):
-        of = {
+    for path_namespace in ("", NS):
+        paths = {
             registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
             registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
             VIRTUAL_MACHINES: [machine()],
@@ -135,11 +135,11 @@ def scripted(server: ThreadedServer) -> None:
             ],
         }
         resource: Any
-        for resource, objects in of.items():
-            script.always(LIST, resource.path(where), listing(objects, "10"))
+        for resource, objects in paths.items():
+            script.always(LIST, resource.path(path_namespace), listing(objects, "10"))
     migration = poisoned(fields(vmim(refused=True, created=EARLIER)))
     script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([migration], "10"))
-    script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other], "10"))
+    script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other_object], "10"))
     script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
     script.always(LIST, KUBEVIRTS.path(), listing([poisoned(kubevirt)], "10"))
     script.always(LIST, SETTINGS.path(), listing([], "10"))
@@ -153,20 +153,20 @@ def scripted(server: ThreadedServer) -> None:
 @pytest.fixture
 def call(call: Call, kubeconfig: str) -> Call:
     def with_own(*arguments: str, **env: str) -> Result:
-        own = ("--headroom-namespace", OWN) if arguments[0] in ("collect", "explain") else ()
+        own_arguments = ("--headroom-namespace", OWN) if arguments[0] in ("collect", "explain") else ()
         cluster = () if arguments[0] == "delta" else ("--kubeconfig", kubeconfig)
-        return call(*arguments, *own, *cluster, **env)
+        return call(*arguments, *own_arguments, *cluster, **env)
 
     return with_own
 
 
 def content(path: Path) -> dict[str, str]:
-    """Of an archive or folder, by file name."""
+    """Returns the text of an archive or folder, by file name."""
     if path.is_dir():
-        return {str(each.relative_to(path)): each.read_text() for each in path.rglob("*") if each.is_file()}
+        return {str(member.relative_to(path)): member.read_text() for member in path.rglob("*") if member.is_file()}
     with tarfile.open(path) as archive:
-        members = [(each, archive.extractfile(each)) for each in archive.getmembers()]
-        return {each.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for each, opened in members}
+        members = [(member, archive.extractfile(member)) for member in archive.getmembers()]
+        return {member.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for member, opened in members}
 
 
 @pytest.mark.parametrize("name", ["collected", "collected.tar.gz"])
@@ -174,8 +174,8 @@ def content(path: Path) -> dict[str, str]:
 def test_no_secret_is_in_it_and_all_that_is_needed_is(
     name: str, namespaces: tuple[str, ...], call: Call, server: ThreadedServer, tmp_path: Path
 ) -> None:
-    done = call("collect", "-o", str(tmp_path / name), *namespaces)
-    assert (done.code, done.err) == (0, "")
+    result = call("collect", "-o", str(tmp_path / name), *namespaces)
+    assert (result.code, result.err) == (0, "")
     files = content(tmp_path / name)
     assert files.keys() == {"about.json", "objects.jsonl", "more.jsonl", f"logs/{OWN}-headroom-controller-x.log"}
     for file, text in files.items():
@@ -184,9 +184,9 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
     assert {"ResourceQuota", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Pod"} <= kinds
     assert "another" not in files["more.jsonl"] + files["objects.jsonl"]
     assert json.dumps("hooks.kubevirt.io/hookSidecars") + ':"[{}]"' in files["objects.jsonl"]  # they count
-    asked = {(seen.verb, seen.path) for seen in server.server.requests}
-    assert {verb for verb, _ in asked} <= {GET, LIST, "create"}
-    assert not any("secrets" in path for _, path in asked)
+    requests = {(request.verb, request.path) for request in server.server.requests}
+    assert {verb for verb, _ in requests} <= {GET, LIST, "create"}
+    assert not any("secrets" in path for _, path in requests)
 
 
 def test_it_can_be_read_by_its_owner_alone(call: Call, tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_it_can_be_read_by_its_owner_alone(call: Call, tmp_path: Path) -> None:
 
 def test_it_leaves_a_pod_as_a_stream_with_a_page_beside_it(kubeconfig: str, tmp_path: Path) -> None:
     """`kubectl exec … -- headroom collect -o - > file`: nothing else is in it."""
-    page, out, err = tmp_path / "page.html", tmp_path / "out.tar.gz", tmp_path / "err"
-    own = ("--headroom-namespace", OWN, "--kubeconfig", kubeconfig)
-    arguments = ("collect", "-o", "-", "--html", str(page), *own)
-    with out.open("wb") as stream, err.open("wb") as errors:
+    page, archive_path, err = tmp_path / "page.html", tmp_path / "out.tar.gz", tmp_path / "err"
+    own_arguments = ("--headroom-namespace", OWN, "--kubeconfig", kubeconfig)
+    arguments = ("collect", "-o", "-", "--html", str(page), *own_arguments)
+    with archive_path.open("wb") as stream, err.open("wb") as errors:
         process = ForkedProcess(arguments, stream, errors, environment())
         assert process.wait() == 0, err.read_text()
-    with tarfile.open(out) as archive:
+    with tarfile.open(archive_path) as archive:
         assert "headroom-collect/about.json" in archive.getnames()
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
@@ -221,18 +221,18 @@ def test_kinds_that_another_version_collects_are_left_out(call: Call, tmp_path: 
     """Version 0.1.0 has ResourceClaims."""
     folder = tmp_path / "collected"
     assert call("collect", "-o", str(folder)).code == 0
-    before = call("explain", f"{NS}/vm1", "--from", str(folder))
-    with (folder / "more.jsonl").open("a") as more:
-        more.write('{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"net"}}\n')
-    assert call("explain", f"{NS}/vm1", "--from", str(folder)).out == before.out != ""
+    first_answer = call("explain", f"{NS}/vm1", "--from", str(folder))
+    with (folder / "more.jsonl").open("a") as extra_file:
+        extra_file.write('{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"net"}}\n')
+    assert call("explain", f"{NS}/vm1", "--from", str(folder)).out == first_answer.out != ""
 
 
 def test_delta_reads_the_folder(call: Call, tmp_path: Path) -> None:
     folder = tmp_path / "collected"
     assert call("collect", "-o", str(folder)).code == 0
-    done = call("delta", "-f", str(folder), "--estimate", "exact")
-    assert (done.code, done.err) == (0, "")
-    (line,) = [json.loads(line) for line in done.out.splitlines()]
+    result = call("delta", "-f", str(folder), "--estimate", "exact")
+    assert (result.code, result.err) == (0, "")
+    (line,) = [json.loads(line) for line in result.out.splitlines()]
     assert (line["namespace"], line["name"]) == (NS, "vm1")
     assert "limits.memory" in line["target"]
 
@@ -256,9 +256,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_call_is_one_line(case: str, call: Call, tmp_path: Path) -> None:
     arguments, code, message = WRONG[case]
-    done = call(*(each.format(folder=tmp_path) for each in arguments))
-    assert done.code == code
-    assert message in done.said_in_one_line()
+    result = call(*(argument.format(folder=tmp_path) for argument in arguments))
+    assert result.code == code
+    assert message in result.said_in_one_line()
 
 
 def test_a_folder_that_was_edited_is_one_line(call: Call, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_signal_while_the_server_does_not_answer_at_all(
 
 
 def test_a_signal_while_a_write_hangs(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
-    """What is not written is written after the next start."""
+    """The next start writes what is not written."""
     seed(server)
     server.server.always(PATCH, QUOTA, silent())
     with running(kubeconfig, tmp_path) as program:
@@ -115,4 +115,4 @@ def test_a_dry_run_with_webhooks_writes_nothing(server: ThreadedServer, kubeconf
         assert "limits.cpu 3 -> 5, limits.memory 5000Mi -> 9980344313" in program.text()
         written = re.findall(r'resourcequota_patches_total{result="(.*)"} [1-9]', program.get("/metrics")[1])
         assert written == ["dry-run"]
-        assert not [seen for verb in (POST, PATCH, "PUT", "DELETE") for seen in server.seen(verb)]
+        assert not [request for verb in (POST, PATCH, "PUT", "DELETE") for request in server.seen(verb)]

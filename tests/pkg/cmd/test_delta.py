@@ -72,11 +72,11 @@ def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call)
 def test_the_vmis_own_architecture_counts_before_the_one_that_is_given(call: Call) -> None:
     document = json.loads(vmi())
     document["spec"]["architecture"] = "arm64"
-    (own,) = call(json.dumps(document))
-    (given,) = call(json.dumps(document), arch=Arch.AMD64)
-    (same,) = call(vmi(), arch=Arch.ARM64)
+    (of_its_own,) = call(json.dumps(document))
+    (of_the_flag,) = call(json.dumps(document), arch=Arch.AMD64)
+    (of_arm,) = call(vmi(), arch=Arch.ARM64)
     (usual,) = call(vmi())
-    assert own["overhead"] == same["overhead"] == given["overhead"] > usual["overhead"]
+    assert of_its_own["overhead"] == of_arm["overhead"] == of_the_flag["overhead"] > usual["overhead"]
 
 
 def test_an_object_without_a_kind_that_looks_like_a_vmi_is_one(call: Call) -> None:
@@ -207,8 +207,8 @@ def test_fields_that_are_null_are_absent(call: Call) -> None:
 def test_kinds_are_told_apart_by_their_group(call: Call, foreign: dict[str, Any]) -> None:
     foreign["metadata"] = {"name": "additional-guest-memory-overhead-ratio", "namespace": "ns"}
     (alone,) = call(vmi(resources=SIZE), estimate=EstimateKind.EXACT)
-    (beside,) = call(json.dumps(foreign) + "\n" + vmi(resources=SIZE), estimate=EstimateKind.EXACT)
-    assert beside == alone
+    (estimated,) = call(json.dumps(foreign) + "\n" + vmi(resources=SIZE), estimate=EstimateKind.EXACT)
+    assert estimated == alone
 
 
 @pytest.mark.parametrize(
@@ -245,5 +245,5 @@ def test_a_file_that_cannot_be_read_is_one_line(call: Call, tmp_path: Path, name
 @pytest.mark.parametrize("command", [["delta", "-f", "-"], ["usage", "-f", "-"], ["quantity"]], ids=lambda c: c[0])
 def test_the_offline_commands_load_none_of_the_clients_libraries(command: list[str]) -> None:
     code = f"import sys; from pkg.cmd.main import run; run({command!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True, check=True)
-    assert not {"aiohttp", "kubernetes", "yaml", "cryptography", "rich"} & set(done.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True, check=True)
+    assert not {"aiohttp", "kubernetes", "yaml", "cryptography", "rich"} & set(completed.stdout.split())

@@ -21,13 +21,13 @@ VERSION = "v1.8.3"
 @pytest.mark.parametrize("mode", MODES)
 def test_the_target_is_what_kubevirt_renders(call: Call, mode: str) -> None:
     """Each VMI by the objects before it, in one input. The library's own test takes every case, this every fifth."""
-    wanted = list(itertools.islice(cases(mode), 0, None, 5))
-    stdin = "".join(json.dumps(document) + "\n" for case in wanted for document in case.documents)
+    examples = list(itertools.islice(cases(mode), 0, None, 5))
+    stdin = "".join(json.dumps(document) + "\n" for case in examples for document in case.documents)
     printed = call(stdin, estimate=EstimateKind.EXACT)
     assert (call.code, call.stderr) == (0, "")
-    for case, line in zip(wanted, printed, strict=True):
-        found = {name: Quantity.parse(text) for name, text in line["target"].items()}
-        assert found == counted(case.pods), case.id
+    for case, line in zip(examples, printed, strict=True):
+        quantities = {name: Quantity.parse(text) for name, text in line["target"].items()}
+        assert quantities == counted(case.pods), case.id
 
 
 def document(kind: str, name: str, namespace: str = "ns", **body: Any) -> Document:
@@ -56,16 +56,16 @@ def vmi(name: str = "vm1", namespace: str = "ns", limits: bool = True, **spec: A
     return body | {"status": {"phase": "Running", "nodeName": "node1"}}
 
 
-def pod(name: str = "p", *, node: str = "node1", cpu: str = "7", **more: Any) -> Document:
+def pod(name: str = "p", *, node: str = "node1", cpu: str = "7", **metadata: Any) -> Document:
     """A launcher with one container of `cpu`; vm1 controls it unless another `owner` (a uid) or no `controller` is
     given. One of a pod is an attachment pod."""
-    owner, controller = more.pop("owner", "uid-vm1"), more.pop("controller", True)
+    owner, controller = metadata.pop("owner", "uid-vm1"), metadata.pop("controller", True)
     is_attachment = owner == "uid-p"
     kind = "Pod" if is_attachment else "VirtualMachineInstance"
-    body = document("Pod", name, spec={"nodeName": node}, status={"phase": more.pop("phase", "Running")})
+    body = document("Pod", name, spec={"nodeName": node}, status={"phase": metadata.pop("phase", "Running")})
     body["metadata"]["ownerReferences"] = [{"kind": kind, "name": "x", "uid": owner, "controller": controller}]
     body["metadata"]["labels"] = {"kubevirt.io": "hotplug-disk" if is_attachment else "virt-launcher"}
-    body["metadata"].update(more)
+    body["metadata"].update(metadata)
     container = {"name": "injected", "resources": {"limits": {"cpu": cpu}, "requests": {"cpu": "1"}}}
     body["spec"]["containers"] = [container]
     return body
@@ -109,11 +109,11 @@ def test_without_any_object_of_a_cluster_the_quota_limits_cpu_and_memory(call: C
 
 def test_where_the_ratio_comes_from(call: Call) -> None:
     """The KubeVirt object's, else the Setting's, else none where there is a KubeVirt object, else Harvester's."""
-    seen = overheads(
+    lines = overheads(
         call, vmi(), ratio("3"), vmi(), kubevirt(additionalGuestMemoryOverheadRatio="2"), vmi(), kubevirt(), vmi()
     )
     (plain,) = overheads(call, kubevirt(), vmi())
-    assert [round(overhead / plain, 3) for overhead in seen] == [1.5, 3.0, 2.0, 3.0]
+    assert [round(overhead / plain, 3) for overhead in lines] == [1.5, 3.0, 2.0, 3.0]
     assert overheads(call, kubevirt(), vmi(), overhead_ratio="4")[0] // plain in (3, 4)
 
 
@@ -181,16 +181,16 @@ def test_a_runtime_class_adds_its_overhead(call: Call) -> None:
 
 
 def test_the_profile_follows_the_version(call: Call) -> None:
-    before, since = overheads(call, kubevirt("v1.5.2"), vmi(), kubevirt("v1.6.0"), vmi())
-    assert since - before == 16 * 1024**2
+    earlier, since = overheads(call, kubevirt("v1.5.2"), vmi(), kubevirt("v1.6.0"), vmi())
+    assert since - earlier == 16 * 1024**2
     forced = overheads(call, kubevirt("v1.5.2"), vmi(), kubevirt_profile="1.6")
     assert forced == [since]
 
 
 def test_an_unknown_newer_version_is_said_once(call: Call) -> None:
     newer = kubevirt("v1.11.2")
-    known = overheads(call, vmi(), kubevirt_profile="main", overhead_ratio="1.0")
-    assert overheads(call, newer, vmi()) == known
+    at_known_ratio = overheads(call, vmi(), kubevirt_profile="main", overhead_ratio="1.0")
+    assert overheads(call, newer, vmi()) == at_known_ratio
     overheads(call, newer, vmi(), newer, vmi())
     assert call.stderr == "headroom: KubeVirt v1.11.2 is not known, profile 'main' is used\n"
 

@@ -37,26 +37,26 @@ GIVEN = {
 @pytest.mark.parametrize("case", GIVEN.values(), ids=GIVEN)
 def test_a_group_is_rebuilt(case: tuple[list[str], dict[str, str], Group]) -> None:
     arguments, environment, expected = case
-    seen: list[Group] = []
+    groups: list[Group] = []
 
     def command(group: Group) -> None:
-        seen.append(group)
+        groups.append(group)
 
     assert _invoke(command, arguments, environment).exit_code == 0
-    assert {each.name: getattr(seen[0], each.name) or None for each in fields(Group)} == {
-        each.name: getattr(expected, each.name) or None for each in fields(Group)
+    assert {option_field.name: getattr(groups[0], option_field.name) or None for option_field in fields(Group)} == {
+        option_field.name: getattr(expected, option_field.name) or None for option_field in fields(Group)
     }
 
 
 def test_a_parameters_default_replaces_its_groups_defaults() -> None:
-    seen: list[Group] = []
+    groups: list[Group] = []
 
     def command(group: Group = Group(a_number=7.0)) -> None:
         """Does it."""
-        seen.append(group)
+        groups.append(group)
 
     assert _invoke(command, ["--on"]).exit_code == 0
-    assert (seen[0].a_number, seen[0].on) == (7.0, True)
+    assert (groups[0].a_number, groups[0].on) == (7.0, True)
     help = _invoke(command, ["--help"]).output
     assert "Some flags:" in help
     assert "--a-number SECONDS" in help
@@ -89,18 +89,20 @@ def _parameters() -> Iterator[Any]:
     headroom = application()
     add_lab(headroom)
     commands: dict[str, Any] = dict(get_command(headroom).commands)  # type: ignore[attr-defined]
-    commands |= {f"testcluster {name}": each for name, each in commands.pop("testcluster").commands.items()}
+    commands |= {f"testcluster {name}": subcommand for name, subcommand in commands.pop("testcluster").commands.items()}
     for name, command in commands.items():
-        for each in command.params:
-            yield pytest.param(each, id=f"{name} {each.name}")
+        for subcommand in command.params:
+            yield pytest.param(subcommand, id=f"{name} {subcommand.name}")
 
 
 @pytest.mark.parametrize("parameter", list(_parameters()))
 def test_every_flag_has_a_text_and_an_environment_variable(parameter: Any) -> None:
     assert parameter.help
-    long = next((each for each in parameter.opts if each.startswith("--")), parameter.name).removeprefix("--")
+    long = next((opt for opt in parameter.opts if opt.startswith("--")), parameter.name).removeprefix("--")
     variable = f"HEADROOM_{long.replace('-', '_').upper()}"
     # In every command HEADROOM_NAMESPACE is headroom's own namespace, not the one that a report is about.
-    own = {"--headroom-namespace": "HEADROOM_NAMESPACE", "-n": None}
-    assert parameter.envvar == next((own[each] for each in parameter.opts if each in own), variable)
+    special_variables = {"--headroom-namespace": "HEADROOM_NAMESPACE", "-n": None}
+    assert parameter.envvar == next(
+        (special_variables[opt] for opt in parameter.opts if opt in special_variables), variable
+    )
     assert parameter.help.endswith(".")

@@ -32,29 +32,29 @@ def seeded(server: ThreadedServer) -> None:
 def test_a_lost_lease_ends_it_with_1_and_one_line(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     server.server.always(POST, LEASES, body(lease("me")))
     server.server.always(PATCH, LEASE, body(lease("me")))
-    short = ("--leader-elect-lease-duration", "5", "--leader-elect-renew-deadline", "4")
-    with running(kubeconfig, tmp_path, *ELECTED, *short, "--leader-elect-retry-period", "0.5") as program:
+    lease_flags = ("--leader-elect-lease-duration", "5", "--leader-elect-renew-deadline", "4")
+    with running(kubeconfig, tmp_path, *ELECTED, *lease_flags, "--leader-elect-retry-period", "0.5") as program:
         program.until(lambda: server.seen(PATCH, QUOTA))
         server.server.always(PATCH, LEASE, status(500, "InternalError", "etcd is away"))
         assert program.process.wait(PATIENCE) == 1
-        said = [line for line in program.text().splitlines() if line.startswith("headroom: ")]
-        assert said == ["headroom: lost the lease own/headroom: not renewed for 4 s: etcd is away"]
+        lines = [line for line in program.text().splitlines() if line.startswith("headroom: ")]
+        assert lines == ["headroom: lost the lease own/headroom: not renewed for 4 s: etcd is away"]
         assert "Traceback" not in program.text()
 
 
 def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
-    why = 'User "u" cannot get leases'
-    server.server.always(GET, LEASE, status(403, "Forbidden", why))
+    refusal = 'User "u" cannot get leases'
+    server.server.always(GET, LEASE, status(403, "Forbidden", refusal))
     server.server.always(POST, registry.EVENTS.path("own"), body({}))
     with running(kubeconfig, tmp_path, *ELECTED) as program:
-        program.until(lambda: program.get("/readyz") == (503, f"not ready: lease own/headroom: {why}\n"))
+        program.until(lambda: program.get("/readyz") == (503, f"not ready: lease own/headroom: {refusal}\n"))
         program.until(lambda: server.seen(POST, registry.EVENTS.path("own")))
         assert program.get("/healthz")[0] == 200
-    (event,) = [seen.json for seen in server.seen(POST, registry.EVENTS.path("own"))]
+    (event,) = [request.json for request in server.seen(POST, registry.EVENTS.path("own"))]
     assert (event["reason"], event["involvedObject"]["name"]) == ("LeaseNotAcquired", "headroom")
-    assert why in event["message"]
+    assert refusal in event["message"]
 
 
 def test_the_lease_says_by_an_event_who_became_leader(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_the_lease_says_by_an_event_who_became_leader(server: ThreadedServer, ku
     events = registry.EVENTS.path("own")
     server.server.always(POST, events, body({}))
     with running(kubeconfig, tmp_path, *ELECTED) as program:
-        program.until(lambda: any(seen.json["reason"] == "LeaderElection" for seen in server.seen(POST, events)))
-    elected = next(seen.json for seen in server.seen(POST, events) if seen.json["reason"] == "LeaderElection")
+        program.until(lambda: any(request.json["reason"] == "LeaderElection" for request in server.seen(POST, events)))
+    elected = next(request.json for request in server.seen(POST, events) if request.json["reason"] == "LeaderElection")
     assert (elected["involvedObject"]["kind"], elected["involvedObject"]["name"]) == ("Lease", "headroom")
     assert elected["message"].endswith(" became leader")
 
@@ -75,7 +75,7 @@ def test_there_is_no_election(
 ) -> None:
     with running(kubeconfig, tmp_path, *arguments) as program:
         program.wait_ready()
-    assert [seen for seen in server.server.requests if "leases" in seen.path] == []
+    assert [request for request in server.server.requests if "leases" in request.path] == []
 
 
 def test_durations_under_which_two_could_write_are_a_wrong_call(call: Call, kubeconfig: str) -> None:

@@ -61,9 +61,9 @@ def test_help_exits_0(call: Call, arguments: list[str]) -> None:
 
 
 def test_the_shell_completes_commands(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `headroom --install-completion` installs asks like this."""
-    asked = {"_HEADROOM_COMPLETE": "complete_bash", "COMP_WORDS": "headroom re", "COMP_CWORD": "1"}
-    for name, value in asked.items():
+    """Asks as what `headroom --install-completion` installs does."""
+    environment = {"_HEADROOM_COMPLETE": "complete_bash", "COMP_WORDS": "headroom re", "COMP_CWORD": "1"}
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert call().out.split() == ["release"]
 
@@ -85,13 +85,13 @@ NO_KUBECONFIG = {
 def test_a_kubeconfig_that_cannot_be_used(
     case: tuple[str | None, str], command: str, call: Call, tmp_path: Path
 ) -> None:
-    text, named = case
+    text, expected = case
     path = tmp_path / ("no-such-file" if text is None else "kubeconfig")
     if text is not None:
         path.write_text(text)
     result = call(command, "--kubeconfig", str(path))
     assert result.code == 2
-    assert named in result.said_in_one_line()
+    assert expected in result.said_in_one_line()
     assert result.seconds < 5
 
 
@@ -153,8 +153,8 @@ def test_an_address_that_is_none_is_exit_2(case: str, call: Call, server: Thread
 
 def test_an_address_that_is_taken_is_exit_2(call: Call, server: ThreadedServer, kubeconfig: str) -> None:
     server.server.always(GET, "/version", raw(b"{}"))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         result = call("controller", "--kubeconfig", kubeconfig, "--health-bind-address", address)
     assert result.code == 2
     assert result.said_in_one_line() == f"cannot listen on {address}: Address already in use"
@@ -245,7 +245,7 @@ def test_an_interruption_is_a_code_and_no_text(
 
 def test_the_program_itself_exits_with_the_code(tmp_path: Path) -> None:
     """Through the entry point, as a process."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [*COMMAND, "controller", "--kubeconfig", str(tmp_path / "no-such-file")],
         capture_output=True,
         text=True,
@@ -254,9 +254,9 @@ def test_the_program_itself_exits_with_the_code(tmp_path: Path) -> None:
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "no-such-file" in done.stderr
+    assert completed.returncode == 2
+    assert len(completed.stderr.splitlines()) == 1
+    assert "no-such-file" in completed.stderr
 
 
 @pytest.fixture

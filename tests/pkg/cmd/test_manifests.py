@@ -123,10 +123,10 @@ def test_aliases_and_merge_keys_are_read() -> None:
     assert document == {"a": limits, "b": limits, "c": {**limits, "cpu": "3"}, "d": [limits, limits]}
 
 
-def levels(first: str, opening: str, closing: str) -> str:
+def levels(head: str, opening: str, closing: str) -> str:
     """Thirty levels, each of which repeats the one before nine times."""
     nine = [f"l{n}: &l{n} {opening}{', '.join([f'*l{n - 1}'] * 9)}{closing}\n" for n in range(1, 30)]
-    return f"kind: A\nl0: &l0 {first}\n{''.join(nine)}"
+    return f"kind: A\nl0: &l0 {head}\n{''.join(nine)}"
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "named", "in_a_folder"), NO_FILES.values(), ids=NO_FILES)
-def test_only_files_are_opened(make: Callable[[Path], object], named: str, in_a_folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "message", "in_a_folder"), NO_FILES.values(), ids=NO_FILES)
+def test_only_files_are_opened(make: Callable[[Path], object], message: str, in_a_folder: str, tmp_path: Path) -> None:
     """A person may name a link, as files of a mounted ConfigMap are."""
     path = tmp_path / "f"
     make(path)
-    for opened, what in ((reading(str(path)), named), (reading_file(path), in_a_folder)):
-        with pytest.raises(ManifestError, match=f"/f: {what}, not a file") if what else nullcontext(), opened:
+    for opened, expected in ((reading(str(path)), message), (reading_file(path), in_a_folder)):
+        with pytest.raises(ManifestError, match=f"/f: {expected}, not a file") if expected else nullcontext(), opened:
             pass
 
 
@@ -185,16 +185,16 @@ def test_times_stay_text() -> None:
 
 
 def test_what_stands_before_the_error_is_read_first() -> None:
-    found = read_objects(io.BytesIO(f"{YAML_A}---\n[\n".encode()))
-    assert next(found) == ("document 1", A)
+    objects = read_objects(io.BytesIO(f"{YAML_A}---\n[\n".encode()))
+    assert next(objects) == ("document 1", A)
     with pytest.raises(ManifestError):
-        next(found)
+        next(objects)
 
 
 def test_many_documents_over_several_lines_take_no_longer_each() -> None:
-    before = time.process_time()
+    start = time.process_time()
     assert len(read(f'{{\n"name": "{"a" * 100}"}}\n' * 60_000)) == 60_000
-    assert time.process_time() - before < 8  # 0.3 on an idle core; a minute if each copies what follows it
+    assert time.process_time() - start < 8  # 0.3 on an idle core; a minute if each copies what follows it
 
 
 @pytest.mark.parametrize("separator", ["---\n", ""], ids=["YAML", "JSON lines"])
@@ -207,8 +207,8 @@ def test_a_stream_is_read_as_it_comes(separator: str) -> None:
             return (separator if separator and self.lines % 2 else json.dumps(A) + "\n").encode()
 
     stream = Endless()
-    found = read_objects(stream)  # type: ignore[arg-type]
-    assert [next(found)[1] for _ in range(100)] == [A] * 100
+    objects = read_objects(stream)  # type: ignore[arg-type]
+    assert [next(objects)[1] for _ in range(100)] == [A] * 100
     assert stream.lines < 300
 
 

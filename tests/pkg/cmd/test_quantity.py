@@ -28,7 +28,7 @@ def test_a_quantity_is_described(call: Call, line: str, printed: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("line", "given"),
+    ("line", "shown_text"),
     [
         pytest.param(b"", "", id="an empty line"),
         pytest.param(b"1\r2", "1\r2", id="a carriage return within"),
@@ -37,9 +37,9 @@ def test_a_quantity_is_described(call: Call, line: str, printed: dict[str, Any])
         pytest.param(b"9" * 100_000, "9" * 100_000, id="digits without end"),
     ],
 )
-def test_a_line_that_is_no_quantity_has_an_error_and_the_next_goes_on(call: Call, line: bytes, given: str) -> None:
+def test_a_line_that_is_no_quantity_has_an_error_and_the_next_goes_on(call: Call, line: bytes, shown_text: str) -> None:
     bad, good = call(line + b"\n7\n")
-    assert (bad["in"], bad.keys()) == (given, {"in", "error"})
+    assert (bad["in"], bad.keys()) == (shown_text, {"in", "error"})
     assert len(bad["error"]) < 200
     assert good == {"in": "7", "canonical": "7", "value": 7}
 

@@ -31,17 +31,17 @@ def quota(namespace: str, annotations: dict[str, str], hard: dict[str, str] | No
     }
 
 
-def given(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
+def serve_quotas(server: ThreadedServer, *quotas: dict[str, Any]) -> None:
     """A cluster with these quotas, without KubeVirt."""
     server.server.always(LIST, QUOTAS, listing(quotas, "10"))
     server.server.always(LIST, registry.NAMESPACES.path(), listing([], "10"))
     server.server.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([], "10"))
-    for each in quotas:
-        name = each["metadata"]["namespace"]
+    for rq in quotas:
+        name = rq["metadata"]["namespace"]
         annotations = {"field.cattle.io/resourceQuota": LIMITS}
-        there = {"metadata": {"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations}}
-        server.server.always(GET, registry.NAMESPACES.path(name=name), body(there))
-        server.server.always(PATCH, registry.RESOURCE_QUOTAS.path(name, "q"), body(each))
+        stored = {"metadata": {"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations}}
+        server.server.always(GET, registry.NAMESPACES.path(name=name), body(stored))
+        server.server.always(PATCH, registry.RESOURCE_QUOTAS.path(name, "q"), body(rq))
 
 
 def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
@@ -49,29 +49,29 @@ def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, 
     entry = {"harvesterhci.io/migrating-gone": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
     quotas = {"a": quota("a", MARKS), "b": quota("b", {}), "c": quota("c", MARKS | entry, raised)}
     quotas["d"] = quota("d", {SKIP: "true"})
-    given(server, *quotas.values())
+    serve_quotas(server, *quotas.values())
     result = call("release", "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
     assert result.out.splitlines() == ["released a/q", "released c/q", "2 resource quotas released"]
     patches = {request.path.split("/")[4]: request.json for request in server.seen(PATCH)}
     assert len(server.seen(PATCH)) == len(patches)
     order = {"harvesterhci.io/migratingScalingResyncNeeded": "true"}
-    after = {name: json_patched(quotas[name], operations) for name, operations in patches.items()}
-    assert after == {"a": quota("a", order), "c": quota("c", order)}
+    patched_quotas = {name: json_patched(quotas[name], operations) for name, operations in patches.items()}
+    assert patched_quotas == {"a": quota("a", order), "c": quota("c", order)}
 
 
-@pytest.mark.parametrize("chosen", [[], ["--namespace", "typo"]])
+@pytest.mark.parametrize("arguments", [[], ["--namespace", "typo"]])
 def test_a_controller_is_looked_for_in_the_usual_namespaces(
-    chosen: list[str], server: ThreadedServer, call: Call, kubeconfig: str
+    arguments: list[str], server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
-    given(server, quota("a", MARKS))
+    serve_quotas(server, quota("a", MARKS))
     usual = registry.LEASES.path("headroom-system", "headroom")
     server.server.always(GET, usual, body(lease("pod-0", 1)))
-    result = call("release", *chosen, "--kubeconfig", kubeconfig)
+    result = call("release", *arguments, "--kubeconfig", kubeconfig)
     assert (result.code, server.seen(PATCH)) == (1, [])
-    said = result.said_in_one_line()
-    assert "pod-0 runs and holds the Lease headroom-system/headroom" in said
-    assert "--namespace headroom-system" in said
+    lines = result.said_in_one_line()
+    assert "pod-0 runs and holds the Lease headroom-system/headroom" in lines
+    assert "--namespace headroom-system" in lines
 
 
 LEASE = registry.LEASES.path("own", "headroom")
@@ -101,19 +101,19 @@ BESIDE: dict[str, tuple[Callable[[], Reply], list[str], int, str]] = {
 def test_beside_a_controller_that_runs_nothing_is_released(
     case: tuple[Callable[[], Reply], list[str], int, str], server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
-    found, flags, code, said = case
-    given(server, quota("a", MARKS))
-    server.server.always(GET, LEASE, found())
+    lease_reply, flags, code, lines = case
+    serve_quotas(server, quota("a", MARKS))
+    server.server.always(GET, LEASE, lease_reply())
     result = call("release", *flags, "-v", "--namespace", "own", "--kubeconfig", kubeconfig)
-    assert (result.code, said in result.err) == (code, True), result.err
+    assert (result.code, lines in result.err) == (code, True), result.err
     assert bool(server.seen(PATCH)) is (code == 0)
-    assert (UNKNOWN in result.err) is (said == UNKNOWN)
+    assert (UNKNOWN in result.err) is (lines == UNKNOWN)
 
 
 def test_an_account_that_may_not_read_is_one_line_and_exit_1(
     server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
-    given(server, quota("a", MARKS))
+    serve_quotas(server, quota("a", MARKS))
     server.server.always(LIST, QUOTAS, status(403, "Forbidden", 'User "u" cannot do that'))
     result = call("release", "--kubeconfig", kubeconfig)
     assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
@@ -122,7 +122,7 @@ def test_an_account_that_may_not_read_is_one_line_and_exit_1(
 def test_a_quota_that_may_not_be_written_is_named_and_the_others_are_given_back(
     server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
-    given(server, quota("a", MARKS), quota("b", MARKS))
+    serve_quotas(server, quota("a", MARKS), quota("b", MARKS))
     server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(403, "Forbidden", "nobody may"))
     result = call("release", "--kubeconfig", kubeconfig)
     assert result.code == 1
@@ -131,7 +131,7 @@ def test_a_quota_that_may_not_be_written_is_named_and_the_others_are_given_back(
 
 
 @pytest.mark.parametrize(
-    ("only", "said", "asked"),
+    ("only", "lines", "paths"),
     [
         ("webhooks", ["nothing to release"], set()),
         ("locks", ["nothing to release"], {LOCKS, QUOTAS}),
@@ -139,17 +139,17 @@ def test_a_quota_that_may_not_be_written_is_named_and_the_others_are_given_back(
     ],
 )
 def test_one_part_alone(
-    server: ThreadedServer, call: Call, kubeconfig: str, only: str, said: list[str], asked: set[str]
+    server: ThreadedServer, call: Call, kubeconfig: str, only: str, lines: list[str], paths: set[str]
 ) -> None:
-    given(server, quota("a", MARKS))
+    serve_quotas(server, quota("a", MARKS))
     result = call("release", "--only", only, "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
-    assert result.out.splitlines() == said
-    assert {seen.path for seen in server.seen(LIST)} & {LOCKS, QUOTAS} == asked
+    assert result.out.splitlines() == lines
+    assert {request.path for request in server.seen(LIST)} & {LOCKS, QUOTAS} == paths
 
 
 def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
-    given(server, quota("a", MARKS))
+    serve_quotas(server, quota("a", MARKS))
     scale, pods = "/apis/apps/v1/namespaces/own/deployments/it/scale", registry.PODS.path("own")
     server.server.always(PATCH, scale, body({}))
     server.server.always(LIST, pods, listing([], "10"))
@@ -158,7 +158,7 @@ def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, kube
     result = call("release", *stopped, "--kubeconfig", kubeconfig)
     assert result.code == 0, result.err
     assert "there is no deployment own/gone" in result.err
-    assert [seen.json for seen in server.seen(PATCH, scale)] == [{"spec": {"replicas": 0}}]
-    asked = [seen.path for seen in server.server.requests]
-    assert asked.count(pods) == 2
-    assert asked.index(scale) < asked.index(pods) < asked.index(registry.RESOURCE_QUOTAS.path("a", "q"))
+    assert [request.json for request in server.seen(PATCH, scale)] == [{"spec": {"replicas": 0}}]
+    paths = [request.path for request in server.server.requests]
+    assert paths.count(pods) == 2
+    assert paths.index(scale) < paths.index(pods) < paths.index(registry.RESOURCE_QUOTAS.path("a", "q"))

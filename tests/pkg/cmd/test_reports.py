@@ -61,8 +61,8 @@ def in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def raw(obj: Object) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(obj)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(obj)
+    return document
 
 
 @pytest.fixture(autouse=True)
@@ -129,16 +129,16 @@ def test_they_only_read_and_every_list_once(case: list[str], server: ThreadedSer
     for output in ("table", "json"):
         result = call(*case, "-o", output)
         assert (result.code, result.err) == (0, "")
-    asked = [(seen.verb, seen.path) for seen in server.server.requests]
-    assert {verb for verb, _path in asked} <= {LIST, GET}
-    lists = [each for each in asked if each[1] != "/apis" and each[1].count("/") != 3]  # not the discovery
-    assert max(lists.count(each) for each in lists) == 2  # one in each of the two calls
+    requests = [(request.verb, request.path) for request in server.server.requests]
+    assert {verb for verb, _path in requests} <= {LIST, GET}
+    lists = [pair for pair in requests if pair[1] != "/apis" and pair[1].count("/") != 3]  # not the discovery
+    assert max(lists.count(pair) for pair in lists) == 2  # one in each of the two calls
 
 
 def test_status_as_a_table(call: Call) -> None:
-    out = call("status", "--all").out
-    assert "ns1/default-abc   kept by headroom" in out
-    (row,) = [line.split() for line in out.splitlines() if line.startswith("limits.memory")]
+    output = call("status", "--all").out
+    assert "ns1/default-abc   kept by headroom" in output
+    (row,) = [line.split() for line in output.splitlines() if line.startswith("limits.memory")]
     assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi"]
 
 
@@ -168,10 +168,10 @@ def test_status_is_its_head_and_what_is_raised_or_wrong(server: ThreadedServer, 
 def test_status_of_the_cluster_compares_with_what_the_nodes_offer(server: ThreadedServer, call: Call) -> None:
     nodes = [{"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "memory": "4Gi"}}}]
     server.server.always(LIST, registry.NODES.path(), listing(nodes, "10"))
-    out = call("status", "--cluster").out
-    (row,) = [line.split() for line in out.splitlines() if line.startswith("limits.memory  ")]
+    output = call("status", "--cluster").out
+    (row,) = [line.split() for line in output.splitlines() if line.startswith("limits.memory  ")]
     assert row == ["limits.memory", "4.9Gi", "0", "4.9Gi", "4.5Gi", "4.0Gi"]
-    assert "limits.memory: the bases grant 904.0Mi more than the nodes offer" in out
+    assert "limits.memory: the bases grant 904.0Mi more than the nodes offer" in output
     document = json.loads(call("status", "--cluster", "-o", "json").out)["cluster"]
     assert document["resources"]["limits.cpu"] == {
         "bases": "3", "added": "0", "hard": "3", "used": "2015m", "unused": "985m", "allocatable": "8",
@@ -195,9 +195,9 @@ def test_a_page_is_written_and_its_name_printed(call: Call, tmp_path: Path) -> N
 
 
 def test_explain_as_a_table(call: Call) -> None:
-    out = call("explain", f"{NS}/vm1").out
-    assert out.startswith("ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks")
-    assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi" in out
+    output = call("explain", f"{NS}/vm1").out
+    assert output.startswith("ns1/vm1 waits for quota: migration-of-vm1 does not fit: default-abc lacks")
+    assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi" in output
 
 
 def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Call, server: ThreadedServer) -> None:
@@ -205,9 +205,9 @@ def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Ca
     assert page not in call("explain", f"{NS}/vm1").out
     room = charged(quota({"limits.cpu": "20", "limits.memory": "50Gi"}, MARKS), [SOURCE])
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(room)], "10"))
-    out = call("explain", f"{NS}/vm1").out
-    assert "vm1 waits for KubeVirt: " in out
-    assert page in out
+    output = call("explain", f"{NS}/vm1").out
+    assert "vm1 waits for KubeVirt: " in output
+    assert page in output
 
 
 def test_explain_a_vm_that_does_not_run(call: Call) -> None:
@@ -216,15 +216,15 @@ def test_explain_a_vm_that_does_not_run(call: Call) -> None:
 
 def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
-    out = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5").out
-    assert "VMs of node node-1" in out
-    assert "fits at ratio 4.5" in out
-    (row,) = [line for line in out.splitlines() if line.startswith("ns1/vm1")]
+    output = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5").out
+    assert "VMs of node node-1" in output
+    assert "fits at ratio 4.5" in output
+    (row,) = [line for line in output.splitlines() if line.startswith("ns1/vm1")]
     assert row.split()[:5] == ["ns1/vm1", "node-1", "no", "no", "yes"]
     assert "limits.cpu 2015m" in row
-    assert "5.3Gi" in out
-    assert max(map(len, out.splitlines())) <= 120
-    assert "all of them at once" in out
+    assert "5.3Gi" in output
+    assert max(map(len, output.splitlines())) <= 120
+    assert "all of them at once" in output
 
 
 def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server: ThreadedServer, call: Call) -> None:
@@ -239,15 +239,15 @@ def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server
 
 def test_every_node_is_planned_and_a_vm_that_would_stay_is_a_failure(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
-    taken = {
+    full_node = {
         "status": {"allocatable": {"cpu": "8", "memory": "1Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
     }
-    nodes = [{"metadata": {"name": name}, **taken} for name in ("node-1", "node-2")]
+    nodes = [{"metadata": {"name": name}, **full_node} for name in ("node-1", "node-2")]
     server.server.always(LIST, registry.NODES.path(), listing(nodes, "10"))
-    found = call("plan", "--evacuate", "all")
-    assert found.code == 1
-    assert "! ns1/vm1 would stay on node-1: no other node has room for its target pod: requests.cpu" in found.out
-    assert "worst: node-1, 1 of 1 VMs would stay\n" in found.out
+    answer = call("plan", "--evacuate", "all")
+    assert answer.code == 1
+    assert "! ns1/vm1 would stay on node-1: no other node has room for its target pod: requests.cpu" in answer.out
+    assert "worst: node-1, 1 of 1 VMs would stay\n" in answer.out
     document = json.loads(call("plan", "--evacuate", "all", "-o", "json").out)
     assert (document["evacuate"], document["worst"], document["nodes"][0]["violations"][0]["vm"]) == (
         "all",
@@ -257,8 +257,11 @@ def test_every_node_is_planned_and_a_vm_that_would_stay_is_a_failure(server: Thr
     of_one = call("plan", "--evacuate", "node-1")
     assert (of_one.code, "! ns1/vm1 would stay on node-1: no other node" in of_one.out) == (0, True)
     server.server.always(LIST, registry.NODES.path(), status(403, "Forbidden"))
-    found = call("plan", "--evacuate", "all")
-    assert (found.code, "every node can be evacuated\nnodes may not be listed: whether other" in found.out) == (0, True)
+    answer = call("plan", "--evacuate", "all")
+    assert (answer.code, "every node can be evacuated\nnodes may not be listed: whether other" in answer.out) == (
+        0,
+        True,
+    )
 
 
 @sentences({"of a node": ["--evacuate", "node-1"], "of sizes": ["--size", "-n", NS], "of VMs": ["-n", NS]})
@@ -269,22 +272,22 @@ def test_at_eighty_columns_no_heading_and_no_reason_is_lost(
     rq = charged(quota(HARD, labels={"a": "b"}), [SOURCE])
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(rq)], "10"))
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(), listing([raw(rq)], "10"))
-    out = call("plan", *case, COLUMNS="80").out
+    output = call("plan", *case, COLUMNS="80").out
     headings = ["one migrates", "2 at once"] if "--size" in case else ["fits now", "with headroom"]
-    assert all(heading in out for heading in headings)
+    assert all(heading in output for heading in headings)
     reason = "does not scale this quota" if "--size" in case else "it is not Rancher's default quota and has no label"
-    assert reason in out
-    assert not [line for line in out.splitlines() if "…" in line]
-    assert max(len(line) for line in out.splitlines() if "────" in line) <= 80
+    assert reason in output
+    assert not [line for line in output.splitlines() if "…" in line]
+    assert max(len(line) for line in output.splitlines() if "────" in line) <= 80
 
 
 def test_how_large_a_quota_must_be(call: Call) -> None:
-    out = call("plan", "--size", "-n", NS, "--at-once", "3").out
-    (row,) = [line for line in out.splitlines() if line.startswith("limits.cpu")]
+    output = call("plan", "--size", "-n", NS, "--at-once", "3").out
+    (row,) = [line for line in output.splitlines() if line.startswith("limits.cpu")]
     assert row.split() == ["limits.cpu", "3", "2015m", "0", "2015m", "4030m", "4030m"]
-    assert "3 at once" in out
-    found = json.loads(call("plan", "--size", "-n", NS, "-o", "json").out)
-    assert found["quotas"][0]["resources"]["limits.cpu"]["largestMigrates"] == "4030m"
+    assert "3 at once" in output
+    answer = json.loads(call("plan", "--size", "-n", NS, "-o", "json").out)
+    assert answer["quotas"][0]["resources"]["limits.cpu"]["largestMigrates"] == "4030m"
 
 
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:
@@ -294,7 +297,7 @@ def test_plan_says_which_vm_migrates_already(call: Call) -> None:
 
 @sentences({"status": ["status", "--all"], "plan of a node": ["plan", "--evacuate", "node-1"]})
 def test_in_headrooms_own_pod_the_answer_is_the_same(case: list[str], call: Call) -> None:
-    """There HEADROOM_NAMESPACE is set: to headroom's own namespace, where no VM runs."""
+    """HEADROOM_NAMESPACE is set there: to headroom's own namespace, where no VM runs."""
     inside = call(*case, HEADROOM_NAMESPACE="headroom-system", POD_NAME="headroom-controller-0")
     assert (inside.code, inside.out) == (0, call(*case).out)
     assert "ns1/" in inside.out
@@ -317,8 +320,11 @@ def dead(server: ThreadedServer, cluster: None) -> None:
         }
     ]
     written = {"headroom.harvesterhci.io/configuration-hash": "of-before"}
-    ours = {"metadata": {"name": "headroom.harvesterhci.io", "annotations": written}, "webhooks": webhooks}
-    script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([ours], "10"))
+    webhook_configuration = {
+        "metadata": {"name": "headroom.harvesterhci.io", "annotations": written},
+        "webhooks": webhooks,
+    }
+    script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing([webhook_configuration], "10"))
     selector = {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
     name = "headroom-probe.harvesterhci.io"
     hook = {"name": "probe.headroom.harvesterhci.io", "namespaceSelector": selector}
@@ -332,23 +338,23 @@ def dead(server: ThreadedServer, cluster: None) -> None:
     {"status": ["status"], "explain": ["explain", f"{NS}/vm1"], "plan of a node": ["plan", "--evacuate", "node-1"]}
 )
 def test_that_headroom_does_not_run_is_said_first(case: list[str], server: ThreadedServer, call: Call) -> None:
-    first, second, *rest = call(*case).out.splitlines()
-    assert first.startswith("headroom has not been running for ")
-    assert all("kept by headroom, which does not run" in line for line in rest if "kept by" in line)
+    first_line, second, *other_lines = call(*case).out.splitlines()
+    assert first_line.startswith("headroom has not been running for ")
+    assert all("kept by headroom, which does not run" in line for line in other_lines if "kept by" in line)
     assert second == (
         "webhook pods.headroom.harvesterhci.io is registered and does not answer: "
         "pods are refused in namespaces with added headroom (failed to call: EOF)"
     )
     document = json.loads(call(*case, "-o", "json").out)
     assert (document["headroom"]["running"], len(document["headroom"]["alarms"])) == (False, 2)
-    assert {(seen.path, seen.query["dryRun"]) for seen in server.seen(POST)} == {(PROBE, "All")}
+    assert {(request.path, request.query["dryRun"]) for request in server.seen(POST)} == {(PROBE, "All")}
 
 
 def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(404, "NotFound"))
-    out = call("explain", f"{NS}/vm1").out
-    assert out.startswith(f"{NOWHERE}ns1/vm1 waits for quota: ")
-    assert "headroom: would raise limits.cpu from 3 to 5015m" in out
+    output = call("explain", f"{NS}/vm1").out
+    assert output.startswith(f"{NOWHERE}ns1/vm1 waits for quota: ")
+    assert "headroom: would raise limits.cpu from 3 to 5015m" in output
     assert json.loads(call("status", "-o", "json").out)["headroom"]["running"] is False
     assert call("status", "--check", "controller").out == NOWHERE
     server.server.always(GET, LEASE, status(403, "Forbidden"))
@@ -357,10 +363,10 @@ def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: Thr
 
 def test_what_keeps_a_controller_from_its_work_is_said_first(server: ThreadedServer, call: Call) -> None:
     published(server, "takeover", "exact", problem="not synced: pods (pods is forbidden)")
-    said = "headroom cannot do its work: not synced: pods (pods is forbidden)\n"
-    assert call("explain", f"{NS}/vm1").out.startswith(said)
+    message = "headroom cannot do its work: not synced: pods (pods is forbidden)\n"
+    assert call("explain", f"{NS}/vm1").out.startswith(message)
     checked = call("status", "--check", "controller")
-    assert (checked.out, checked.code) == (said, 1)
+    assert (checked.out, checked.code) == (message, 1)
 
 
 DENIALS = {
@@ -382,10 +388,10 @@ def test_who_refuses_is_the_first_line_of_every_command_and_a_failed_check(
     published(server, "takeover", "exact", problem=cause.line(), refused=encode_causes([cause]))
     for words in (["status"], ["explain", f"{NS}/vm1"], ["status", "--check", "controller"]):
         answer = call(*words)
-        first = answer.out.partition("\n")[0]
-        assert first.startswith("headroom cannot do its work: ")
-        assert name in first
-        assert "not by you: ResourceQuota ns1/default-abc" in first
+        first_line = answer.out.partition("\n")[0]
+        assert first_line.startswith("headroom cannot do its work: ")
+        assert name in first_line
+        assert "not by you: ResourceQuota ns1/default-abc" in first_line
         assert "raises" not in answer.out
     assert (answer.code, "works" in answer.out) == (1, False)
 
@@ -420,12 +426,12 @@ LIVES: Mapping[str, tuple[float | None, dict[str, ConfigMapAt], bool | None, str
 def test_life_is_shown_by_what_ends(
     case: tuple[float | None, dict[str, ConfigMapAt], bool | None, str], server: ThreadedServer, call: Call
 ) -> None:
-    renewed, maps, runs, first = case
+    renewed, maps, runs, first_line = case
     server.server.always(GET, LEASE, status(404, "NotFound") if renewed is None else leased(ago(renewed), 15))
     for namespace, (written, data) in maps.items():
-        seen = {} if written is None else {"seen": ago(written)}
-        published(server, "assist" if namespace == OWN else "takeover", "harvester", namespace, **seen, **data)
-    assert call("status").out.startswith(first)
+        last_seen = {} if written is None else {"seen": ago(written)}
+        published(server, "assist" if namespace == OWN else "takeover", "harvester", namespace, **last_seen, **data)
+    assert call("status").out.startswith(first_line)
     document = json.loads(call("status", "-o", "json").out)
     assert (document["headroom"]["running"], document["basis"]["mode"]) == (runs, "assist")
 
@@ -456,8 +462,8 @@ def test_kinds_of_kubevirt_that_are_missing_are_named_first(
     answer, kinds = case
     server.server.always(LIST, f"/apis/{KUBEVIRTS.api_version}", answer)
     server.server.always(LIST, "/apis", groups())
-    found = call(*words).out
-    assert found.startswith(
+    text = call(*words).out
+    assert text.startswith(
         "KubeVirt is not installed, or not as a whole: the API server does not know "
         f"{kinds} (kubevirt.io/v1), so that no migration is seen: apply KubeVirt's CRDs, or wait for its operator\n"
     )
@@ -468,7 +474,7 @@ def test_kinds_of_kubevirt_that_are_missing_are_named_first(
 def test_a_replica_without_the_rights_to_the_lease_is_said(
     case: tuple[int, bool], server: ThreadedServer, call: Call
 ) -> None:
-    ago, shown = case
+    ago, expected = case
     event = {
         "metadata": {"name": "e", "namespace": OWN},
         "involvedObject": {"kind": "ConfigMap", "name": "headroom"},
@@ -477,8 +483,8 @@ def test_a_replica_without_the_rights_to_the_lease_is_said(
         "lastTimestamp": rfc3339(time.time() - ago),
     }
     server.server.always(LIST, registry.EVENTS.path(OWN), listing([event], "10"))
-    said = "headroom cannot do its work: lease headroom-system/headroom: leases is forbidden\n"
-    assert (said in call("status").out) is shown
+    message = "headroom cannot do its work: lease headroom-system/headroom: leases is forbidden\n"
+    assert (message in call("status").out) is expected
 
 
 @pytest.mark.usefixtures("dead")
@@ -487,26 +493,26 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     case: list[str], server: ThreadedServer, call: Call
 ) -> None:
     call("status", *case, HEADROOM_NAMESPACE=OWN)
-    (asked,) = {seen.path for seen in server.seen(GET) if "leases" in seen.path}
-    assert asked == registry.LEASES.path(case[-1] if case else OWN, "headroom")
+    (path,) = {request.path for request in server.seen(GET) if "leases" in request.path}
+    assert path == registry.LEASES.path(case[-1] if case else OWN, "headroom")
 
 
 def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
     published(server, "takeover", "exact", "default")
     published(server, "assist", "harvester", OWN)
-    found = json.loads(call("status", "-o", "json").out)
-    assert (found["headroom"]["running"], found["basis"]["mode"]) == (True, "assist")
-    assert found["basis"]["source"] == f"ConfigMap {OWN}/headroom"
+    answer = json.loads(call("status", "-o", "json").out)
+    assert (answer["headroom"]["running"], answer["basis"]["mode"]) == (True, "assist")
+    assert answer["basis"]["source"] == f"ConfigMap {OWN}/headroom"
 
 
 @pytest.mark.usefixtures("dead")
 def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
-    where = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
-    assert f"{where} do not answer\n" in call("status").out
+    registered = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"
+    assert f"{registered} do not answer\n" in call("status").out
     mark = {"metadata": {"annotations": {"headroom.harvesterhci.io/answered-by": "of-now"}}}
     server.server.always(POST, PROBE, body(mark))
-    assert f"{where} answer\n" in call("status").out
+    assert f"{registered} answer\n" in call("status").out
     assert "webhooks were registered with other flags" in call("status", "--check", "webhooks").out
     assert json.loads(call("status", "-o", "json").out)["headroom"]["drift"] is True
 
@@ -515,8 +521,8 @@ def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer,
 def test_who_may_not_ask_is_told_what_can_be_known(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(403, "Forbidden"))
     server.server.always(POST, PROBE, status(403, "Forbidden"))
-    found = json.loads(call("status", "-o", "json").out)["headroom"]
-    assert (found["running"], found["unreachable"], found["alarms"]) == (None, None, [])
+    answer = json.loads(call("status", "-o", "json").out)["headroom"]
+    assert (answer["running"], answer["unreachable"], answer["alarms"]) == (None, None, [])
 
 
 def test_no_quota_and_no_vm(server: ThreadedServer, call: Call) -> None:
@@ -564,10 +570,10 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
 
 @sentences(WRONG)
 def test_what_is_wrong_is_one_line(case: tuple[list[str], int, str], call: Call) -> None:
-    arguments, code, said = case
+    arguments, code, message = case
     result = call(*arguments)
     assert result.code == code
-    assert said in result.said_in_one_line()
+    assert message in result.said_in_one_line()
     assert result.out == ""
 
 
@@ -602,10 +608,10 @@ def test_what_others_wrote_moves_no_cursor(case: list[str], server: ThreadedServ
     script.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([raw(room)], "10"))
     script.always(LIST, registry.EVENTS.path(NS), listing([event], "10"))
     script.always(GET, VIRTUAL_MACHINES.path(NS, "forbidden"), status(403, "Forbidden", HOSTILE))
-    done = call(*case)
-    assert "".join(done.out.split("\n")).isprintable()
-    assert "".join(done.err.split("\n")).isprintable()
-    assert ("curl" in done.out + done.err) is ("status" not in case)
+    result = call(*case)
+    assert "".join(result.out.split("\n")).isprintable()
+    assert "".join(result.err.split("\n")).isprintable()
+    assert ("curl" in result.out + result.err) is ("status" not in case)
 
 
 def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
@@ -619,8 +625,8 @@ def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(serve
 
 def test_of_the_settings_only_the_one_that_the_role_names_is_listed(server: ThreadedServer, call: Call) -> None:
     call("status")
-    (asked,) = server.seen(LIST, SETTINGS.path())
-    assert asked.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
+    (request,) = server.seen(LIST, SETTINGS.path())
+    assert request.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
 
 
 def test_who_may_not_even_list_its_quotas_is_told(server: ThreadedServer, call: Call) -> None:
@@ -642,14 +648,14 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("given", "text"), SHOWN.items())
-def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
-    amount, resource = given
+@pytest.mark.parametrize(("quantities", "text"), SHOWN.items())
+def test_quantities_for_people(quantities: tuple[str, str], text: str) -> None:
+    amount, resource = quantities
     assert format_amount(Quantity.parse(amount), resource) == text
 
 
 @pytest.mark.parametrize(
-    ("given", "texts"),
+    ("quantities", "texts"),
     [
         (("4797464313", "5000Mi"), ["4.5Gi", "4.9Gi"]),
         (("5Gi", "5368709120"), ["5.0Gi", "5.0Gi"]),
@@ -658,9 +664,9 @@ def test_quantities_for_people(given: tuple[str, str], text: str) -> None:
     ids=["different", "the same", "different by a byte"],
 )
 def test_quantities_beside_each_other_are_in_units_unless_they_would_look_the_same(
-    given: Sequence[str], texts: list[str]
+    quantities: Sequence[str], texts: list[str]
 ) -> None:
-    assert format_distinctly("limits.memory", *map(Quantity.parse, given)) == texts
+    assert format_distinctly("limits.memory", *map(Quantity.parse, quantities)) == texts
 
 
 def test_nothing_is_a_hyphen() -> None:
@@ -669,9 +675,9 @@ def test_nothing_is_a_hyphen() -> None:
 
 
 def published(
-    server: ThreadedServer, mode: str, estimate: str, namespace: str = "headroom-system", **more: str
+    server: ThreadedServer, mode: str, estimate: str, namespace: str = "headroom-system", **more_annotations: str
 ) -> None:
-    data = {"mode": mode, "estimate": estimate, "version": "1", **more}
+    data = {"mode": mode, "estimate": estimate, "version": "1", **more_annotations}
     path = registry.CONFIG_MAPS.path(namespace, "headroom")
     server.server.always(GET, path, body({"metadata": {"name": "headroom", "namespace": namespace}, "data": data}))
 
@@ -694,11 +700,11 @@ def test_what_a_report_goes_by(
     server: ThreadedServer,
     call: Call,
 ) -> None:
-    said, flags, (mode, estimate, source) = case
-    if said:
-        published(server, *said)
-    found = json.loads(call(*command, *flags, "-o", "json").out)["basis"]
-    assert found == {"mode": mode, "estimate": estimate, "source": source, "kubernetes": ["v1.37.2"]}
+    message, flags, (mode, estimate, source) = case
+    if message:
+        published(server, *message)
+    answer = json.loads(call(*command, *flags, "-o", "json").out)["basis"]
+    assert answer == {"mode": mode, "estimate": estimate, "source": source, "kubernetes": ["v1.37.2"]}
     assert ("are assumed" in call(*command, *flags).out) is (source is None)
 
 
@@ -728,8 +734,8 @@ UNKNOWN = "Kubernetes version {} is not known to headroom: the largest count of 
 def test_status_says_which_release_counts(
     runs: str | None, controller: str, counts: list[str], says: str, server: ThreadedServer, call: Call
 ) -> None:
-    said = status(403, "Forbidden", "no") if runs is None else body({"gitVersion": runs})
-    server.server.always(GET, "/version", said)
+    version_reply = status(403, "Forbidden", "no") if runs is None else body({"gitVersion": runs})
+    server.server.always(GET, "/version", version_reply)
     published(server, "takeover", "exact", kubernetes=controller)
     assert json.loads(call("status", "-o", "json").out)["basis"]["kubernetes"] == counts
     assert call("status").out.endswith(f"\n{says}")
@@ -747,10 +753,10 @@ def test_in_assist_mode_no_raise_is_promised_that_harvesters_rules_do_not_make(
     rq = raw(charged(quota(full), [SOURCE]))
     server.server.always(GET, registry.NAMESPACES.path(name=NS), body(annotated))
     server.server.always(LIST, registry.RESOURCE_QUOTAS.path(NS), listing([rq], "10"))
-    out = call("explain", f"{NS}/vm1").out
-    assert "kept by harvester and headroom" in out
-    assert "headroom: raises limits.cpu from 2015m to 4015m, limits.memory from 4.9Gi to 9.3Gi" in out
-    assert "mode assist leaves limits.cpu 15m missing, --mode takeover adds it" in out
+    output = call("explain", f"{NS}/vm1").out
+    assert "kept by harvester and headroom" in output
+    assert "headroom: raises limits.cpu from 2015m to 4015m, limits.memory from 4.9Gi to 9.3Gi" in output
+    assert "mode assist leaves limits.cpu 15m missing, --mode takeover adds it" in output
 
 
 RAISED = charged(quota({"limits.cpu": "5015m", "limits.memory": "10000Mi"}, MARKS), [SOURCE])
@@ -770,41 +776,44 @@ def test_a_watch_shows_what_changes(
     command: list[str], terminal: bool, server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
     """And a server that does not answer for a while is said once, and does not end it."""
-    shown, out = b"", tmp_path / "out"
+    screen_text, log_path = b"", tmp_path / "out"
     leader, follower = pty.openpty()
     os.set_blocking(leader, False)
     arguments = (*command, "--watch", "--kubeconfig", kubeconfig)
 
     def text() -> str:
-        nonlocal shown
+        nonlocal screen_text
         if not terminal:
-            return out.read_text()
+            return log_path.read_text()
         try:
-            shown += os.read(leader, 1 << 20)
+            screen_text += os.read(leader, 1 << 20)
         except BlockingIOError:
             pass
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="ignore"))
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen_text.decode(errors="ignore"))
 
     env = environment() | {"TERM": "xterm", "COLUMNS": "120", "LINES": "60"}
-    with out.open("wb") as file, (tmp_path / "err").open("wb") as err, os.fdopen(follower, "wb", 0) as screen:
+    with log_path.open("wb") as file, (tmp_path / "err").open("wb") as err, os.fdopen(follower, "wb", 0) as screen:
         process = ForkedProcess(arguments, screen if terminal else file, err, env)
         try:
-            first = "headroom works" if command == ["status"] else "kept by headroom"
-            eventually(lambda: (first if terminal else SAID_FIRST[command[0]]) in text(), why=text)
+            first_text = "headroom works" if command == ["status"] else "kept by headroom"
+            eventually(lambda: (first_text if terminal else SAID_FIRST[command[0]]) in text(), why=text)
             path = registry.RESOURCE_QUOTAS.path("" if command == ["status"] else NS)
             server.server.always(LIST, path, status(403, "Forbidden", "not now"))
             eventually(lambda: "not now, trying again" in text() + (tmp_path / "err").read_text(), why=text)
             server.server.always(LIST, path, listing([raw(RAISED)], "11"))
-            then = {"status": "9.8Gi", "explain": "waits for KubeVirt"} if terminal else SAID_THEN
-            eventually(lambda: then[command[0]] in text(), why=text)
+            next_text = {"status": "9.8Gi", "explain": "waits for KubeVirt"} if terminal else SAID_THEN
+            eventually(lambda: next_text[command[0]] in text(), why=text)
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     os.close(leader)
     if command == ["status"]:
-        assert (b"\x1b[32mheadroom works" in shown, b"\x1b[33mns1/default-abc" in shown) == (terminal, terminal)
+        assert (b"\x1b[32mheadroom works" in screen_text, b"\x1b[33mns1/default-abc" in screen_text) == (
+            terminal,
+            terminal,
+        )
     if not terminal:
-        lines = [line.partition(" ")[2] for line in out.read_text().splitlines()]
+        lines = [line.partition(" ")[2] for line in log_path.read_text().splitlines()]
         assert len(lines) == 3, "headroom itself, and the two states"
         assert (tmp_path / "err").read_text().count("not now") == 1
 

@@ -1,7 +1,4 @@
-"""What a start of `headroom controller` imports before it asks the API server anything.
-
-Counted in source bytes, which are the same on every machine; a start's CPU follows them.
-"""
+"""Imports of a start of `headroom controller` before it asks the API server anything."""
 
 from __future__ import annotations
 
@@ -33,5 +30,5 @@ def test_a_start_imports_little_beside_the_http_library() -> None:
 def test_what_is_imported_is_what_a_controller_needs() -> None:
     needless = ("kubernetes", "cryptography", "rich", "kubeloop.webhook.server", "pkg.report.reader", "lab.demo")
     code = f"{START}; import sys; sys.exit(', '.join(n for n in {needless!r} if n in sys.modules) or None)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

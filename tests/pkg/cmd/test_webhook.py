@@ -43,10 +43,10 @@ WRONG = {
 @pytest.mark.parametrize("command", [["webhook"], ["controller", "--webhook"]], ids=["webhook", "controller"])
 @pytest.mark.parametrize("case", list(WRONG.values()), ids=list(WRONG))
 def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], case: tuple[list[str], str]) -> None:
-    arguments, said = case
+    arguments, sentence = case
     result = call(*command, *arguments)
     assert result.code == 2, result.err
-    assert said in result.err
+    assert sentence in result.err
     assert "Traceback" not in result.err
     assert len(result.err.strip().splitlines()) == 1, result.err
 
@@ -117,10 +117,10 @@ class Half:
         return ["pods: cannot be decoded: ns/p"]
 
     def troubles(self) -> list[tuple[Any, Trouble]]:
-        named: Any = SimpleNamespace(name="resourcequotas")
+        controller: Any = SimpleNamespace(name="resourcequotas")
         return [
-            (named, Trouble("quotaController", "ns/q", Forbidden("may not"))),
-            (named, Trouble("quotaController", "ns/r", None)),
+            (controller, Trouble("quotaController", "ns/q", Forbidden("may not"))),
+            (controller, Trouble("quotaController", "ns/r", None)),
         ]
 
 
@@ -144,8 +144,8 @@ def test_health_and_readiness_are_those_of_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "in_cluster", "wanted"),
+    ("host", "in_cluster", "expected"),
     [(None, True, ":9443"), (None, False, "127.0.0.1:9443"), ("127.0.0.1:1", True, "127.0.0.1:1")],
 )
-def test_in_a_pod_it_listens_for_a_service(given: str | None, in_cluster: bool, wanted: str) -> None:
-    assert WebhookOptions(bind_address=given).address(in_cluster) == wanted
+def test_in_a_pod_it_listens_for_a_service(host: str | None, in_cluster: bool, expected: str) -> None:
+    assert WebhookOptions(bind_address=host).address(in_cluster) == expected

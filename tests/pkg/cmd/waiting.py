@@ -33,7 +33,7 @@ def quota(version: str = "7") -> dict[str, Any]:
 
 
 def built(obj: Object) -> dict[str, Any]:
-    """As JSON has it."""
+    """Returns the object as JSON has it."""
     content: dict[str, Any] = msgspec.to_builtins(obj)
     content["metadata"].setdefault("resourceVersion", "9")
     return content

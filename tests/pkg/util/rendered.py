@@ -29,7 +29,7 @@ NODE = "node01"
 
 
 @dataclass(frozen=True)
-class Case:
+class RenderedCase:
     """One migration: the objects of its cluster, the VMI the last of them, and the target's pods."""
 
     id: str
@@ -38,7 +38,7 @@ class Case:
     pods: list[Document]
 
 
-def cases(mode: str) -> Iterator[Case]:
+def cases(mode: str) -> Iterator[RenderedCase]:
     """The cases without a source pod, with one at the `same` ratio, at another `ratio`, and of `resized` VMs.
 
     Left out: memory such as 1.123456789Gi, of which KubeVirt's quantities share their digits, so that it adds the
@@ -47,12 +47,12 @@ def cases(mode: str) -> Iterator[Case]:
     with gzip.open(vectors.FOLDER / "rendered.jsonl.gz", "rt", encoding="utf-8") as file:
         for text in file:
             line = json.loads(text)
-            known = not _FINER_THAN_INT64.search(json.dumps(line["vmi"]["spec"]["domain"]))
-            if known and (mode != "resized" or "resized" in line):
+            is_exact = not _FINER_THAN_INT64.search(json.dumps(line["vmi"]["spec"]["domain"]))
+            if is_exact and (mode != "resized" or "resized" in line):
                 yield _case(line, mode)
 
 
-def _case(line: Document, mode: str) -> Case:
+def _case(line: Document, mode: str) -> RenderedCase:
     config, vmi = line["config"], line["vmi"]
     target = line.get("target")
     if mode == "ratio":
@@ -65,7 +65,7 @@ def _case(line: Document, mode: str) -> Case:
         target = line["resized"]["target"]
     hotplug = [line["hotplug"]] if "hotplug" in line else []
     sources = [] if mode == "none" else [_pod("launcher", line["launcher"]), *(_pod("hp", pod) for pod in hotplug)]
-    return Case(
+    return RenderedCase(
         line["id"],
         line["kubevirt"],
         [*_around(line, config), *sources, vmi],
@@ -125,5 +125,5 @@ def of_kind(kind: type[T], documents: list[dict[str, Any]]) -> Iterator[T]:
 
 
 def counted(pods: list[dict[str, Any]]) -> ResourceList:
-    """What quota counts of pods as virt-controller sends them."""
+    """Returns what quota counts of pods as virt-controller sends them."""
     return total(pod_usage(apply_limit_ranges(pod, ())) for pod in of_kind(Pod, pods))

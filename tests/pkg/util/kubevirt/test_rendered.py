@@ -19,7 +19,7 @@ from pkg.util.kubevirt.profiles import DEFAULT_PROFILE
 from pkg.util.kubevirt.rendering import Rendering, limited_resources, rendering
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
-from tests.pkg.util.rendered import MODES, Case, cases, counted, of_kind
+from tests.pkg.util.rendered import MODES, RenderedCase, cases, counted, of_kind
 
 T = TypeVar("T", bound=Object)
 RELEASES = ["v1.3.1", "v1.4.1", "v1.5.3", "v1.6.6", "v1.7.4", "v1.8.3", "v1.9.0"]
@@ -28,7 +28,7 @@ RELEASES = ["v1.3.1", "v1.4.1", "v1.5.3", "v1.6.6", "v1.7.4", "v1.8.3", "v1.9.0"
 Computed = Callable[[VirtualMachineInstance, Side | None, Rendering, ResourceQuotaSpec], ResourceList]
 
 
-def computed(case: Case, compute: Computed) -> ResourceList:
+def computed(case: RenderedCase, compute: Computed) -> ResourceList:
     (vmi,) = of_kind(VirtualMachineInstance, case.documents)
     (namespace,) = of_kind(Namespace, case.documents)
     limits = limited_resources(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
