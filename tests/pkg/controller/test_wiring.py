@@ -28,7 +28,7 @@ RATIO = "additional-guest-memory-overhead-ratio"
 HANDLED = ("resourcequotas", "virtualmachineinstances")
 
 
-class Cluster:
+class WiredCluster:
     """Two namespaces with a quota each; in the first a VM migrates. `handled` are the quotas and VMIs whose handlers
     were called; no handler does anything."""
 
@@ -85,8 +85,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[Cluster]:
-    rig = Cluster(monkeypatch, Settings(dry_run=dry_run))
+async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> AsyncIterator[WiredCluster]:
+    rig = WiredCluster(monkeypatch, Settings(dry_run=dry_run))
     await rig.management.start()
     await asyncio.sleep(LONGEST)
     await settle(100)
@@ -96,7 +96,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch, *, dry_run: bool = False) -> 
     await rig.management.stop(timeout=1.0)
 
 
-Happens = Callable[[Cluster], None]
+Happens = Callable[[WiredCluster], None]
 BOTH = ["ns1/q", "ns1/vm1"]
 
 CHANGES: dict[str, tuple[Happens, list[str]]] = {

@@ -14,7 +14,7 @@ from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from tests.decisions import by_value
 from tests.kinds import Kind, Server
 from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim
-from tests.pkg.controller.managedtenantquota.server import KEY, Cluster, Process
+from tests.pkg.controller.managedtenantquota.server import KEY, Process, WindowCluster
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
 pytestmark = pytest.mark.virtual_time
@@ -23,9 +23,9 @@ REFUSED = Forbidden("another policy says no", status=403, reason="Forbidden")
 
 
 @pytest.fixture
-async def cluster() -> Cluster:
+async def cluster() -> WindowCluster:
     """Returns a cluster in the middle of a window."""
-    api = Cluster()
+    api = WindowCluster()
     api.refuse()
     await Process(api).settle()
     assert by_value(api.hard) == by_value(GRANTED)
@@ -33,16 +33,16 @@ async def cluster() -> Cluster:
     return api
 
 
-async def close(cluster: Cluster) -> list[str]:
+async def close(cluster: WindowCluster) -> list[str]:
     return await close_all(cluster.server.client())
 
 
-async def test_the_window_is_closed(cluster: Cluster) -> None:
+async def test_the_window_is_closed(cluster: WindowCluster) -> None:
     assert await close(cluster) == ["ns1"]
     assert cluster.at_rest
 
 
-async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_write_of_a_lock_is_logged(cluster: WindowCluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pkg.config.configuration_writes")
     await close(cluster)
     cluster.refuse()
@@ -53,7 +53,7 @@ async def test_every_write_of_a_lock_is_logged(cluster: Cluster, caplog: pytest.
 
 
 @pytest.mark.parametrize("edit", [{"labels": {}}, {"finalizers": ["example.com/stays"]}], ids=str)
-async def test_a_lock_that_was_edited_is_ended_too(cluster: Cluster, edit: dict[str, Any]) -> None:
+async def test_a_lock_that_was_edited_is_ended_too(cluster: WindowCluster, edit: dict[str, Any]) -> None:
     raw = cluster.locks.objects["lock.ns1.com"]
     cluster.locks.given({**raw, "metadata": {**raw["metadata"], **edit}})
     assert await close(cluster) == ["ns1"]
@@ -61,7 +61,9 @@ async def test_a_lock_that_was_edited_is_ended_too(cluster: Cluster, edit: dict[
 
 
 @pytest.mark.parametrize("gone", [["budgets/ns1/budget"], ["budgets/ns1/budget", "locks/lock.ns1.com"]], ids=len)
-async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster: Cluster, gone: list[str]) -> None:
+async def test_what_a_quota_records_is_restored_without_budget_and_lock(
+    cluster: WindowCluster, gone: list[str]
+) -> None:
     for obj in gone:
         kind, _, key = obj.partition("/")
         getattr(cluster, kind).gone(key)
@@ -70,13 +72,13 @@ async def test_what_a_quota_records_is_restored_without_budget_and_lock(cluster:
     assert await close(cluster) == []
 
 
-async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Cluster) -> None:
+async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: WindowCluster) -> None:
     cluster.quotas.errors["patch"] = [Conflict("changed", status=409)]
     await close(cluster)
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(cluster: Cluster) -> None:
+async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(cluster: WindowCluster) -> None:
     for kind in (cluster.budgets, cluster.quotas):
         for raw in list(kind.objects.values()):
             kind.given({**raw, "metadata": {**raw["metadata"], "namespace": "ns2"}})
@@ -90,7 +92,7 @@ async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Cluster) -> None:
+async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: WindowCluster) -> None:
     hook = lock_webhook("ns0", {}, owners=[], virt_controllers=[])
     cluster.locks.given(lock_body("ns0", hook, now=0.0, owner="", reason=""))
     cluster.locks.errors["delete"] = [REFUSED]
@@ -100,7 +102,7 @@ async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Clu
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> None:
+async def test_what_a_person_wrote_after_an_unlock_stays(cluster: WindowCluster) -> None:
     cluster.locks.gone("lock.ns1.com")
     cluster.quotas.edited(KEY, {"spec": {"hard": {"limits.cpu": "77"}}})
     cluster.enforce()
@@ -109,7 +111,7 @@ async def test_what_a_person_wrote_after_an_unlock_stays(cluster: Cluster) -> No
 
 
 async def test_nothing_to_do_is_fine() -> None:
-    cluster = Cluster()
+    cluster = WindowCluster()
     assert await close(cluster) == []
     cluster.server.install(cluster.budgets.resource, installed=False)
     assert await close(cluster) == []
@@ -117,7 +119,7 @@ async def test_nothing_to_do_is_fine() -> None:
 
 
 async def test_a_lock_without_a_budget_goes_too() -> None:
-    cluster = Cluster()
+    cluster = WindowCluster()
     cluster.refuse()
     await Process(cluster).look()
     cluster.budgets.gone("ns1/budget")

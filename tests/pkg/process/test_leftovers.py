@@ -13,14 +13,14 @@ from pkg.process.leftovers import PERIOD, Leftovers
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
 from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
-from tests.pkg.webhook.test_registration import URL, Server
+from tests.pkg.webhook.test_registration import URL, RegistrationServer
 
 Said = list[tuple[str, str]]
 STRICT = Settings(strict=["pods"])
 
 
-async def registered(options: Settings = STRICT) -> Server:
-    server = Server()
+async def registered(options: Settings = STRICT) -> RegistrationServer:
+    server = RegistrationServer()
     server.mark = fingerprint(URL, options)
     await Registrar(server.client(), URL, options).ensure(b"ca")
     return server
@@ -30,7 +30,7 @@ def metric_value() -> float | None:
     return REGISTRY.get_sample_value("headroom_webhook_unreachable")
 
 
-def leftovers(server: Server, sink: Said, *, remove: bool = False) -> Leftovers:
+def leftovers(server: RegistrationServer, sink: Said, *, remove: bool = False) -> Leftovers:
     return Leftovers(server.client(), "default", remove=remove, tell=lambda *words: sink.append(words))
 
 
@@ -83,7 +83,7 @@ async def test_webhooks_that_another_client_deletes_are_reported_once() -> None:
 
 
 async def test_where_nothing_is_registered_nothing_is_asked() -> None:
-    server, sink = Server(), Said()
+    server, sink = RegistrationServer(), Said()
     looked = leftovers(server, sink)
     await looked.check()
     assert (sink, server.writes) == ([], [])

@@ -38,7 +38,7 @@ URL = Endpoint(url="https://127.0.0.1:9443")
 SETTINGS = Settings()
 
 
-class Server(kinds.Server):
+class RegistrationServer(kinds.Server):
     """It asks the webhook about the probe's object."""
 
     def __init__(self) -> None:
@@ -86,16 +86,16 @@ def without_key(webhooks: list[Webhook]) -> list[Webhook]:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RegistrationServer:
+    return RegistrationServer()
 
 
 @pytest.fixture
-def registrar(server: Server) -> Registrar:
+def registrar(server: RegistrationServer) -> Registrar:
     return Registrar(server.client(), URL, SETTINGS)
 
 
-async def test_both_are_created_and_then_left_alone(server: Server, registrar: Registrar) -> None:
+async def test_both_are_created_and_then_left_alone(server: RegistrationServer, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     assert server.writes == ["create", "create", "create"]
     assert server.webhooks() == validating(URL, SETTINGS, b"ca")
@@ -118,7 +118,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     caplog.set_level("INFO", "pkg.config.configuration_writes")
     operations = ("created", "updated", "removed")
     earlier = [written(operation) for operation in operations]
-    server = Server()
+    server = RegistrationServer()
     registrar = Registrar(server.client(), URL, SETTINGS)
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": []})
@@ -131,7 +131,7 @@ async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixtur
     assert f"MutatingWebhookConfiguration {PROBE_CONFIGURATION} removed" in said
 
 
-async def test_drift_is_repaired(server: Server, registrar: Registrar) -> None:
+async def test_drift_is_repaired(server: RegistrationServer, registrar: Registrar) -> None:
     await registrar.ensure(b"ca")
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": [], "metadata": {"labels": None}})
     await registrar.ensure(b"ca")
@@ -139,12 +139,12 @@ async def test_drift_is_repaired(server: Server, registrar: Registrar) -> None:
     assert server.validating.objects[WEBHOOK_CONFIGURATION_NAME]["metadata"]["labels"] == MANAGED_BY
 
 
-def blanked(server: Server) -> None:
+def blanked(server: RegistrationServer) -> None:
     webhooks = [{**hook, "clientConfig": {"url": hook["clientConfig"]["url"]}} for hook in server.standing()]
     server.validating.edited(WEBHOOK_CONFIGURATION_NAME, {"webhooks": webhooks})
 
 
-CHANGES: dict[str, tuple[Callable[[Server], object], str]] = {
+CHANGES: dict[str, tuple[Callable[[RegistrationServer], object], str]] = {
     "it is deleted": (
         lambda server: server.validating.gone(WEBHOOK_CONFIGURATION_NAME),
         "was deleted by another client",
@@ -158,7 +158,9 @@ CHANGES: dict[str, tuple[Callable[[Server], object], str]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-async def test_what_another_client_does_to_them_is_repaired_and_reported_once(case: str, server: Server) -> None:
+async def test_what_another_client_does_to_them_is_repaired_and_reported_once(
+    case: str, server: RegistrationServer
+) -> None:
     change, said = CHANGES[case]
     events: list[tuple[str, str]] = []
     registrar = Registrar(server.client(), URL, SETTINGS, lambda *event: events.append(event))
@@ -178,7 +180,7 @@ async def test_what_another_client_does_to_them_is_repaired_and_reported_once(ca
     assert len(events) == 2, "done again, said again"
 
 
-async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Server) -> None:
+async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: RegistrationServer) -> None:
     events: list[tuple[str, str]] = []
     registrar = Registrar(server.client(), URL, SETTINGS, lambda *event: events.append(event))
     await registrar.ensure(b"ca")
@@ -193,7 +195,7 @@ async def test_a_new_authority_and_a_withdrawal_are_our_own_changes(server: Serv
     assert [reason for reason, _ in events] == [EVENT_NOT_REACHED]
 
 
-async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
+async def test_a_configuration_without_webhooks_goes(server: RegistrationServer) -> None:
     await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
     changed = Registrar(server.client(), URL, Settings(quota_guard=QuotaGuard.DENY))
     server.mark = changed.mark
@@ -202,7 +204,7 @@ async def test_a_configuration_without_webhooks_goes(server: Server) -> None:
     assert server.validating.objects
 
 
-async def test_an_injector_is_told_of_the_certificate(server: Server) -> None:
+async def test_an_injector_is_told_of_the_certificate(server: RegistrationServer) -> None:
     registrar = Registrar(server.client(), URL, Settings(inject_ca_from="ns/certificate"))
     await registrar.ensure(None)
     for configuration in (server.validating.objects[WEBHOOK_CONFIGURATION_NAME], *server.mutating.objects.values()):
@@ -210,7 +212,7 @@ async def test_an_injector_is_told_of_the_certificate(server: Server) -> None:
     assert not any("caBundle" in webhook["clientConfig"] for webhook in server.standing())
 
 
-async def test_replicas_that_start_together_share_one_key(server: Server) -> None:
+async def test_replicas_that_start_together_share_one_key(server: RegistrationServer) -> None:
     registrars = [Registrar(server.client(), URL, SETTINGS) for _ in range(5)]
     await asyncio.gather(*(registrar.ensure(b"ca") for registrar in registrars))
     (key,) = {registrar.endpoint.key for registrar in registrars}
@@ -222,7 +224,7 @@ async def test_replicas_that_start_together_share_one_key(server: Server) -> Non
     assert restarted.endpoint.key == other_registrar.endpoint.key == key
 
 
-async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Server) -> None:
+async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: RegistrationServer) -> None:
     """Before anything else is registered; and once 0.1.0's, which has none, is written again."""
     first, second = (Registrar(server.client(), URL, SETTINGS) for _ in range(2))
     server.reached.clear()
@@ -239,7 +241,7 @@ async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Se
     assert server.standing() == validating(first.endpoint, SETTINGS, b"ca")
 
 
-async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: Server) -> None:
+async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: RegistrationServer) -> None:
     theirs = Endpoint(url="https://127.0.0.1:9444")
     server.reached.add(theirs.url)
     await Registrar(server.client(), theirs, SETTINGS).ensure(b"ca")
@@ -266,7 +268,9 @@ class TestReach:
     """Registered only where the API server reaches us, and withdrawn when it no longer does."""
 
     @pytest.mark.parametrize("strict", [(), WEBHOOKS], ids=["Ignore", "Fail"])
-    async def test_nothing_but_the_probe_is_registered_before(self, strict: tuple[str, ...], server: Server) -> None:
+    async def test_nothing_but_the_probe_is_registered_before(
+        self, strict: tuple[str, ...], server: RegistrationServer
+    ) -> None:
         server.reached.clear()
         registrar = Registrar(server.client(), URL, Settings(strict=strict))
         for _ in range(2):
@@ -277,7 +281,9 @@ class TestReach:
             await asyncio.sleep(WITHDRAWN_AFTER)
 
     @sentences(OUTAGES)
-    async def test_withdrawn(self, case: list[tuple[float, str, bool]], server: Server, registrar: Registrar) -> None:
+    async def test_withdrawn(
+        self, case: list[tuple[float, str, bool]], server: RegistrationServer, registrar: Registrar
+    ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
         for seconds, event, present in case:
@@ -299,7 +305,7 @@ class TestReach:
         ids=["all have Ignore", "one has Fail", "all have"],
     )
     async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
-        self, options: Settings, left: list[str], said: str, server: Server
+        self, options: Settings, left: list[str], said: str, server: RegistrationServer
     ) -> None:
         events: list[tuple[str, str]] = []
         server.mark = fingerprint(URL, options)
@@ -328,7 +334,7 @@ class TestReach:
         assert len(events) == 2, "another outage"
 
     async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
-        self, server: Server, registrar: Registrar
+        self, server: RegistrationServer, registrar: Registrar
     ) -> None:
         await registrar.ensure(b"ca")
         server.reached.clear()
@@ -341,7 +347,7 @@ class TestReach:
         assert now() - began == 70.0
 
     async def test_the_probes_configuration_is_one_for_all_flags(self) -> None:
-        server, service = Server(), Endpoint(service_namespace="own", service_name="headroom-webhook")
+        server, service = RegistrationServer(), Endpoint(service_namespace="own", service_name="headroom-webhook")
         server.mark = fingerprint(service, SETTINGS)
         replicas = [Registrar(server.client(), service, settings) for settings in (SETTINGS, Settings(reserve=False))]
         await replicas[0].ensure(b"ca")
@@ -350,7 +356,9 @@ class TestReach:
             await replica.ensure(b"ca")
         assert len(server.writes) == earlier
 
-    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(self, server: Server) -> None:
+    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(
+        self, server: RegistrationServer
+    ) -> None:
         await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
         events: list[tuple[str, str]] = []
         options = Settings(reserve=False)

@@ -24,7 +24,7 @@ from tests.objects import annotated_namespace, launcher, quota, vmi, vmim
 pytestmark = pytest.mark.virtual_time
 
 
-class Server(kinds.Server):
+class ViewServer(kinds.Server):
     """`slow` makes every answer too late, `failing` an error."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Server(kinds.Server):
             raise ServerError("broken", status=500)
 
 
-def made(server: Server) -> View:
+def made(server: ViewServer) -> View:
     source = Source(
         namespaces=Listed([annotated_namespace("cached")]),
         migrations=Listed([vmim("Running")]),
@@ -52,8 +52,8 @@ def made(server: Server) -> View:
 
 
 @pytest.fixture
-def server() -> Server:
-    view_of = Server()
+def server() -> ViewServer:
+    view_of = ViewServer()
     view_of.kind(registry.NAMESPACES).given(annotated_namespace("live"))
     view_of.kind(registry.RESOURCE_QUOTAS).given(quota())
     view_of.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).given(vmim("Pending", "vm2"))
@@ -61,7 +61,7 @@ def server() -> Server:
     return view_of
 
 
-async def test_a_live_look_has_everything_from_the_api_server(server: Server) -> None:
+async def test_a_live_look_has_everything_from_the_api_server(server: ViewServer) -> None:
     result = await made(server).observe_live(quota())
     assert result is not None
     assert result.limits == "live"
@@ -72,7 +72,7 @@ async def test_a_live_look_has_everything_from_the_api_server(server: Server) ->
 
 
 @pytest.mark.parametrize("moment", range(1, 5))
-async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(server: Server, moment: int) -> None:
+async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(server: ViewServer, moment: int) -> None:
     """1,000 migrations with the webhook restarted all the time: 3 of 1,506 pods were refused because of it."""
 
     async def migrate(_: Request) -> None:
@@ -87,21 +87,21 @@ async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(se
     assert len(server.asked_for) == 4
 
 
-async def test_without_kubevirt_nothing_migrates(server: Server) -> None:
+async def test_without_kubevirt_nothing_migrates(server: ViewServer) -> None:
     server.install(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, installed=False)
     result = await made(server).observe_live(quota())
     assert result is not None
     assert list(result.migrations) == []
 
 
-async def test_a_proxys_404_does_not_say_that_nothing_migrates(server: Server) -> None:
+async def test_a_proxys_404_does_not_say_that_nothing_migrates(server: ViewServer) -> None:
     page = NotServed("the server answered 404: <html>no such backend</html>", status=404)
     server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).errors["list"] = [page]
     with pytest.raises(NoAnswer):
         await made(server).observe_live(quota())
 
 
-async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: Server) -> None:
+async def test_a_namespace_that_is_gone_is_nothing_to_look_at(server: ViewServer) -> None:
     server.kind(registry.NAMESPACES).gone("ns1")
     view = made(server)
     assert await view.observe_live(quota()) is None
@@ -120,7 +120,7 @@ LOOKS: dict[str, Callable[[View], Awaitable[object]]] = {
 @pytest.mark.parametrize(("slow", "seconds"), [(False, 0.1), (True, 0.1), (True, 0.0)], ids=["fails", "slow", "late"])
 @sentences(LOOKS)
 async def test_no_answer_is_not_nothing(
-    case: Callable[[View], Awaitable[object]], slow: bool, seconds: float, server: Server
+    case: Callable[[View], Awaitable[object]], slow: bool, seconds: float, server: ViewServer
 ) -> None:
     """All looks of a review have one deadline, and without any time nothing is asked."""
     server.slow, server.failing = slow, True
@@ -132,7 +132,7 @@ async def test_no_answer_is_not_nothing(
     assert bool(server.asked_for) is (seconds > 0)
 
 
-async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server) -> None:
+async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: ViewServer) -> None:
     view = made(server)
     server.kind(registry.RESOURCE_QUOTAS).edited("ns1/default-abc", {"spec": {"hard": {"limits.cpu": "9"}}})
     assert (await view.quota_live(quota())).hard["limits.cpu"] == "9"
@@ -142,7 +142,7 @@ async def test_a_quota_is_fetched_by_name_and_only_that_very_one(server: Server)
     assert (await view.quota_live(quota())) == quota()
 
 
-async def test_default_quotas_are_told_from_others(server: Server) -> None:
+async def test_default_quotas_are_told_from_others(server: ViewServer) -> None:
     other_quota = server.kind(registry.RESOURCE_QUOTAS).given(
         {"metadata": {"name": "other", "namespace": "ns1", "uid": "u"}, "spec": {}}
     )

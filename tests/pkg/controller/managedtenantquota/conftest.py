@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pkg.controller.managedtenantquota.server import Cluster
+from tests.pkg.controller.managedtenantquota.server import WindowCluster
 
 
 @pytest.fixture
-async def cluster() -> Cluster:
-    new_cluster = Cluster()
+async def cluster() -> WindowCluster:
+    new_cluster = WindowCluster()
     new_cluster.refuse()
     return new_cluster

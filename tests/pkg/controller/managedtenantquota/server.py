@@ -52,7 +52,7 @@ CLOSING = [
 """The writes that begin and end a lock."""
 
 
-class Ended(BaseException):
+class ProcessEnded(BaseException):
     """The process was killed: nothing that it would have done next happens."""
 
 
@@ -65,7 +65,7 @@ class Counting(Server):
         self.read = 0
         """How many requests wrote nothing."""
         self.left: int | None = None
-        self.then: BaseException = Ended()
+        self.then: BaseException = ProcessEnded()
 
     def client(self, *, strict: bool = False) -> Client:
         return Client(_Counted(self))
@@ -103,7 +103,7 @@ def _marked(request: Request) -> None:
         request.body["metadata"]["annotations"] = {PROBE_MARK: "hash"}
 
 
-class Cluster:
+class WindowCluster:
     """Everything outside of our process: it stays when the process ends."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Cluster:
 class Process:
     """A run of the controller: its memory ends with it."""
 
-    def __init__(self, cluster: Cluster, skew: float = 0.0, **options: Any) -> None:
+    def __init__(self, cluster: WindowCluster, skew: float = 0.0, **options: Any) -> None:
         """`skew`: seconds by which this machine's clock is ahead."""
         self.cluster = cluster
         self.events = Events()
@@ -231,12 +231,12 @@ def wire(management: Management, events: Events, **options: Any) -> None:
     register(management, events.recorder, Settings(controller_users=users, **options))
 
 
-async def open_window(cluster: Cluster, process: Process) -> None:
+async def open_window(cluster: WindowCluster, process: Process) -> None:
     assert await process.settle() == 30.0
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
-async def close_window(cluster: Cluster, process: Process) -> None:
+async def close_window(cluster: WindowCluster, process: Process) -> None:
     cluster.enforce()
     cluster.admit()
     await process.rest()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.decisions import by_value, sentences
-from tests.pkg.controller.managedtenantquota.server import Cluster, Process
+from tests.pkg.controller.managedtenantquota.server import Process, WindowCluster
 from tests.pkg.util.managedtenantquota.objects import FULL
 
 pytestmark = pytest.mark.virtual_time
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.virtual_time
 WINDOWS = json.loads((Path(__file__).parent / "windows_of_8ac1f0b.json").read_text("utf-8"))
 
 
-def left_by(window: dict[str, Any]) -> Cluster:
-    cluster = Cluster()
+def left_by(window: dict[str, Any]) -> WindowCluster:
+    cluster = WindowCluster()
     cluster.refuse()
     cluster.budgets.gone("ns1/budget")
     cluster.quotas.gone("ns1/quota")

@@ -8,7 +8,13 @@ import pytest
 
 from pkg.util.managedtenantquota.model import WindowPolicy
 from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import Cluster, Ended, Process, close_window, open_window
+from tests.pkg.controller.managedtenantquota.server import (
+    Process,
+    ProcessEnded,
+    WindowCluster,
+    close_window,
+    open_window,
+)
 from tests.pkg.util.managedtenantquota.objects import ENOUGH, GRANTED, budget, quota
 
 pytestmark = pytest.mark.virtual_time
@@ -18,16 +24,16 @@ WRITES = 8
 PODS = {"pods": "1"}
 
 
-def full_namespace() -> Cluster:
+def full_namespace() -> WindowCluster:
     """Makes a namespace with two quotas that its VM fills."""
-    cluster = Cluster()
+    cluster = WindowCluster()
     cluster.quotas.given(quota(PODS, PODS, name="pods"))
     cluster.budgets.given(budget({**ENOUGH, **PODS}))
     cluster.refuse()
     return cluster
 
 
-async def run(cluster: Cluster, process: Process, upto: int | None) -> None:
+async def run(cluster: WindowCluster, process: Process, upto: int | None) -> None:
     """Go the whole way, and end after `upto` writes."""
     cluster.server.left = upto
     await open_window(cluster, process)
@@ -45,7 +51,7 @@ async def test_the_writes_are_enumerated() -> None:
 @pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
 async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
     cluster = full_namespace()
-    with pytest.raises(Ended):
+    with pytest.raises(ProcessEnded):
         await run(cluster, Process(cluster), number)
     cluster.server.left = None
     await asyncio.sleep(downtime)

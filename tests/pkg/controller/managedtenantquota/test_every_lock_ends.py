@@ -11,7 +11,7 @@ from kubeloop.client.errors import ApiError, Forbidden, NotServed, ServerError
 from kubeloop.testing.virtual_time import now
 from pkg.util.managedtenantquota.model import WindowPolicy
 from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import Cluster, Process, open_window
+from tests.pkg.controller.managedtenantquota.server import Process, WindowCluster, open_window
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
 
 pytestmark = pytest.mark.virtual_time
@@ -22,32 +22,32 @@ BROKEN = ServerError("etcd is full", status=500)
 PAGE = NotServed("the server answered 404: <html>no such backend</html>", status=404)
 
 
-def _fails(kind: str, verb: str, error: ApiError) -> Callable[[Cluster], None]:
-    def spoil(cluster: Cluster) -> None:
+def _fails(kind: str, verb: str, error: ApiError) -> Callable[[WindowCluster], None]:
+    def spoil(cluster: WindowCluster) -> None:
         getattr(cluster, kind).errors[verb] = [error] * 1000
 
     return spoil
 
 
-def _garbage(cluster: Cluster) -> None:
+def _garbage(cluster: WindowCluster) -> None:
     saved = [{"name": "quota", "spec": {"hard": {"limits.cpu": "banana"}}}]
     cluster.budgets.edited("ns1/budget", {"status": {"originalBlockingResourceQuotas": saved}})
 
 
-def _budget_gone(cluster: Cluster) -> None:
+def _budget_gone(cluster: WindowCluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
 
-def _kind_gone(cluster: Cluster) -> None:
+def _kind_gone(cluster: WindowCluster) -> None:
     cluster.server.install(cluster.budgets.resource, installed=False)
 
 
-def _garbage_for_ever(cluster: Cluster) -> None:
+def _garbage_for_ever(cluster: WindowCluster) -> None:
     _garbage(cluster)
     _fails("budgets", "patch", REFUSED)(cluster)
 
 
-def _budget_and_restore_gone(cluster: Cluster) -> None:
+def _budget_and_restore_gone(cluster: WindowCluster) -> None:
     _budget_gone(cluster)
     _fails("quotas", "patch", REFUSED)(cluster)
 
@@ -68,7 +68,7 @@ IN_THE_WAY = {
 }
 
 
-async def _pass(cluster: Cluster, process: Process, seconds: float) -> float:
+async def _pass(cluster: WindowCluster, process: Process, seconds: float) -> float:
     """Time goes by, and the namespace is looked at whenever it wants to be; how long it was locked."""
     end, locked = now() + seconds, 0.0
     while True:
@@ -86,7 +86,7 @@ async def _pass(cluster: Cluster, process: Process, seconds: float) -> float:
 
 @pytest.mark.parametrize("spoil", IN_THE_WAY.values(), ids=IN_THE_WAY)
 async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
-    cluster: Cluster, spoil: Callable[[Cluster], None]
+    cluster: WindowCluster, spoil: Callable[[WindowCluster], None]
 ) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
@@ -105,7 +105,7 @@ async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
 
 
 @pytest.mark.parametrize("seconds", [5.0, 60.0, 120.0, 3600.0, -60.0])
-async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, seconds: float) -> None:
+async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: WindowCluster, seconds: float) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     await _pass(cluster, process, 40.0)
@@ -120,7 +120,9 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: Cluster, s
 
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
-async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(cluster: Cluster, skew: float) -> None:
+async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
+    cluster: WindowCluster, skew: float
+) -> None:
     """A process that is restarted every ten seconds does not, either; the next one's clock is wrong the other way."""
     start = now()
     await open_window(cluster, Process(cluster, skew=skew))
@@ -136,7 +138,7 @@ async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(c
     assert not cluster.locked
 
 
-async def test_an_overdue_lock_ends_before_anything_is_asked(cluster: Cluster) -> None:
+async def test_an_overdue_lock_ends_before_anything_is_asked(cluster: WindowCluster) -> None:
     await open_window(cluster, Process(cluster))
     await asyncio.sleep(END)
     cluster.probes.answering.clear()
@@ -147,7 +149,7 @@ async def test_an_overdue_lock_ends_before_anything_is_asked(cluster: Cluster) -
     looking.cancel()
 
 
-async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: Cluster) -> None:
+async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: WindowCluster) -> None:
     process, locked_at = Process(cluster), now()
     await open_window(cluster, process)
     cluster.admit()
@@ -164,7 +166,7 @@ async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: 
     looking.cancel()
 
 
-async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cluster: Cluster) -> None:
+async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cluster: WindowCluster) -> None:
     process = Process(cluster)
     await process.look()
     assert cluster.locked
@@ -179,7 +181,7 @@ async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cl
     assert "no answer within 12 s" in process.events.recorded[-2][3]
 
 
-async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluster) -> None:
+async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: WindowCluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
@@ -197,7 +199,7 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Cluste
 @pytest.mark.parametrize("error", [REFUSED, BROKEN])
 @pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
 async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
-    cluster: Cluster, kind: str, error: ApiError
+    cluster: WindowCluster, kind: str, error: ApiError
 ) -> None:
     process = Process(cluster)
     getattr(cluster, kind).errors = {verb: [error] * 1000 for verb in ("create", "patch")}
@@ -210,7 +212,7 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
 
 
 @pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
-async def test_who_refuses_is_known_while_the_migration_waits_and_no_longer(cluster: Cluster, kind: str) -> None:
+async def test_who_refuses_is_known_while_the_migration_waits_and_no_longer(cluster: WindowCluster, kind: str) -> None:
     process = Process(cluster)
     getattr(cluster, kind).errors = {verb: [REFUSED] * 1000 for verb in ("create", "patch")}
     for _ in range(100):
@@ -225,7 +227,7 @@ async def test_who_refuses_is_known_while_the_migration_waits_and_no_longer(clus
     assert process.cause is None
 
 
-async def test_who_refuses_is_forgotten_with_the_migration(cluster: Cluster) -> None:
+async def test_who_refuses_is_forgotten_with_the_migration(cluster: WindowCluster) -> None:
     process = Process(cluster)
     cluster.quotas.errors["patch"] = [REFUSED] * 1000
     await _pass(cluster, process, 60.0)
@@ -237,7 +239,7 @@ async def test_who_refuses_is_forgotten_with_the_migration(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("kind", ["budgets", "quotas"])
-async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: Cluster, kind: str) -> None:
+async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: WindowCluster, kind: str) -> None:
     process, silent = Process(cluster), getattr(cluster, kind)
     silent.before, silent.errors["patch"] = [lambda: asyncio.sleep(11.0)] * 1000, [BROKEN] * 1000
     await _pass(cluster, process, 3600.0)
@@ -249,7 +251,7 @@ async def test_what_never_answers_locks_the_namespace_ever_more_rarely(cluster: 
     assert "ResourceQuotaRaised" in process.events.reasons
 
 
-async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: Cluster) -> None:
+async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: WindowCluster) -> None:
     cluster.budgets.errors["patch"], process = [BROKEN], Process(cluster)
     await _pass(cluster, process, 2.0)
     assert by_value(cluster.hard) == by_value(GRANTED)
@@ -259,13 +261,13 @@ async def test_a_write_that_fails_once_delays_a_migration_for_a_moment(cluster: 
     assert cluster.at_rest
 
 
-async def test_an_answer_that_takes_seconds_is_waited_for(cluster: Cluster) -> None:
+async def test_an_answer_that_takes_seconds_is_waited_for(cluster: WindowCluster) -> None:
     cluster.locks.before.append(lambda: asyncio.sleep(5.0))
     await open_window(cluster, Process(cluster))
     assert len(cluster.locks.asked("create")) == 1
 
 
-async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: Cluster) -> None:
+async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: WindowCluster) -> None:
     await open_window(cluster, Process(cluster))
     cluster.locks.errors["delete"] = [REFUSED] * 1000
     await asyncio.sleep(END)
@@ -284,7 +286,7 @@ async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(clus
     "namespace", ["kube-system", "kubevirt", "cattle-system", "rancher-operator-system", "own", "virt-elsewhere"]
 )
 async def test_system_namespaces_are_never_locked(namespace: str) -> None:
-    cluster = Cluster()
+    cluster = WindowCluster()
     cluster.refuse()
     cluster.kubevirts.given({"metadata": {"name": "kubevirt", "namespace": "virt-elsewhere"}})
     process = Process(cluster, never_lock=["own"])
@@ -298,7 +300,7 @@ async def test_system_namespaces_are_never_locked(namespace: str) -> None:
     assert "system namespace" in event[3]
 
 
-async def test_a_lease_in_upstreams_name_keeps_no_window_closed(cluster: Cluster) -> None:
+async def test_a_lease_in_upstreams_name_keeps_no_window_closed(cluster: WindowCluster) -> None:
     """Any user who may create a Lease could stop a namespace's migrations by it, were it read."""
     process = Process(cluster)
     spec = {"holderIdentity": "it", "leaseDurationSeconds": 3600, "renewTime": "2027-01-15T08:00:00.000000Z"}

@@ -23,8 +23,8 @@ from tests.pkg.controller.managedtenantquota.server import (
     KEY,
     OPENING,
     START,
-    Cluster,
     Process,
+    WindowCluster,
     close_window,
     open_window,
     wire,
@@ -48,7 +48,7 @@ def metrics() -> list[float]:
     ]
 
 
-async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
+async def test_a_migration_is_released_by_six_writes(cluster: WindowCluster) -> None:
     process, old_values = Process(cluster), metrics()
     await process.look()
     lock = recognise(cluster.locks.now("lock.ns1.com"))
@@ -75,7 +75,7 @@ async def test_a_migration_is_released_by_six_writes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("gone", ["budgets/ns1/budget", "migrations/ns1/migration-of-vm1"])
-async def test_a_namespace_without_budget_or_migration_costs_no_request(cluster: Cluster, gone: str) -> None:
+async def test_a_namespace_without_budget_or_migration_costs_no_request(cluster: WindowCluster, gone: str) -> None:
     kind, _, key = gone.partition("/")
     getattr(cluster, kind).gone(key)
     assert await Process(cluster).look() is None
@@ -91,7 +91,7 @@ WAITED_FOR = {
 
 
 @sentences(WAITED_FOR)
-async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, str], cluster: Cluster) -> None:
+async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, str], cluster: WindowCluster) -> None:
     kind = getattr(cluster, case[0])
     present = kind.objects[case[1]]
     kind.gone(case[1])
@@ -112,7 +112,7 @@ async def test_what_comes_is_seen_by_the_controller_that_runs(case: tuple[str, s
     await management.stop()
 
 
-async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cluster) -> None:
+async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: WindowCluster) -> None:
     cluster.budgets.given(budget({"limits.cpu": "1"}))
     process = Process(cluster)
     for _ in range(3):
@@ -126,7 +126,7 @@ async def test_without_enough_nothing_is_touched_and_it_is_said_once(cluster: Cl
     await open_window(cluster, process)
 
 
-def _not_reached(cluster: Cluster) -> None:
+def _not_reached(cluster: WindowCluster) -> None:
     cluster.server.reactors.clear()
 
 
@@ -143,7 +143,7 @@ CANNOT = {
 
 @sentences(CANNOT)
 async def test_where_nothing_can_be_locked_nothing_is_raised(
-    case: tuple[Callable[[Cluster], object], str], cluster: Cluster
+    case: tuple[Callable[[WindowCluster], object], str], cluster: WindowCluster
 ) -> None:
     spoil, why = case
     spoil(cluster)
@@ -153,7 +153,7 @@ async def test_where_nothing_can_be_locked_nothing_is_raised(
     assert [reason for _, _, reason, message in process.events.recorded if why in message] == ["LockUnavailable"]
 
 
-async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
+async def test_the_locks_limit_ends_it_and_is_said(cluster: WindowCluster) -> None:
     process, old_values = Process(cluster), metric("lock_limit_reached_total")
     await open_window(cluster, process)
     cluster.enforce()
@@ -166,7 +166,7 @@ async def test_the_locks_limit_ends_it_and_is_said(cluster: Cluster) -> None:
     assert metric("lock_limit_reached_total") == old_values + 1
 
 
-async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster) -> None:
+async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: WindowCluster) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.namespaces.gone("ns1")
@@ -178,7 +178,7 @@ async def test_a_lock_in_a_namespace_that_is_gone_is_taken_away(cluster: Cluster
 
 async def test_what_another_installation_left_is_put_in_order() -> None:
     """KubeVirt's own controller was stopped in the middle: its lock, its status, its raised quota."""
-    cluster = Cluster()
+    cluster = WindowCluster()
     hook = {**HOOK, "clientConfig": {"service": {"name": "mtq-lock", "namespace": "mtq"}}}
     hook.pop("matchConditions")
     body = lock_body("ns1", hook, now=0.0, owner="", reason="")
@@ -191,7 +191,7 @@ async def test_what_another_installation_left_is_put_in_order() -> None:
     assert cluster.at_rest
 
 
-async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> None:
+async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: WindowCluster) -> None:
     process = Process(cluster)
     cluster.locks.lagging = True
     cluster.server.left, cluster.server.then = 1, Unreachable("broke off")
@@ -201,7 +201,7 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: Cluster) -> Non
     await open_window(cluster, process)
 
 
-async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: Cluster) -> None:
+async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: WindowCluster) -> None:
     process = Process(cluster)
     assert await process.look() == pytest.approx(WindowPolicy().settle)
     assert cluster.hard == FULL
@@ -210,7 +210,7 @@ async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(clust
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
-async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
+async def test_several_migrations_share_one_lock(cluster: WindowCluster) -> None:
     pods: Any = quota({"pods": "2"}, {"pods": "2"})
     cluster.quotas.given(pods)
     cluster.budgets.given(budget({"pods": "2"}))
@@ -226,7 +226,7 @@ async def test_several_migrations_share_one_lock(cluster: Cluster) -> None:
 
 
 async def test_a_decision_about_many_migrations_lets_others_run(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: WindowCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each step, here: a slice takes no time."""
     monkeypatch.setattr(time_slices, "SLICE", 0.0)

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import KEY, OPENING, Cluster, Process, close_window, open_window
+from tests.pkg.controller.managedtenantquota.server import (
+    KEY,
+    OPENING,
+    Process,
+    WindowCluster,
+    close_window,
+    open_window,
+)
 from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED, quota
 
 pytestmark = pytest.mark.virtual_time
@@ -16,7 +23,7 @@ pytestmark = pytest.mark.virtual_time
 class TestStaleCaches:
     """The caches suggest, the API server decides."""
 
-    async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: Cluster) -> None:
+    async def test_caches_that_stand_still_cost_no_write_twice(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         cluster.lag()
         for _ in range(6):
@@ -33,7 +40,7 @@ class TestStaleCaches:
         await process.rest()
         assert cluster.at_rest
 
-    async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: Cluster) -> None:
+    async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         cluster.lag()  # shows the lock, but not what follows
@@ -45,7 +52,7 @@ class TestStaleCaches:
         (saved,) = cluster.status["originalBlockingResourceQuotas"]
         assert saved == {"name": "quota", "spec": {"hard": FULL}}
 
-    async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: Cluster) -> None:
+    async def test_a_status_that_is_not_seen_keeps_the_namespace_locked(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         cluster.lag()
@@ -62,7 +69,7 @@ class TestStaleCaches:
         assert cluster.at_rest
 
     async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
-        self, cluster: Cluster
+        self, cluster: WindowCluster
     ) -> None:
         process = Process(cluster)
         await process.look()
@@ -77,7 +84,7 @@ class TestStaleCaches:
 
 
 class TestForeignWriters:
-    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(self, cluster: Cluster) -> None:
+    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         await asyncio.sleep(0.2)
@@ -87,7 +94,7 @@ class TestForeignWriters:
         assert cluster.quotas.now(KEY).labels["example.com/touched"] == "1"
         assert cluster.server.made == OPENING
 
-    async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: Cluster) -> None:
+    async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         await asyncio.sleep(0.2)
@@ -98,7 +105,7 @@ class TestForeignWriters:
         assert cluster.budgets.now("ns1/budget").labels == {"a": "b"}
         assert cluster.server.made == OPENING
 
-    async def test_a_lock_that_is_deleted_closes_the_window(self, cluster: Cluster) -> None:
+    async def test_a_lock_that_is_deleted_closes_the_window(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await open_window(cluster, process)
         cluster.locks.gone("lock.ns1.com")
@@ -106,7 +113,7 @@ class TestForeignWriters:
         await process.look()
         assert by_value(cluster.hard) == by_value(FULL)
 
-    async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: Cluster) -> None:
+    async def test_a_quota_that_is_deleted_meanwhile_hinders_nothing(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         cluster.quotas.given(quota(name="second"))
         await open_window(cluster, process)
@@ -118,7 +125,7 @@ class TestForeignWriters:
         assert not cluster.locked
         assert not cluster.status.keys() - {"additionalMigrationResources"}
 
-    async def test_two_processes_do_not_get_into_each_others_way(self, cluster: Cluster) -> None:
+    async def test_two_processes_do_not_get_into_each_others_way(self, cluster: WindowCluster) -> None:
         first_process, second_process = Process(cluster), Process(cluster)
         await open_window(cluster, first_process)
         await second_process.settle()

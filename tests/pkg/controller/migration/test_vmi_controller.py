@@ -32,7 +32,7 @@ MIGRATION, JOB = "uid-migration-of-vm1", "kubevirt.io/migrationJobUID"
 TIMESTAMP = "harvesterhci.io/timestamp"
 
 
-class Cluster:
+class MigrationCluster:
     """A namespace's VMs, VMIs, migrations and pods, and the handlers over them."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
+def cluster() -> MigrationCluster:
+    cluster = MigrationCluster()
     cluster.vm()
     cluster.instances.given(vmi(annotations={"example.com/other": "kept"}))
     return cluster
 
 
-async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cluster: Cluster) -> None:
+async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cluster: MigrationCluster) -> None:
     states = []
     for phase in (None, "Pending", "Pending", "Scheduling", "Running", "Running", "Succeeded", "Succeeded"):
         await cluster.see(vmim(phase))
@@ -124,7 +124,7 @@ SHORT: dict[str, tuple[list[tuple[float, str]], list[str | None]]] = {
 
 @sentences(SHORT)
 async def test_a_state_of_less_than_half_a_second_is_not_written(
-    case: tuple[list[tuple[float, str]], list[str | None]], cluster: Cluster
+    case: tuple[list[tuple[float, str]], list[str | None]], cluster: MigrationCluster
 ) -> None:
     steps, expected = case
     annotations = []
@@ -141,35 +141,37 @@ async def test_a_state_of_less_than_half_a_second_is_not_written(
     )
 
 
-async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: Cluster) -> None:
+async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: MigrationCluster) -> None:
     await cluster.see(vmim("Pending"))
     assert cluster.instances.asked("patch") == [
         {"metadata": {"uid": "uid-vm1", "annotations": {UID: "uid-migration-of-vm1", STATE: "Pending migration"}}}
     ]
 
 
-async def test_a_vmi_without_vm_is_fine(cluster: Cluster) -> None:
+async def test_a_vmi_without_vm_is_fine(cluster: MigrationCluster) -> None:
     cluster.instances.given(vmi("alone"))
     await cluster.see(vmim("Pending", vm="alone"))
     assert cluster.state("alone")[STATE] == "Pending migration"
     assert cluster.bumps() == 0
 
 
-async def test_a_vm_that_goes_away_meanwhile_is_fine(cluster: Cluster) -> None:
+async def test_a_vm_that_goes_away_meanwhile_is_fine(cluster: MigrationCluster) -> None:
     cluster.machines.lagging = True
     cluster.machines.gone("ns1/vm1")
     await cluster.see(vmim("Pending"))
     assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(cluster: Cluster) -> None:
+async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     cluster.instances.gone("ns1/vm1")
     await cluster.see(vmim("Pending"))
     assert cluster.bumps() == 0
 
 
-async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(cluster: Cluster) -> None:
+async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(
+    cluster: MigrationCluster,
+) -> None:
     cluster.instances.lagging = True
     cluster.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
     with pytest.raises(Invalid, match="immutable"):
@@ -177,7 +179,7 @@ async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones
     assert cluster.state() == {}
 
 
-async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(cluster: Cluster) -> None:
+async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     for phase in ("Pending", "Pending", "Scheduling", "Scheduling"):
         await cluster.see(vmim(phase))
@@ -185,7 +187,7 @@ async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(c
     assert cluster.state()[STATE] == "Migrating"
 
 
-async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None:
+async def test_what_another_client_wrote_since_is_seen(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     await cluster.see(vmim("Pending"))
     cluster.instances.edited("ns1/vm1", {"metadata": {"annotations": {STATE: "Migrating"}}})
@@ -194,7 +196,7 @@ async def test_what_another_client_wrote_since_is_seen(cluster: Cluster) -> None
     assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_vmi_that_was_gone_is_waited_for_anew(cluster: Cluster) -> None:
+async def test_a_vmi_that_was_gone_is_waited_for_anew(cluster: MigrationCluster) -> None:
     cluster.migrations.given(vmim("Pending"))
     assert await cluster.glance() == pytest.approx(SETTLED)
     present = cluster.instances.now("ns1/vm1")
@@ -205,7 +207,7 @@ async def test_a_vmi_that_was_gone_is_waited_for_anew(cluster: Cluster) -> None:
     assert await cluster.glance() == pytest.approx(SETTLED)
 
 
-async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Cluster) -> None:
+async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: MigrationCluster) -> None:
     await cluster.see(vmim("Running"))
     cluster.migrations.gone("ns1/migration-of-vm1")
     await cluster.look()
@@ -213,7 +215,7 @@ async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Clu
     assert len(cluster.migrations.asked("list")) == 1
 
 
-async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(cluster: Cluster) -> None:
+async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(cluster: MigrationCluster) -> None:
     """Harvester may have written the state before our watch brought the migration: the server is asked."""
     cluster.migrations.lagging = True
     cluster.migrations.given(vmim("Pending"))
@@ -222,7 +224,7 @@ async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(clus
     assert cluster.state()[UID] == "uid-migration-of-vm1"
 
 
-async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: Cluster) -> None:
+async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: MigrationCluster) -> None:
     cluster.migrations.errors["list"] = [NotFound("no such kind", status=404)]
     cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
     await cluster.look()
@@ -235,7 +237,7 @@ def completed(node: str | None = "node-1", phase: str = "Running", **more: objec
     return vmi(annotations=annotations, migrationState=state, nodeName=node, phase=phase)
 
 
-async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: Cluster) -> None:
+async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: MigrationCluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.pod("target")
     cluster.pod("attachment", of="target")
@@ -262,7 +264,7 @@ UNPROVEN: dict[str, tuple[VirtualMachineInstance, dict[str, str]]] = {
 
 @sentences(UNPROVEN)
 async def test_a_launcher_that_is_not_proven_to_be_a_leftover_of_this_vm_stays(
-    case: tuple[VirtualMachineInstance, dict[str, str]], cluster: Cluster
+    case: tuple[VirtualMachineInstance, dict[str, str]], cluster: MigrationCluster
 ) -> None:
     instance, fields = case
     cluster.instances.given(instance)
@@ -272,7 +274,7 @@ async def test_a_launcher_that_is_not_proven_to_be_a_leftover_of_this_vm_stays(
     assert not cluster.pods.calls
 
 
-async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Cluster) -> None:
+async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: MigrationCluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.pod("first")
     cluster.pod("second")
@@ -282,7 +284,7 @@ async def test_a_pod_that_is_gone_already_does_not_keep_the_others(cluster: Clus
     assert "ns1/second" not in cluster.pods.objects
 
 
-async def test_a_vmi_on_its_way_out_is_left_alone(cluster: Cluster) -> None:
+async def test_a_vmi_on_its_way_out_is_left_alone(cluster: MigrationCluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.instances.edited("ns1/vm1", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     cluster.pod("target")

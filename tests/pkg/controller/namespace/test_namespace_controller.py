@@ -20,7 +20,7 @@ ANNOTATION = "field.cattle.io/resourceQuota"
 DEFAULT = "resourcequota.management.cattle.io/default-resource-quota"
 
 
-class Cluster:
+class NamespaceCluster:
     """A namespace and its quotas."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> NamespaceCluster:
+    return NamespaceCluster()
 
 
 CREATED = {
@@ -61,7 +61,9 @@ CREATED = {
 
 
 @sentences(CREATED)
-async def test_a_default_quota_is_made_as_rancher_makes_it(case: tuple[str, dict[str, str]], cluster: Cluster) -> None:
+async def test_a_default_quota_is_made_as_rancher_makes_it(
+    case: tuple[str, dict[str, str]], cluster: NamespaceCluster
+) -> None:
     annotation, hard = case
     cluster.namespace(annotation)
     await cluster.look()
@@ -74,14 +76,14 @@ async def test_a_default_quota_is_made_as_rancher_makes_it(case: tuple[str, dict
     }
 
 
-async def test_looking_again_makes_no_second_one(cluster: Cluster) -> None:
+async def test_looking_again_makes_no_second_one(cluster: NamespaceCluster) -> None:
     cluster.namespace(BASE)
     for _ in range(3):
         await cluster.look()
     assert len(cluster.created()) == 1
 
 
-async def test_before_the_watch_has_caught_up_the_server_is_asked(cluster: Cluster) -> None:
+async def test_before_the_watch_has_caught_up_the_server_is_asked(cluster: NamespaceCluster) -> None:
     """The name is generated: a second create would not collide."""
     cluster.namespace(BASE)
     cluster.quotas.lagging = True
@@ -91,7 +93,7 @@ async def test_before_the_watch_has_caught_up_the_server_is_asked(cluster: Clust
     assert {call["labelSelector"] for call in cluster.quotas.asked("list")} == {f"{DEFAULT}=true"}
 
 
-async def test_a_quota_that_stands_is_never_written(cluster: Cluster) -> None:
+async def test_a_quota_that_stands_is_never_written(cluster: NamespaceCluster) -> None:
     cluster.namespace(BASE)
     cluster.quota("default-abc", {DEFAULT: "true"})
     await cluster.look()
@@ -99,7 +101,7 @@ async def test_a_quota_that_stands_is_never_written(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("labels", [{}, {DEFAULT: "false"}])
-async def test_another_quota_is_not_the_default(cluster: Cluster, labels: dict[str, str]) -> None:
+async def test_another_quota_is_not_the_default(cluster: NamespaceCluster, labels: dict[str, str]) -> None:
     cluster.namespace(BASE)
     cluster.quota("mine", labels)
     await cluster.look()
@@ -116,7 +118,7 @@ NOTHING = {
 
 
 @sentences(NOTHING)
-async def test_nothing_to_render(case: str | None, cluster: Cluster) -> None:
+async def test_nothing_to_render(case: str | None, cluster: NamespaceCluster) -> None:
     cluster.namespace(case)
     await cluster.look()
     assert not cluster.quotas.calls
@@ -131,7 +133,7 @@ GARBAGE = {
 
 
 @sentences(GARBAGE)
-async def test_garbage_is_a_warning_event_on_the_namespace(case: str, cluster: Cluster) -> None:
+async def test_garbage_is_a_warning_event_on_the_namespace(case: str, cluster: NamespaceCluster) -> None:
     cluster.namespace(case)
     await cluster.look()
     assert not cluster.quotas.calls
@@ -140,14 +142,14 @@ async def test_garbage_is_a_warning_event_on_the_namespace(case: str, cluster: C
     assert message.startswith("field.cattle.io/resourceQuota")
 
 
-async def test_a_namespace_on_its_way_out_or_gone_gets_none(cluster: Cluster) -> None:
+async def test_a_namespace_on_its_way_out_or_gone_gets_none(cluster: NamespaceCluster) -> None:
     await cluster.look()
     cluster.namespace(BASE, deletionTimestamp="2026-01-01T00:00:00Z")
     await cluster.look()
     assert not cluster.quotas.calls
 
 
-async def test_a_server_that_refuses_is_the_queues_affair(cluster: Cluster) -> None:
+async def test_a_server_that_refuses_is_the_queues_affair(cluster: NamespaceCluster) -> None:
     cluster.namespace(BASE)
     cluster.quotas.errors["create"] = [Forbidden("no", status=403)]
     with pytest.raises(Forbidden):

@@ -27,7 +27,7 @@ from tests.objects import ENTRY, by_name
 BASE, RAISED = {"limits.cpu": "1"}, {"limits.cpu": "2"}
 
 
-class Namespace:
+class PacedNamespace:
     """A quota, and in its namespace the VM vm1, which migrates. `decided` has when the quota's handler was called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ class Namespace:
 
 
 @asynccontextmanager
-async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Namespace]:
-    rig = Namespace(monkeypatch)
+async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PacedNamespace]:
+    rig = PacedNamespace(monkeypatch)
     await rig.management.start()
     await asyncio.sleep(10.0)
     rig.decided.clear()
@@ -85,14 +85,14 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Namespace]:
     await rig.management.stop(timeout=1.0)
 
 
-Happens = Callable[[Namespace], object]
+Happens = Callable[[PacedNamespace], object]
 WHEN: dict[str, tuple[list[Happens], list[float]]] = {
-    "a pod comes": ([Namespace.pod], [SHORTEST]),
-    "a VMI moves on": ([Namespace.instance], [SHORTEST]),
+    "a pod comes": ([PacedNamespace.pod], [SHORTEST]),
+    "a VMI moves on": ([PacedNamespace.instance], [SHORTEST]),
     "the quota counts": ([lambda rig: rig.quota(used="2")], [SHORTEST]),
     "a migration moves on": ([lambda rig: rig.migration("Succeeded")], [SHORTEST]),
     "what belongs together comes together": (
-        [Namespace.instance, Namespace.pod, lambda rig: rig.migration("Succeeded")],
+        [PacedNamespace.instance, PacedNamespace.pod, lambda rig: rig.migration("Succeeded")],
         [SHORTEST],
     ),
     "a migration comes": ([lambda rig: rig.migration("", "m2")], [0.0]),
@@ -100,12 +100,12 @@ WHEN: dict[str, tuple[list[Happens], list[float]]] = {
     "a migration is Pending, and its VM has none": ([lambda rig: rig.migration("Pending", vm="vm2")], [0.0]),
     "a migration is refused": ([lambda rig: rig.migration("Pending", refused=True)], [0.0]),
     "a migration is refused just after something that can wait": (
-        [Namespace.pod, lambda rig: rig.migration("Pending", refused=True)],
+        [PacedNamespace.pod, lambda rig: rig.migration("Pending", refused=True)],
         [0.0],
     ),
     "another client changes a limit": ([lambda rig: rig.quota(hard=RAISED)], [0.0]),
     "another client takes an entry away, just after a pod came": (
-        [Namespace.pod, lambda rig: rig.quota(entries=0)],
+        [PacedNamespace.pod, lambda rig: rig.quota(entries=0)],
         [0.0],
     ),
     "the namespace changes": (
@@ -156,8 +156,8 @@ def test_after_every_event_comes_a_decision(seed: int, monkeypatch: pytest.Monke
             rig.again = lambda: drawn.choice([0.0, 0.01, 0.05, 0.3, 600.0])
             phases = itertools.cycle(["", "Pending", "Scheduling", "Running", "Succeeded"])
             events: list[Happens] = [
-                Namespace.pod,
-                Namespace.instance,
+                PacedNamespace.pod,
+                PacedNamespace.instance,
                 lambda rig: rig.migration(next(phases), refused=drawn.random() < 0.5),
                 lambda rig: rig.quota(used=str(drawn.random()), entries=drawn.randrange(4)),
             ]

@@ -29,7 +29,7 @@ DENIED = BadRequest(
 )
 
 
-class Cluster:
+class ProjectCluster:
     """Namespaces `ns1` and `ns2` of one project, a VM in each, the handler over them."""
 
     def __init__(self, choice: RancherQuotas = RancherQuotas.ANNOTATION) -> None:
@@ -68,7 +68,7 @@ class Cluster:
 
 
 async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.migrate()
     await cluster.look()
     assert by_value({"c": cluster.annotation()["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
@@ -82,7 +82,7 @@ async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> 
 
 
 async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.migrate()
     cluster.namespaces.lagging = True
     await cluster.look()
@@ -91,7 +91,7 @@ async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> 
 
 
 async def test_a_namespace_that_changed_meanwhile_is_looked_at_again() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.migrate()
     larger = BASE.replace("3000m", "4")
     cluster.namespaces.lagging = True
@@ -104,7 +104,7 @@ async def test_a_namespace_that_changed_meanwhile_is_looked_at_again() -> None:
 
 @pytest.mark.parametrize("error", [DENIED, Conflict("changed", status=409)], ids=["denied", "only changed"])
 async def test_a_denied_write_is_requested_at_once(error: Any) -> None:
-    cluster = Cluster(RancherQuotas.AUTO)
+    cluster = ProjectCluster(RancherQuotas.AUTO)
     cluster.migrate()
     cluster.quotas.errors["patch"] = [error]
     await cluster.look()
@@ -112,7 +112,7 @@ async def test_a_denied_write_is_requested_at_once(error: Any) -> None:
 
 
 async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_migration() -> None:
-    cluster = Cluster(RancherQuotas.AUTO)
+    cluster = ProjectCluster(RancherQuotas.AUTO)
     cluster.migrate()
     await cluster.look()
     assert by_value(cluster.quotas.now("ns1/q").hard) == by_value(RAISED)
@@ -133,7 +133,7 @@ async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_
 
 
 async def test_namespaces_of_a_project_request_one_after_the_other() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.migrate("ns1")
     cluster.migrate("ns2")
     await cluster.look("ns1")
@@ -145,7 +145,7 @@ async def test_namespaces_of_a_project_request_one_after_the_other() -> None:
 
 
 async def test_a_turn_that_rancher_does_not_end_ends_by_itself() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.migrate("ns1")
     cluster.migrate("ns2")
     await cluster.look("ns1")
@@ -155,7 +155,7 @@ async def test_a_turn_that_rancher_does_not_end_ends_by_itself() -> None:
 
 
 async def test_entries_from_before_the_lock_are_not_written_again() -> None:
-    cluster = Cluster()
+    cluster = ProjectCluster()
     cluster.quotas.edited("ns1/q", {"metadata": {"annotations": {**MARKS, by_name(): ENTRY}}})
     cluster.migrate(phase="Succeeded")
     await cluster.look()

@@ -38,7 +38,7 @@ KEY = "ns1/default-abc"
 ANNOTATION = "field.cattle.io/resourceQuota"
 
 
-class Cluster:
+class QuotaCluster:
     """A namespace with its quota, and the handler over it; the clock stands still unless a test moves it."""
 
     def __init__(self, mode: Mode = Mode.ASSIST, *, dry_run: bool = False, **policy: Any) -> None:
@@ -90,12 +90,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> QuotaCluster:
+    return QuotaCluster()
 
 
 async def test_a_ui_shows_what_was_added_for_whom_and_when_it_is_given_back() -> None:
-    cluster = Cluster(Mode.TAKEOVER)
+    cluster = QuotaCluster(Mode.TAKEOVER)
     cluster.migrate("vm1")
     await cluster.look()
     summary = "limits.cpu 3 + 2, limits.memory 4.9Gi + 4.4Gi for vm1 until its old pod ends"
@@ -121,14 +121,14 @@ async def test_a_ui_shows_what_was_added_for_whom_and_when_it_is_given_back() ->
     assert cluster.patches == 2, "in the same patches"
 
 
-async def test_beside_harvester_which_ends_entries_too_there_is_no_summary(cluster: Cluster) -> None:
+async def test_beside_harvester_which_ends_entries_too_there_is_no_summary(cluster: QuotaCluster) -> None:
     cluster.migrate("vm1")
     await cluster.look()
     assert cluster.now.hard == RAISED
     assert "headroom.harvesterhci.io/summary" not in cluster.now.annotations
 
 
-async def test_a_migration_is_served_with_one_patch(cluster: Cluster) -> None:
+async def test_a_migration_is_served_with_one_patch(cluster: QuotaCluster) -> None:
     cluster.migrate("vm1")
     assert await cluster.look() is None
     assert by_value(cluster.now.hard) == by_value(RAISED)
@@ -149,7 +149,7 @@ async def test_a_migration_is_served_with_one_patch(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("there", [True, False], ids=["let in since", "refused"])
 async def test_a_target_that_quota_counts_before_the_cache_has_it_is_not_compensated(
-    there: bool, cluster: Cluster
+    there: bool, cluster: QuotaCluster
 ) -> None:
     """Its migration says for a moment longer that it was refused."""
     cluster.migrate("vm1", refused=True)
@@ -166,7 +166,7 @@ async def test_a_target_that_quota_counts_before_the_cache_has_it_is_not_compens
     assert (ANNOTATION_MIGRATING_COMPENSATION in cluster.now.annotations) is not there
 
 
-async def test_any_number_that_turn_pending_together_cost_one_patch(cluster: Cluster) -> None:
+async def test_any_number_that_turn_pending_together_cost_one_patch(cluster: QuotaCluster) -> None:
     cluster.migrate(*(f"vm{n}" for n in range(100)))
     await cluster.look()
     assert cluster.patches == 1
@@ -174,14 +174,14 @@ async def test_any_number_that_turn_pending_together_cost_one_patch(cluster: Clu
 
 
 async def test_of_a_quota_that_we_render_every_limit_is_kept() -> None:
-    cluster = Cluster(Mode.TAKEOVER, render=True)
+    cluster = QuotaCluster(Mode.TAKEOVER, render=True)
     cluster.base(limits_text("4", "5000Mi", pods="20"))
     cluster.quotas.given(quota(HARD | {"pods": "10"}))
     await cluster.look()
     assert by_value(cluster.now.hard) == by_value({"limits.cpu": "4", "limits.memory": "5000Mi", "pods": "20"})
 
 
-async def test_a_quota_that_is_gone_is_forgotten(cluster: Cluster) -> None:
+async def test_a_quota_that_is_gone_is_forgotten(cluster: QuotaCluster) -> None:
     cluster.migrate("vm1")
     await cluster.look()
     cluster.quotas.gone(KEY)
@@ -228,7 +228,7 @@ REFUSALS: dict[str, ApiError] = {
 class TestConflicts:
     @sentences(FOREIGN)
     async def test_what_another_client_wrote_in_between(
-        self, case: tuple[dict[str, Any], list[str], list[str]], cluster: Cluster
+        self, case: tuple[dict[str, Any], list[str], list[str]], cluster: QuotaCluster
     ) -> None:
         edit, verbs, written = case
         cluster.migrate("vm1")
@@ -240,7 +240,7 @@ class TestConflicts:
         assert by_value(cluster.now.hard) == by_value(RAISED)
         assert cluster.now.annotations == {**there, by_uid(): ENTRY}
 
-    async def test_without_end_the_queue_has_to_wait(self, cluster: Cluster) -> None:
+    async def test_without_end_the_queue_has_to_wait(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         annotate = iter(range(100))
         cluster.quotas.before = [
@@ -251,14 +251,14 @@ class TestConflicts:
         assert cluster.patches == CONFLICT_TRIES
 
     @pytest.mark.parametrize("error", REFUSALS.values(), ids=list(REFUSALS))
-    async def test_a_refusal_is_no_conflict_and_asked_for_once(self, error: ApiError, cluster: Cluster) -> None:
+    async def test_a_refusal_is_no_conflict_and_asked_for_once(self, error: ApiError, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         cluster.quotas.errors["patch"] = [error] * 10
         with pytest.raises(type(error)):
             await cluster.look()
         assert cluster.patches == 1
 
-    async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self, cluster: Cluster) -> None:
+    async def test_a_quota_that_was_deleted_meanwhile_is_nothing_to_do(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         cluster.quotas.lagging = True
         cluster.quotas.gone(KEY)
@@ -266,7 +266,7 @@ class TestConflicts:
 
 
 class TestOurOwnWrites:
-    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self, cluster: Cluster) -> None:
+    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self, cluster: QuotaCluster) -> None:
         cluster.quotas.lagging = True
         for n in range(10):
             cluster.migrate(f"vm{n}")
@@ -275,7 +275,7 @@ class TestOurOwnWrites:
         assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 10
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 23
 
-    async def test_what_the_watch_brings_later_counts_again(self, cluster: Cluster) -> None:
+    async def test_what_the_watch_brings_later_counts_again(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         cluster.quotas.lagging = True
         await cluster.look()
@@ -285,7 +285,7 @@ class TestOurOwnWrites:
         assert by_value(cluster.now.hard) == by_value(RAISED)
         assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 2
 
-    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self, cluster: Cluster) -> None:
+    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         old = cluster.now
         await cluster.look()
@@ -293,7 +293,7 @@ class TestOurOwnWrites:
         assert await cluster.look() is None
         assert cluster.patches == 1
 
-    async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self, cluster: Cluster) -> None:
+    async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         fresh = {"metadata": {"uid": "uid-of-the-next", "annotations": None}, "spec": {"hard": dict(HARD)}}
@@ -305,7 +305,7 @@ class TestOurOwnWrites:
     @pytest.mark.parametrize("edit", [{}, {"labels": {LABEL_MANAGED: None}}], ids=["alone", "with the label"])
     async def test_records_that_another_client_removes_are_remembered(self, edit: dict[str, object]) -> None:
         """Without them the raised limits would be the base."""
-        cluster = Cluster(Mode.TAKEOVER)
+        cluster = QuotaCluster(Mode.TAKEOVER)
         cluster.quotas.given(quota(HARD, labels={LABEL_MANAGED: "true"}))
         cluster.migrate("vm1")
         await cluster.look()
@@ -324,7 +324,7 @@ class TestOurOwnWrites:
         assert by_value(cluster.now.hard) == by_value(HARD)
         assert ANNOTATION_APPLIED not in cluster.now.annotations
 
-    async def test_versions_that_are_no_numbers_are_left_to_the_cache(self, cluster: Cluster) -> None:
+    async def test_versions_that_are_no_numbers_are_left_to_the_cache(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         cluster.quotas.indexer.update(edited(cluster.now, metadata={"resourceVersion": "abc"}))
@@ -373,7 +373,7 @@ COMPANY: dict[str, tuple[Looks, set[str]]] = {
 
 class TestCompany:
     @sentences(COMPANY)
-    async def test_a_patch_waits_for_others(self, case: tuple[Looks, set[str]], cluster: Cluster) -> None:
+    async def test_a_patch_waits_for_others(self, case: tuple[Looks, set[str]], cluster: QuotaCluster) -> None:
         """A patch in the moment in which quota admission counts a target pod can get it refused with a conflict."""
         looks, entries = case
         for seconds, phases, again, patches in looks:
@@ -386,13 +386,15 @@ class TestCompany:
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * len(entries)
 
     @pytest.mark.parametrize(("vm", "refused"), [("late", False), ("vm1", True)])
-    async def test_who_is_about_to_be_tried_waits_a_moment_only(self, vm: str, refused: bool, cluster: Cluster) -> None:
+    async def test_who_is_about_to_be_tried_waits_a_moment_only(
+        self, vm: str, refused: bool, cluster: QuotaCluster
+    ) -> None:
         cluster.migrate(*(f"vm{n}" for n in range(50)))
         await cluster.look()
         cluster.migrate(vm, refused=refused)
         assert await cluster.look() == pytest.approx(0.04)
 
-    async def test_who_comes_meanwhile_is_in_the_same_patch(self, cluster: Cluster) -> None:
+    async def test_who_comes_meanwhile_is_in_the_same_patch(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1", "vm2")
         await cluster.look()
         for n in range(20):
@@ -404,7 +406,7 @@ class TestCompany:
         assert cluster.patches == 2
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 3 + 2 * 22
 
-    async def test_a_repair_does_not_wait(self, cluster: Cluster) -> None:
+    async def test_a_repair_does_not_wait(self, cluster: QuotaCluster) -> None:
         cluster.migrate(*(f"vm{n}" for n in range(50)))
         await cluster.look()
         cluster.quotas.edited(KEY, {"spec": {"hard": dict(HARD)}})  # Rancher
@@ -426,14 +428,14 @@ def lowered(by: str, **fields: Any) -> dict[str, Any]:
 class TestAnotherWriterLowersTheQuota:
     SENTENCE = f"field manager kubectl-edit {LOWERS}"
 
-    async def war(self, cluster: Cluster, times: int, *, every: float = 1.0) -> None:
+    async def war(self, cluster: QuotaCluster, times: int, *, every: float = 1.0) -> None:
         for _ in range(times):
             cluster.quotas.edited(KEY, lowered("kubectl-edit"))
             cluster.clock.now += every
             await cluster.look()
             assert cluster.now.hard == RAISED, "it is repaired each time"
 
-    async def test_who_does_it_again_and_again_is_named_once_and_as_long(self, cluster: Cluster) -> None:
+    async def test_who_does_it_again_and_again_is_named_once_and_as_long(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         await self.war(cluster, MANY - 1)
@@ -445,13 +447,13 @@ class TestAnotherWriterLowersTheQuota:
         cluster.clock.now += WINDOW + 1
         assert cluster.causes == []
 
-    async def test_a_sync_now_and_then_is_no_war(self, cluster: Cluster) -> None:
+    async def test_a_sync_now_and_then_is_no_war(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         await self.war(cluster, 2 * MANY, every=WINDOW / (MANY - 2))
         assert (cluster.causes, cluster.events.warnings) == ([], [])
 
-    async def test_migrations_that_come_and_go_are_none_either(self, cluster: Cluster) -> None:
+    async def test_migrations_that_come_and_go_are_none_either(self, cluster: QuotaCluster) -> None:
         for _ in range(2 * MANY):
             cluster.migrate("vm1")
             await cluster.look()
@@ -463,7 +465,7 @@ class TestAnotherWriterLowersTheQuota:
             assert by_value(cluster.now.hard) == by_value(HARD)
         assert (cluster.causes, cluster.events.warnings) == ([], [])
 
-    async def test_where_the_managers_cannot_be_read_it_is_told_without_a_name(self, cluster: Cluster) -> None:
+    async def test_where_the_managers_cannot_be_read_it_is_told_without_a_name(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         cluster.quotas.errors["get"] = [ServiceUnavailable("no")]
@@ -471,18 +473,18 @@ class TestAnotherWriterLowersTheQuota:
         assert [cause.by for cause in cluster.causes] == ["field manager unknown"]
 
 
-Happens = Callable[[Cluster], object] | None
+Happens = Callable[[QuotaCluster], object] | None
 
 
-def uses(cpu: str, **more: Any) -> Callable[[Cluster], object]:
+def uses(cpu: str, **more: Any) -> Callable[[QuotaCluster], object]:
     """Sets how much of limits.cpu is counted."""
     return lambda cluster: cluster.quotas.edited(KEY, {"status": {"used": {"limits.cpu": cpu}}, **more})
 
 
-def unseen(cpu: str) -> Callable[[Cluster], None]:
+def unseen(cpu: str) -> Callable[[QuotaCluster], None]:
     """A pod was admitted or ended, and the cache does not show it yet."""
 
-    def change(cluster: Cluster) -> None:
+    def change(cluster: QuotaCluster) -> None:
         cluster.quotas.lagging = True
         uses(cpu)(cluster)
 
@@ -519,7 +521,7 @@ COUNTED: dict[str, tuple[str, list[tuple[float, Happens, float | None]], dict[st
 
 @sentences(COUNTED)
 async def test_room_of_a_migration_that_is_over(
-    case: tuple[str, list[tuple[float, Happens, float | None]], dict[str, str]], cluster: Cluster
+    case: tuple[str, list[tuple[float, Happens, float | None]], dict[str, str]], cluster: QuotaCluster
 ) -> None:
     counted, looks, hard = case
     cluster.migrate("vm1", phase=RUNNING)
@@ -547,7 +549,7 @@ async def test_room_of_a_migration_that_is_over(
 )
 async def test_room_is_not_given_back_under_a_target_that_is_just_tried(phase: str, used: str, waits: bool) -> None:
     """vm1 has moved, and its old pod has ended: base 3 and vm2's 2 are to be left, of base and both."""
-    cluster = Cluster(Mode.TAKEOVER)
+    cluster = QuotaCluster(Mode.TAKEOVER)
     cluster.migrate("vm1", "vm2", phase="Running")
     await cluster.look()
     assert by_value(cluster.now.hard)["limits.cpu"].value() == 7
@@ -566,7 +568,7 @@ async def test_room_is_not_given_back_under_a_target_that_is_just_tried(phase: s
 
 
 class TestBeforeRoomIsAdded:
-    async def test_the_namespace_is_readied_first(self, cluster: Cluster) -> None:
+    async def test_the_namespace_is_readied_first(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         cluster.not_yet = [RetryAfter(0.1, "labelled just now")]
         assert await cluster.look() == pytest.approx(0.1)
@@ -575,7 +577,7 @@ class TestBeforeRoomIsAdded:
         assert cluster.readied == ["ns1", "ns1"]
         assert by_value(cluster.now.hard) == by_value(RAISED)
 
-    async def test_lowering_needs_nothing(self, cluster: Cluster) -> None:
+    async def test_lowering_needs_nothing(self, cluster: QuotaCluster) -> None:
         cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
         cluster.migrate("vm1", phase="Succeeded")
         await cluster.look()
@@ -583,12 +585,12 @@ class TestBeforeRoomIsAdded:
         assert cluster.readied == []
 
     async def test_marks_and_flags_need_nothing(self) -> None:
-        cluster = Cluster(Mode.TAKEOVER)
+        cluster = QuotaCluster(Mode.TAKEOVER)
         await cluster.look()
         assert cluster.patches == 1
         assert cluster.readied == []
 
-    async def test_a_foreign_writer_in_between_has_it_asked_again(self, cluster: Cluster) -> None:
+    async def test_a_foreign_writer_in_between_has_it_asked_again(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         cluster.quotas.lagging = True
         cluster.quotas.edited(KEY, {"metadata": {"annotations": {"x": "y"}}})
@@ -598,7 +600,7 @@ class TestBeforeRoomIsAdded:
 
 class TestWhatPeopleAreTold:
     async def test_a_mistake_of_ours_is_logged_once_with_where_it_happened(
-        self, caplog: pytest.LogCaptureFixture, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, caplog: pytest.LogCaptureFixture, cluster: QuotaCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_: object, **__: object) -> object:
             raise KeyError("limits.cpu")
@@ -615,7 +617,7 @@ class TestWhatPeopleAreTold:
         assert "in broken" in caplog.text
 
     async def test_a_problem_is_a_warning_event_on_the_quota_once(
-        self, caplog: pytest.LogCaptureFixture, cluster: Cluster
+        self, caplog: pytest.LogCaptureFixture, cluster: QuotaCluster
     ) -> None:
         cluster.base("{nope")
         for _ in range(5):
@@ -634,7 +636,7 @@ class TestWhatPeopleAreTold:
             pytest.param(BASE, 61.0, 2, id="after a minute it is"),
         ],
     )
-    async def test_a_problem_is_told_again(self, then: str, pause: float, told: int, cluster: Cluster) -> None:
+    async def test_a_problem_is_told_again(self, then: str, pause: float, told: int, cluster: QuotaCluster) -> None:
         for annotation in ("{nope", then, "{nope"):
             cluster.base(annotation)
             await cluster.look()
@@ -643,7 +645,7 @@ class TestWhatPeopleAreTold:
 
     async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
         """The amount that a waiting migration would add changes with the overhead ratio."""
-        cluster = Cluster(Mode.TAKEOVER)
+        cluster = QuotaCluster(Mode.TAKEOVER)
         cluster.quotas.given(quota(None, {ANNOTATION_MAX_EXTRA: '{"limits.memory":"1"}'}))
         cluster.migrate("vm1")
         for ratio in ("1.5", "2.5", "3.5", "4.5"):
@@ -656,7 +658,7 @@ class TestWhatPeopleAreTold:
 
 class TestTime:
     async def test_a_foreign_entry_is_looked_at_again_when_its_grace_is_over(self) -> None:
-        cluster = Cluster(foreign_grace=60.0)
+        cluster = QuotaCluster(foreign_grace=60.0)
         cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
         assert await cluster.look() == pytest.approx(60.0)
         cluster.clock.now += 59.0
@@ -670,7 +672,7 @@ class TestTime:
     @pytest.mark.parametrize("mode", Mode)
     async def test_an_entry_whose_removal_waits_is_not_forgotten(self, mode: Mode) -> None:
         """Each time a migration is about to be tried."""
-        cluster = Cluster(mode, foreign_grace=60.0)
+        cluster = QuotaCluster(mode, foreign_grace=60.0)
         cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY, **(MARKS if mode is Mode.TAKEOVER else {})}))
         cluster.migrate("vm1")
         began = cluster.clock.now
@@ -679,7 +681,7 @@ class TestTime:
         assert by_uid("gone") not in cluster.now.annotations
         assert by_value(cluster.now.hard) == by_value(RAISED)
 
-    async def test_a_touch_that_was_not_written_is_made_by_the_next_look(self, cluster: Cluster) -> None:
+    async def test_a_touch_that_was_not_written_is_made_by_the_next_look(self, cluster: QuotaCluster) -> None:
         cluster.quotas.given(quota(RAISED, {by_uid(): ENTRY}))
         cluster.quotas.edited(KEY, {"status": {"hard": dict(RAISED)}})
         cluster.migrate("vm1", refused=True)
@@ -693,7 +695,7 @@ class TestTime:
 
     async def test_a_device_that_the_base_lacks_is_named_once(self) -> None:
         """Only the target has it: the quota is raised, and the target is refused all the same."""
-        cluster = Cluster(Mode.TAKEOVER)
+        cluster = QuotaCluster(Mode.TAKEOVER)
         cluster.base(BASE[:-2] + ',"extended":{"requests.intel.com/nic":"1"}}}')
         cluster.quotas.given(quota(HARD | {"requests.intel.com/nic": "1"}, MARKS))
         cluster.migrate("vm1", refused=True)
@@ -720,7 +722,7 @@ class TestTime:
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    cluster = Cluster(dry_run=True)
+    cluster = QuotaCluster(dry_run=True)
     cluster.migrate("vm1")
     for _ in range(3):
         await cluster.look()
@@ -732,7 +734,7 @@ async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pyte
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_a_namespace_that_is_not_in_the_cache_yet_changes_no_limit(mode: Mode) -> None:
-    cluster = Cluster(mode)
+    cluster = QuotaCluster(mode)
     cluster.namespaces.gone("ns1")
     cluster.migrate("vm1")
     await cluster.look()

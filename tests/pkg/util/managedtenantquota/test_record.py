@@ -15,7 +15,7 @@ from tests.objects import Resources, build
 from tests.pkg.util.managedtenantquota.objects import quota
 
 
-class Case(NamedTuple):
+class RecordedQuota(NamedTuple):
     """A quota with the limit 3 before 2 were added: its limit now, and the one that it is changed to; "" if it stays.
     `lowered`: where all that is above the original goes back."""
 
@@ -27,16 +27,16 @@ class Case(NamedTuple):
 
 @sentences(
     {
-        "as it was": Case("3", "5", "", ""),
-        "in another spelling": Case("3000m", "5", "", ""),
-        "raised": Case("5", "", "3", "3"),
-        "raised, in another spelling": Case("5000m", "", "3", "3"),
-        "something between, by another client": Case("4", "5", "3", ""),
-        "more than that": Case("9", "", "3", ""),
-        "less than what was recorded": Case("2", "", "", ""),
+        "as it was": RecordedQuota("3", "5", "", ""),
+        "in another spelling": RecordedQuota("3000m", "5", "", ""),
+        "raised": RecordedQuota("5", "", "3", "3"),
+        "raised, in another spelling": RecordedQuota("5000m", "", "3", "3"),
+        "something between, by another client": RecordedQuota("4", "5", "3", ""),
+        "more than that": RecordedQuota("9", "", "3", ""),
+        "less than what was recorded": RecordedQuota("2", "", "", ""),
     }
 )
-def test_one_limit(case: Case) -> None:
+def test_one_limit(case: RecordedQuota) -> None:
     record, now = Record({"limits.cpu": "3"}, {"limits.cpu": "2"}), {"limits.cpu": case.now}
     changes = record.to_raise(now), record.to_restore(now, exactly=False), record.to_restore(now, exactly=True)
     assert [change.get("limits.cpu", "") for change in changes] == [case.raised, case.lowered, case.restored]

@@ -60,7 +60,7 @@ OF_HIGH_PRIORITY: dict[str, Any] = {
 
 
 @dataclass
-class Case:
+class WindowCase:
     """A refused migration and a quota that one side fills, unless a case says otherwise. `vms`: whose migrations are
     released, in order; `shortages`: parts of what is reported; `again`: seconds."""
 
@@ -85,25 +85,27 @@ def full(hard: Resources, **fields: Any) -> list[ResourceQuota]:
     return [quota(hard, hard, **fields)]
 
 
-def of_a_pod(vms: str, *migrations: Migration, **fields: Any) -> Case:
+def of_a_pod(vms: str, *migrations: Migration, **fields: Any) -> WindowCase:
     """Every target lacks room for a pod."""
     around = surroundings(list(migrations), **fields)
-    return Case(full({"pods": "1"}), "quota" if vms else "", vms, around=around, additional={"pods": "9"})
+    return WindowCase(full({"pods": "1"}), "quota" if vms else "", vms, around=around, additional={"pods": "9"})
 
 
-def limited(reason: str, **fields: Any) -> Case:
+def limited(reason: str, **fields: Any) -> WindowCase:
     """A migration that KubeVirt's parallel limits hold up, if there is a reason."""
     around = surroundings(**fields)
     if not reason:
-        return Case(blocking="quota", around=around)
-    return Case(waiting=f"KubeVirt's limits: {reason}", again=2.0, around=around)
+        return WindowCase(blocking="quota", around=around)
+    return WindowCase(waiting=f"KubeVirt's limits: {reason}", again=2.0, around=around)
 
 
-def attaching(pods: str, additional: str, blocking: str, *fields: Pod, shortages: Sequence[str] = ()) -> Case:
+def attaching(pods: str, additional: str, blocking: str, *fields: Pod, shortages: Sequence[str] = ()) -> WindowCase:
     """A VM with a hotplugged volume: KubeVirt creates the target's second pod once its first runs."""
     migration = vmim("Pending") if fields else refused()
     around = surroundings([migration], instances=[plugged()], pods=[source(), attachment(source()), *fields])
-    return Case(full({"pods": pods}), blocking, shortages=shortages, additional={"pods": additional}, around=around)
+    return WindowCase(
+        full({"pods": pods}), blocking, shortages=shortages, additional={"pods": additional}, around=around
+    )
 
 
 def grown_vmi(vm: str = "vm1") -> VirtualMachineInstance:
@@ -112,15 +114,15 @@ def grown_vmi(vm: str = "vm1") -> VirtualMachineInstance:
     return running_vmi(vm, limits={"cpu": "4", "memory": "4Gi"}, conditions=[condition])
 
 
-def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **fields: Any) -> Case:
+def cpus(hard: str, used: str, vms: str, *instances: VirtualMachineInstance, **fields: Any) -> WindowCase:
     """A quota for CPUs alone."""
     around = surroundings([refused(vmi.name) for vmi in instances], instances=instances)
     quotas = [quota({"limits.cpu": hard}, {"limits.cpu": used})]
     defaults: dict[str, Any] = {"additional": {"limits.cpu": "47"}, "around": around, **fields}
-    return Case(quotas, "quota" if vms else "", vms, **defaults)
+    return WindowCase(quotas, "quota" if vms else "", vms, **defaults)
 
 
-def two_vms(hard: str, used: str, vms: str, second: VirtualMachineInstance, **fields: Any) -> Case:
+def two_vms(hard: str, used: str, vms: str, second: VirtualMachineInstance, **fields: Any) -> WindowCase:
     """vm1 runs on both sides, vm2 is refused."""
     around = surroundings(
         [vmim("Running"), refused("vm2")],
@@ -144,57 +146,59 @@ MOVED = running_vmi(node="node-2", activePods={"a": "node-1", "b": "node-2"})
 TAKEN = "resource quota quota still holds what was added for migrations by annotations"
 RESTS = WindowTimers(paused={UID: NOW + 9})
 BLOCKING = {
-    "a full quota blocks": Case(blocking="quota"),
-    "one with room does not": Case([quota(TWICE)]),
-    "of several quotas only the full ones block": Case(
+    "a full quota blocks": WindowCase(blocking="quota"),
+    "one with room does not": WindowCase([quota(TWICE)]),
+    "of several quotas only the full ones block": WindowCase(
         [quota(name="c"), quota(TWICE, name="b"), quota(name="a")], "a c"
     ),
-    "a quota for other pods never blocks": Case([quota({"pods": "0"}, {}, **BEST_EFFORT)]),
-    "one for pods of a priority class that the VM has not neither": Case(
+    "a quota for other pods never blocks": WindowCase([quota({"pods": "0"}, {}, **BEST_EFFORT)]),
+    "one for pods of a priority class that the VM has not neither": WindowCase(
         [quota({"pods": "0"}, {}, **OF_HIGH_PRIORITY)]
     ),
-    "one for pods that ask for something does": Case([quota(scopes=["NotBestEffort"])], "quota"),
-    "one that is being deleted does not": Case([quota(deleting=True)]),
-    "a budget that is too small releases nothing, and says in what": Case(
+    "one for pods that ask for something does": WindowCase([quota(scopes=["NotBestEffort"])], "quota"),
+    "one that is being deleted does not": WindowCase([quota(deleting=True)]),
+    "a budget that is too small releases nothing, and says in what": WindowCase(
         shortages=[
             "budget does not have enough resources to release migration migration-of-vm1 of VM vm1: limits.memory "
             "of quota quota: requested 4.5Gi, used 4.5Gi, limited 4.5Gi, with what may be added 5.5Gi"
         ],
         additional={"limits.cpu": "3", "limits.memory": "1Gi"},
     ),
-    "it need not name what has room": Case(
+    "it need not name what has room": WindowCase(
         [quota({"limits.cpu": "9", "limits.memory": FULL["limits.memory"]})],
         "quota",
         additional={"limits.memory": "5Gi"},
     ),
-    "a quota that is full of something the budget does not name cannot be released": Case(
+    "a quota that is full of something the budget does not name cannot be released": WindowCase(
         full({**FULL, "pods": "1"}), shortages=["pods of quota"]
     ),
-    "one quota that cannot be raised enough keeps all of them as they are": Case(
+    "one quota that cannot be raised enough keeps all of them as they are": WindowCase(
         [quota(name="a"), *full({"pods": "1"}, name="b")], shortages=["pods of quota b"]
     ),
-    "a budget that names nothing of a resource is none": Case(blocking="quota", additional={**ENOUGH, "pods": "0"}),
-    "exactly enough is enough": Case(blocking="quota", additional=FULL),
-    "a byte less is not": Case(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
-    "a quota that limits nothing does nothing": Case(full({})),
-    "a budget that does not name storage says so": Case(
+    "a budget that names nothing of a resource is none": WindowCase(
+        blocking="quota", additional={**ENOUGH, "pods": "0"}
+    ),
+    "exactly enough is enough": WindowCase(blocking="quota", additional=FULL),
+    "a byte less is not": WindowCase(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
+    "a quota that limits nothing does nothing": WindowCase(full({})),
+    "a budget that does not name storage says so": WindowCase(
         full({"requests.storage": "10Mi"}), shortages=["requests.storage of quota"], around=OF_STATE
     ),
-    "one with scopes counts no storage": Case(
+    "one with scopes counts no storage": WindowCase(
         full({"requests.storage": "10Mi", "limits.cpu": "1"}, scopes=["NotBestEffort"]), "quota", around=OF_STATE
     ),
-    "a quota that is raised is not in the way by what it says": Case([quota({"limits.cpu": "9", "pods": "9"})]),
-    "and is, by what it was": Case(
+    "a quota that is raised is not in the way by what it says": WindowCase([quota({"limits.cpu": "9", "pods": "9"})]),
+    "and is, by what it was": WindowCase(
         [quota({"limits.cpu": "9", "limits.memory": "20Gi"}, annotations=RECORD)], "quota", lock=lock()
     ),
-    "a budget that is no quantity is reported": Case(
+    "a budget that is no quantity is reported": WindowCase(
         shortages=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
     ),
-    "and one that is less than nothing": Case(
+    "and one that is less than nothing": WindowCase(
         shortages=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
     ),
 } | {
-    f"{name} counts": Case(full({name: SIDE[name]}), "quota", additional={name: SIDE[name]})
+    f"{name} counts": WindowCase(full({name: SIDE[name]}), "quota", additional={name: SIDE[name]})
     for name in ("requests.memory", "requests.devices.kubevirt.io/kvm", "pods", "count/pods")
 }
 REFUSED = {
@@ -228,29 +232,29 @@ WAITING = {
         "1 migrations leave node-1, 1 may", running=["node-1"], parallel={"parallelOutboundMigrationsPerNode": 1}
     ),
     "or none": limited("0 migrations run, 0 may", parallel={"parallelMigrationsPerCluster": 0}),
-    "one that rests is left alone until its time": Case(
+    "one that rests is left alone until its time": WindowCase(
         timers=RESTS, waiting="a window for it was closed without a target pod, it is retried in 9 s", again=9.0
     ),
-    "and no longer": Case(blocking="quota", timers=WindowTimers(paused={UID: NOW})),
-    "a window is open for others": Case(
+    "and no longer": WindowCase(blocking="quota", timers=WindowTimers(paused={UID: NOW})),
+    "a window is open for others": WindowCase(
         lock=lock(age=10), waiting="a window is open for other migrations: it is for the next one", again=30.0
     ),
-    "or for it": Case(blocking="quota", lock=lock(age=10), member=True),
-    "a shortage is believed once it lasts": Case(policy=WindowPolicy(), additional={}, again=SHORT),
-    "until then it keeps its part in the window": Case(
+    "or for it": WindowCase(blocking="quota", lock=lock(age=10), member=True),
+    "a shortage is believed once it lasts": WindowCase(policy=WindowPolicy(), additional={}, again=SHORT),
+    "until then it keeps its part in the window": WindowCase(
         blocking="quota", policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True, headroom={}
     ),
-    "not quite": Case(
+    "not quite": WindowCase(
         policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
     ),
-    "it has lasted": Case(
+    "it has lasted": WindowCase(
         policy=WindowPolicy(),
         additional={},
         shortages=["limits.cpu of"],
         timers=WindowTimers(short_since={UID: NOW - SHORT}),
     ),
 } | {
-    f"the other strategy has {what} there": Case([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
+    f"the other strategy has {what} there": WindowCase([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
     for what, key in {
         "an entry by name": "harvesterhci.io/migrating-vm1",
         "an entry by uid": "harvesterhci.io/migratingUID-uid",
@@ -307,7 +311,7 @@ ADDED = {
 
 
 @sentences(BLOCKING | REFUSED | WAITING | ADDED)
-def test_what_is_released(case: Case) -> None:
+def test_what_is_released(case: WindowCase) -> None:
     budgets = [budget(case.additional, saved={} if case.member else None)]
     state = observed(case.quotas, budgets, case.around, lock=case.lock, timers=case.timers)
     current = window(state, case.policy)

@@ -39,7 +39,7 @@ def machine(*sizes: str, text: str | None = None) -> VirtualMachine:
 
 
 @dataclass(frozen=True)
-class Case:
+class VmUpdate:
     new: VirtualMachine
     old: VirtualMachine | None = None
     limits: str = LIMIT
@@ -53,53 +53,53 @@ class Case:
 
 
 FITS = {
-    "it fits": Case(machine("60Gi", "39Gi")),
-    "to the last byte": Case(machine("60Gi", "40Gi")),
-    "beside what is used": Case(machine("30Gi"), used="70Gi"),
-    "no volumes": Case(machine()),
-    "an empty annotation": Case(machine(text="")),
-    "null for templates": Case(machine(text="null")),
-    "as many templates as a VM may have volumes": Case(machine(text=f"[{'{},' * 255}{{}}]"), used="100Gi"),
-    "templates that ask for nothing": Case(machine(text='[{"spec":{}},{}]'), used="100Gi"),
-    "an update that asks for no more": Case(machine("500Gi"), machine("500Gi"), used="500Gi"),
-    "an update that asks for less": Case(machine("400Gi"), machine("500Gi"), used="500Gi"),
-    "an update whose increase fits": Case(machine("510Gi"), machine("500Gi"), used="90Gi"),
-    "no limit for storage": Case(machine("1Ti"), limits='{"limit":{"limitsCpu":"1"}}'),
-    "a limit of zero is none": Case(machine("1Ti"), limits='{"limit":{"requestsStorage":"0"}}'),
-    "no annotation on the namespace": Case(machine("1Ti"), limits=""),
-    "no default quota": Case(machine("1Ti"), quotas=0),
-    "what migrations hold is not used": Case(
+    "it fits": VmUpdate(machine("60Gi", "39Gi")),
+    "to the last byte": VmUpdate(machine("60Gi", "40Gi")),
+    "beside what is used": VmUpdate(machine("30Gi"), used="70Gi"),
+    "no volumes": VmUpdate(machine()),
+    "an empty annotation": VmUpdate(machine(text="")),
+    "null for templates": VmUpdate(machine(text="null")),
+    "as many templates as a VM may have volumes": VmUpdate(machine(text=f"[{'{},' * 255}{{}}]"), used="100Gi"),
+    "templates that ask for nothing": VmUpdate(machine(text='[{"spec":{}},{}]'), used="100Gi"),
+    "an update that asks for no more": VmUpdate(machine("500Gi"), machine("500Gi"), used="500Gi"),
+    "an update that asks for less": VmUpdate(machine("400Gi"), machine("500Gi"), used="500Gi"),
+    "an update whose increase fits": VmUpdate(machine("510Gi"), machine("500Gi"), used="90Gi"),
+    "no limit for storage": VmUpdate(machine("1Ti"), limits='{"limit":{"limitsCpu":"1"}}'),
+    "a limit of zero is none": VmUpdate(machine("1Ti"), limits='{"limit":{"requestsStorage":"0"}}'),
+    "no annotation on the namespace": VmUpdate(machine("1Ti"), limits=""),
+    "no default quota": VmUpdate(machine("1Ti"), quotas=0),
+    "what migrations hold is not used": VmUpdate(
         machine("30Gi"), used="90Gi", annotations={by_name(): '{"requests.storage":"20Gi"}'}
     ),
-    "an old annotation that is garbage asked for nothing": Case(machine("100Gi"), machine(text="x")),
+    "an old annotation that is garbage asked for nothing": VmUpdate(machine("100Gi"), machine(text="x")),
 }
 
 DENIED = {
-    "a byte too much": Case(machine("60Gi", str(40 * 2**30 + 1))),
-    "beside what is used": Case(machine("31Gi"), used="70Gi"),
-    "an update whose increase does not fit": Case(machine("511Gi"), machine("500Gi"), used="90Gi"),
-    "more is used than there is": Case(machine("1"), used="101Gi"),
-    "one of two quotas is full": Case(machine("1Gi"), used="100Gi", quotas=2),
+    "a byte too much": VmUpdate(machine("60Gi", str(40 * 2**30 + 1))),
+    "beside what is used": VmUpdate(machine("31Gi"), used="70Gi"),
+    "an update whose increase does not fit": VmUpdate(machine("511Gi"), machine("500Gi"), used="90Gi"),
+    "more is used than there is": VmUpdate(machine("1"), used="101Gi"),
+    "one of two quotas is full": VmUpdate(machine("1Gi"), used="100Gi", quotas=2),
 }
 
 
 @sentences(FITS | DENIED)
-def test_a_machine_is(case: Case) -> None:
+def test_a_machine_is(case: VmUpdate) -> None:
     decision = decide(case.new, case.old, case.limits, case.found)
     denied = case in DENIED.values()
     assert (decision.allowed, decision.message) == (not denied, SHORT if denied else "")
 
 
 UNREADABLE = {
-    "an annotation that is not JSON": Case(machine("1Gi"), limits="x"),
-    "a limit that is no quantity": Case(machine("1Gi"), limits='{"limit":{"requestsStorage":"much"}}'),
-    "limits that are none": Case(machine("1Gi"), limits='{"limit":3}'),
-    "an entry": Case(machine("1Gi"), annotations={by_name(): "x"}),
+    "an annotation that is not JSON": VmUpdate(machine("1Gi"), limits="x"),
+    "a limit that is no quantity": VmUpdate(machine("1Gi"), limits='{"limit":{"requestsStorage":"much"}}'),
+    "limits that are none": VmUpdate(machine("1Gi"), limits='{"limit":3}'),
+    "an entry": VmUpdate(machine("1Gi"), annotations={by_name(): "x"}),
 }
 
 
 @sentences(UNREADABLE)
-def test_garbage_blocks_nothing_but_is_told(case: Case) -> None:
+def test_garbage_blocks_nothing_but_is_told(case: VmUpdate) -> None:
     decision = decide(case.new, case.old, case.limits, case.found)
     assert decision.allowed
     assert decision.warnings
