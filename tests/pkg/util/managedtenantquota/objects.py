@@ -85,10 +85,10 @@ def budget(
     status: dict[str, Any] = {}
     if saved is not None:
         status["originalBlockingResourceQuotas"] = [
-            {"name": each, "spec": {"hard": dict(hard)}} for each, hard in saved.items()
+            {"name": quota_name, "spec": {"hard": dict(hard)}} for quota_name, hard in saved.items()
         ]
         status["migrationsToBlockingResourceQuotas"] = {
-            each: list(quotas) for each, quotas in (members or {"migration-of-vm1": list(saved)}).items()
+            quota_name: list(quotas) for quota_name, quotas in (members or {"migration-of-vm1": list(saved)}).items()
         }
         status["additionalMigrationResources"] = dict(added or additional or ENOUGH)
     else:

@@ -129,9 +129,9 @@ def test_fits(case: tuple[list[dict[str, Any]], bool]) -> None:
     assert is_current(result, HOOK) is case[1]
 
 
-def at(where: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:
+def webhooks_at(address: Any, bundle: str = "QQ==") -> list[dict[str, Any]]:
     """A configuration's only webhook, by URL or service."""
-    config = {"url": where} if isinstance(where, str) else {"service": where}
+    config = {"url": address} if isinstance(address, str) else {"service": address}
     return [{"clientConfig": config | ({"caBundle": bundle} if bundle else {})}]
 
 
@@ -141,35 +141,35 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
 @sentences(
     {
         "by URL": (
-            at("https://10.0.0.1:9443/probe"),
-            at("https://10.0.0.1:9443/validate-namespace"),
+            webhooks_at("https://10.0.0.1:9443/probe"),
+            webhooks_at("https://10.0.0.1:9443/validate-namespace"),
             {"url": "https://10.0.0.1:9443/lock", "caBundle": "QQ=="},
         ),
         "by service": (
-            at({**SERVICE, "path": "/probe"}),
-            at({**SERVICE, "path": "/validate-namespace"}),
+            webhooks_at({**SERVICE, "path": "/probe"}),
+            webhooks_at({**SERVICE, "path": "/validate-namespace"}),
             {"service": {**SERVICE, "path": "/lock"}, "caBundle": "QQ=="},
         ),
         "of several the first, with the key by which the API server is known": (
-            [*at("https://h:9443/probe"), *at("https://other/x")],
-            [*at("https://h:9443/validate-pod/0123"), *at("https://h:9443/validate-vm/4567")],
+            [*webhooks_at("https://h:9443/probe"), *webhooks_at("https://other/x")],
+            [*webhooks_at("https://h:9443/validate-pod/0123"), *webhooks_at("https://h:9443/validate-vm/4567")],
             {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},
         ),
         "by service, with the key": (
-            at({**SERVICE, "path": "/probe"}),
-            at({**SERVICE, "path": "/validate-pod/0123"}),
+            webhooks_at({**SERVICE, "path": "/probe"}),
+            webhooks_at({**SERVICE, "path": "/validate-pod/0123"}),
             {"service": {**SERVICE, "path": "/lock/0123"}, "caBundle": "QQ=="},
         ),
         "a broken registration is not copied": (
-            at("https://h:9443/probe"),
-            at("https://elsewhere/x", "Qg=="),
+            webhooks_at("https://h:9443/probe"),
+            webhooks_at("https://elsewhere/x", "Qg=="),
             {"url": "https://h:9443/lock", "caBundle": "QQ=="},
         ),
-        "an empty caBundle is no use": (at("https://h/probe", ""), at("https://h/x"), None),
-        "nowhere": ([{"clientConfig": {}}], at("https://h/x"), None),
-        "no webhooks": ([], at("https://h/x"), None),
-        "no probe": (None, at("https://h/x"), None),
-        "nothing registered": (at("https://h/probe"), None, None),
+        "an empty caBundle is no use": (webhooks_at("https://h/probe", ""), webhooks_at("https://h/x"), None),
+        "nowhere": ([{"clientConfig": {}}], webhooks_at("https://h/x"), None),
+        "no webhooks": ([], webhooks_at("https://h/x"), None),
+        "no probe": (None, webhooks_at("https://h/x"), None),
+        "nothing registered": (webhooks_at("https://h/probe"), None, None),
     }
 )
 def test_the_lock_is_served_where_the_probe_is(case: tuple[Any, Any, Any]) -> None:

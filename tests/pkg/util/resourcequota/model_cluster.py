@@ -28,8 +28,8 @@ from tests.pkg.util.resourcequota.model_objects import (
     MANAGED,
     PHASES,
     RENDERINGS,
+    ModelVm,
     Move,
-    Vm,
     instance_of,
     is_other,
     launcher_of,
@@ -68,7 +68,7 @@ class Cluster:
     base: dict[str, str] = field(default_factory=lambda: {"limitsCpu": "6", "limitsMemory": "13Gi", "pods": "5"})
     ratio: str = "1.5"
     now: float = 1000.0
-    vms: dict[str, Vm] = field(default_factory=dict)
+    vms: dict[str, ModelVm] = field(default_factory=dict)
     moves: dict[str, Move] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     quotas: dict[str, ResourceQuota] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """A VM starts, if quota lets its pod in."""
         self.counter += 1
-        vm = Vm(name, f"uid-{name}-{self.counter}", "node-1")
+        vm = ModelVm(name, f"uid-{name}-{self.counter}", "node-1")
         pod = self._launcher(vm, "node-1", None)
         if self.admit(pod):
             vm.launcher = pod.uid
@@ -160,7 +160,7 @@ class Cluster:
             self._next_phase(move, vm)
         return True
 
-    def _next_phase(self, move: Move, vm: Vm) -> None:
+    def _next_phase(self, move: Move, vm: ModelVm) -> None:
         phase = PHASES[PHASES.index(move.phase) + 1]
         if phase == "Succeeded":
             self.end(move, phase)
@@ -172,7 +172,7 @@ class Cluster:
             move.handed_over = True
             vm.state = (move.uid, move.source, self.pods[move.target].name)
 
-    def _create_target(self, move: Move, vm: Vm) -> bool:
+    def _create_target(self, move: Move, vm: ModelVm) -> bool:
         """The launcher, then its attachment pod, then Scheduling: each by itself."""
         if not move.target:
             self.counter += 1
@@ -219,7 +219,7 @@ class Cluster:
     def _attached(self, target: Pod) -> bool:
         return any(side_of(pod) == target.uid for pod in self.pods.values() if pod.uid != target.uid)
 
-    def _launcher(self, vm: Vm, node: str, move: Move | None) -> Pod:
+    def _launcher(self, vm: ModelVm, node: str, move: Move | None) -> Pod:
         job = move.name if move else ""
         return launcher_of(vm.name, vm.uid, node, job, self.ratio, self.counter)
 

@@ -33,7 +33,7 @@ RENDERINGS = {ratio: Rendering(ratio, quota_limits=BOTH) for ratio in ("", "1.5"
 
 
 @dataclass
-class Vm:
+class ModelVm:
     """A running VM; `launcher` is the uid of the pod that it lives in."""
 
     name: str
