@@ -66,14 +66,17 @@ def popen(arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> Handle
 class Headroom:
     """A process `headroom ARGUMENTS`, which can be stopped and started again; it logs to `log`."""
 
-    def __init__(self, log: Path, *arguments: str, launch: Launch = popen) -> None:
+    def __init__(
+        self, log: Path, *arguments: str, port: int = 0, env: Mapping[str, str] | None = None, launch: Launch = popen
+    ) -> None:
         self.log = log
-        self.port = free_ports(1)[0]
+        self.port = port or free_ports(1)[0]
         """The port of its own HTTP server."""
         self.url = ""
         """The URL of its webhooks, where it serves any."""
         self._arguments = [*arguments, "--health-bind-address", f"127.0.0.1:{self.port}"]
         self._launch = launch
+        self._env = environment() | dict(env or {})
         self._process: Handle | None = None
 
     @property
@@ -88,7 +91,7 @@ class Headroom:
 
     def start(self, *, ready: bool = True) -> Self:
         """Starts the process, and with `ready` waits until it is ready. Raises StartError."""
-        self._process = self._launch(self._arguments, self.log, environment())
+        self._process = self._launch(self._arguments, self.log, self._env)
         return self.wait_ready() if ready else self
 
     async def started(self) -> Self:
