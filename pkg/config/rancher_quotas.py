@@ -7,6 +7,7 @@ except to the user and group by which Rancher itself passes it (rancher/webhook,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -71,6 +72,7 @@ class RancherWrites:
         self._denied = False
         self._may_impersonate = False
         self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
 
     @property
     def way(self) -> RancherQuotas:
@@ -117,10 +119,12 @@ class RancherWrites:
 
     async def look(self) -> None:
         """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""
-        due = loop_time() >= self._looked_at + _LOOK
-        if self._choice is RancherQuotas.AUTO and self._owner is not None and due and self.is_locked():
-            self._looked_at = loop_time()
-            self._may_impersonate = await may_impersonate(self._client)
+        if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.is_locked():
+            return
+        async with self._looking:  # the way is not known before the answer: other quotas wait for it, too
+            if loop_time() >= self._looked_at + _LOOK:
+                self._looked_at = loop_time()
+                self._may_impersonate = await may_impersonate(self._client)
 
 
 async def may_impersonate(client: Client) -> bool:

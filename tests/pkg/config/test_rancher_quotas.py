@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
+from pkg.config import rancher_quotas
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -78,6 +80,30 @@ async def test_a_lock_that_comes_between_a_decision_and_its_write_is_learned_too
     writes = RancherWrites(Server().client())
     writes.registrations = Listed([registration()])
     assert writes.learn(DENIED)
+
+
+async def test_quotas_that_are_decided_at_once_take_the_way_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, questions = asyncio.Event(), 0
+
+    async def may_impersonate(_: object) -> bool:
+        nonlocal questions
+        questions += 1
+        await answer.wait()
+        return True
+
+    monkeypatch.setattr(rancher_quotas, "may_impersonate", may_impersonate)
+    client = Server().client()
+    writes = RancherWrites(client, client)
+    writes.registrations = Listed([registration()])
+
+    async def way() -> RancherQuotas:
+        await writes.look()
+        return writes.way
+
+    ways = [asyncio.create_task(way()) for _ in range(3)]
+    await asyncio.sleep(0)
+    answer.set()
+    assert (await asyncio.gather(*ways), questions) == ([IMPERSONATE] * 3, 1)
 
 
 def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
