@@ -17,6 +17,7 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.rancher import PROJECTS
 from pkg.config.rancher_quotas import RancherWrites
@@ -33,8 +34,8 @@ from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.rancher import OWN_MARKS, SILENCE, is_entry, removal_command, request_of, stuck_entries
 
-_LOOKS: Final = 20
-"""At a quota, while Rancher has not written its base yet."""
+_LOOK_SECONDS: Final = 0.5
+"""Seconds between two looks at a quota, at most, while Rancher has not written its base yet."""
 
 
 class GivenBack(NamedTuple):
@@ -100,7 +101,8 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
         replace(EXACT, released=True),
         clock=clock,
     )
-    for _ in range(_LOOKS):
+    deadline = loop_time() + SILENCE
+    while loop_time() < deadline:
         try:
             await handler.on_resource_quota_changed(quota.key, quota)
             return
@@ -108,7 +110,7 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
             pause = again.seconds
         if rancher.asks(quota) and stuck_entries(quota):
             return
-        await asyncio.sleep(min(pause, SILENCE / _LOOKS))
+        await asyncio.sleep(min(pause, _LOOK_SECONDS))
         quota = await quotas.get(name=quota.name, namespace=quota.namespace)
         handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)
     raise Forbidden(f"Rancher has not written the base within {SILENCE:.0f} s: its server has to run", status=403)

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.client.errors import Conflict, Forbidden, NotFound
+from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.rancher_quotas import RancherWrites
 from pkg.process.giving_back import close_all, release_all
+from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.util.resourcequota.rancher import SILENCE, Request, format_request, with_limits
 from tests.decisions import by_value
 from tests.kinds import Kind, Server
 from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim
@@ -158,6 +165,25 @@ async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer)
     patched = server.quotas.now("ns1/q")
     assert patched.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(patched.hard) == by_value(RAISED)
+
+
+async def test_a_rancher_that_does_not_answer_is_waited_for_as_long_as_is_said(server: QuotaServer) -> None:
+    """The person asks for more than was granted: the grant is requested first, and nobody writes it."""
+    server.quota("ns1", {}, RAISED)
+    person = BASE.replace('"3000m"', '"60"')
+    assert person != BASE
+    asked, granted = parse_resource_list(RAISED), parse_resource_list(HARD)
+    record = Request(person, {**asked, "limits.cpu": Quantity.parse("62")}, {}, granted, {by_name(): ENTRY})
+    annotations = {
+        "field.cattle.io/resourceQuota": with_limits(person, {"limits.cpu": "62"}),
+        "field.cattle.io/projectId": "c:p",
+        ANNOTATION_REQUEST: format_request(record),
+    }
+    server.namespaces.edited("ns1", {"metadata": {"annotations": annotations}})
+    client, began = server.client(), now()
+    given_back = await release_all(client, RancherWrites(client, choice=RancherQuotas.ANNOTATION))
+    assert given_back == ([], {"ns1/q": "Rancher has not written the base within 10 s: its server has to run"})
+    assert now() - began >= SILENCE
 
 
 async def test_what_another_process_released_meanwhile_stays_as_it_left_it(server: QuotaServer) -> None:
