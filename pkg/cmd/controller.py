@@ -45,6 +45,7 @@ def controller(
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     settings = replace(settings, namespace=settings.namespace or config.namespace)
+    served = served and replace(served, settings=settings)
     # A dry run writes nothing, the Lease included.
     elected = not settings.dry_run and (config.in_cluster if election.leader_elect is None else election.leader_elect)
 

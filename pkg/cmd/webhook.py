@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kubeloop.client.errors import ConfigError
@@ -29,7 +30,8 @@ def webhook(
     logging.set_up()
     served = webhooks_of(settings_of(policy, process, webhooks), webhooks)
     config = load_config(cluster.kubeconfig)
-    address = webhooks.address(config.in_cluster)
+    settings = replace(served.settings, namespace=served.settings.namespace or config.namespace)
+    served, address = replace(served, settings=settings), webhooks.address(config.in_cluster)
     replica = AdmissionReplica(config, served, address, process.health_bind_address, process.metrics_bind_address)
     return run_until_signal(replica.serve)
 

@@ -12,6 +12,7 @@ from kubeloop.controllers.server import serve_health
 from pkg.config.management import Management
 from pkg.process.leftovers import look_at_registered
 from pkg.selfcheck.health import HealthChecks, wait_for_version
+from pkg.selfcheck.kubernetes_version import KubernetesVersion
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
@@ -40,29 +41,27 @@ class AdmissionReplica:
                 if kubernetes is None:
                     return
                 health.log_addresses()
-                management = Management(client, kubernetes.releases)
-                tasks = [asyncio.create_task(kubernetes.run(client))]
-                await self._run(stop, checks, management, tasks)
+                await self._run(stop, checks, Management(client, kubernetes.releases), kubernetes)
         finally:
             await health.close()
 
     async def _run(
-        self, stop: asyncio.Event, checks: HealthChecks, management: Management, tasks: list[asyncio.Task[None]]
+        self, stop: asyncio.Event, checks: HealthChecks, management: Management, kubernetes: KubernetesVersion
     ) -> None:
         settings, client = self.webhooks.settings, management.client
         checks.admission = admission = await self.webhooks.server(client, management)
         checks.management = management
-        namespace = settings.namespace or self.config.namespace
         upkeep = Upkeep(
             client,
             management.recorder("headroom"),
-            namespace,
+            settings.namespace,
             lambda: virt_controllers(management.kubevirts.cache().list(), settings.kubevirt_users),
             management.set_policy_in_force,
             reports=lambda: False,
         )
+        tasks = [asyncio.create_task(kubernetes.run(client))]
         if not settings.register and not settings.dry_run:
-            tasks.append(asyncio.create_task(look_at_registered(management, namespace)))
+            tasks.append(asyncio.create_task(look_at_registered(management, settings.namespace)))
         try:
             await management.start()
             tasks.append(asyncio.create_task(upkeep.run()))

@@ -38,25 +38,24 @@ class Webhooks:
 
     settings: Settings
     endpoint: Endpoint
-    """The Service's namespace follows from the client."""
+    """The Service's namespace is that of the settings."""
     context: SSLContext
     files: CertificateFiles | None = None
     """A certificate that another program makes, instead of the one in the Secret."""
 
     async def server(self, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
-        own_namespace = self.settings.namespace or client.transport.config.namespace
-        endpoint = replace(self.endpoint, service_namespace=own_namespace)
-        settings = replace(self.settings, own_user=await own_user(client), namespace=own_namespace)
+        settings = replace(self.settings, own_user=await own_user(client))
+        endpoint = replace(self.endpoint, service_namespace=settings.namespace)
         observer = Observer(management.source(claims=False), settings.profile)
         view = View(client, observer, management.clock, management.slim)
         secrets = client.resource(SECRETS)
-        report = partial(management.recorder("headroom").event, about(own_namespace), "Warning")
+        report = partial(management.recorder("headroom").event, about(settings.namespace), "Warning")
         return AdmissionServer(
             hooks(view, settings, endpoint, management),
             self.files
             or SharedCertificates(
-                self.context, secrets, own_namespace, settings.secret_name, endpoint.hosts, managed_by="headroom"
+                self.context, secrets, settings.namespace, settings.secret_name, endpoint.hosts, managed_by="headroom"
             ),
             Registrar(client, endpoint, settings, report) if settings.register else None,
             client_names=settings.client_names,
