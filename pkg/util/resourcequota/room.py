@@ -57,7 +57,7 @@ class Pods:
 
     present: Sequence[Pod] = ()
     ended: Mapping[str, Pod] = field(default_factory=dict)
-    """The pods that ended or were deleted a moment ago, by uid, as they were before; `there` may lack them."""
+    """The pods that ended or were deleted a moment ago, by uid, as they were before; `present` may lack them."""
 
     def versions(self) -> dict[str, str | None]:
         """Returns uid to resourceVersion, "" for a pod that is gone again."""
