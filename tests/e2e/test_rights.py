@@ -249,12 +249,13 @@ def controllers_run(cluster: Cluster, api: Api, kubeconfig: Path) -> None:
             run_as_admin(cluster, a_quota_is_rendered)
         run_as_admin(cluster, migrations)
         run_as_admin(cluster, partial(reports_are_asked_for, reader))
-    with headroom(cluster, "controller", *flags, "--rancher-quotas", "annotation"):
-        run_as_admin(cluster, partial(a_project_has_no_room, reader))
     with headroom(cluster, "controller", *flags):
         """It leaves or patches what it finds."""
     with headroom(cluster, "controller", "--remove-webhooks", "--kubeconfig", str(kubeconfig)):
         eventually(lambda: api.find(f"{ADMISSION}/mutatingwebhookconfigurations/{PROBE_CONFIGURATION}") is None, 20)
+    # Last: what it asks Rancher for is left to be released.
+    with headroom(cluster, "controller", *flags, "--rancher-quotas", "annotation"):
+        run_as_admin(cluster, partial(a_project_has_no_room, reader))
     run_as_admin(cluster, partial(everything_is_released, releases))
 
 
