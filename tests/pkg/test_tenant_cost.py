@@ -208,15 +208,23 @@ def review(machine: VirtualMachine) -> None:
     validator.decide(annotated, machine, limits_text(requestsStorage="9Gi"), [quota()])
 
 
+def machine_seconds() -> float:
+    """Seconds of CPU that this machine takes now for what takes 10 ms on an idle one."""
+    began = time.process_time()
+    sum(len(str(number)) for number in range(100_000))
+    return time.process_time() - began
+
+
 def cost(kind: type[Object], line: bytes) -> tuple[float, int]:
-    """Seconds of CPU, and bytes of the object that stay."""
+    """Seconds of CPU of an idle machine, and bytes of the object that stay."""
+    slowness = max(1.0, machine_seconds() / 0.01)
     began = time.process_time()
     slim = CacheTransforms()
     obj = as_cached(kind, line, slim)
     decide_about({**OBJECTS, kind: obj or OBJECTS[kind]})
     if isinstance(obj, VirtualMachine):
         review(obj)
-    return time.process_time() - began, len(msgspec.json.encode(obj)) if obj else 0
+    return (time.process_time() - began) / slowness, len(msgspec.json.encode(obj)) if obj else 0
 
 
 # ---- the table -----------------------------------------------------------------------------------------------
@@ -289,10 +297,10 @@ def test_256_kib_of_a_field_hold_nobody_up(kind: type[Object]) -> None:
         if NOT_A_TENANTS in row.text:
             continue
         line = b'{"type":"MODIFIED","object":' + body(field, value) + b"}"
-        seconds, peak_bytes = cost(kind, line)
+        seconds, kept_bytes = cost(kind, line)
         if seconds > MOST:
             seconds = min(cost(kind, line)[0] for _ in range(8))
         most = LARGEST if kind in VMS else len(line)
-        if seconds > MOST or peak_bytes > most:
-            problems.append(f"{field}, {shape}: {seconds * 1000:.0f} ms, {peak_bytes} bytes stay")
+        if seconds > MOST or kept_bytes > most:
+            problems.append(f"{field}, {shape}: {seconds * 1000:.0f} ms, {kept_bytes} bytes stay")
     assert not problems, "\n".join(problems)

@@ -83,6 +83,11 @@ def is_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
+def _of_pod_level(raw: RawResourceList | None) -> RawResourceList:
+    """Returns the list without the names that the API server refuses there: a tenant may send thousands."""
+    return {name: value for name, value in (raw or {}).items() if is_pod_level(name)}
+
+
 def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList:
     statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
     rule = release.container_status
@@ -98,8 +103,7 @@ def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList
         case StatusRule.IGNORED:
             resources = _aggregate(pod.spec, _spec_resources_of(pick))
     if release.pod_level_resources and pod.spec.resources is not None:
-        pod_level = parse_resource_list(pick(pod.spec.resources))
-        resources |= {name: quantity for name, quantity in pod_level.items() if is_pod_level(name)}
+        resources |= parse_resource_list(_of_pod_level(pick(pod.spec.resources)))
     return resources
 
 
@@ -222,7 +226,7 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
     level = spec.resources
     if rule is PodLevelDefaults.NONE or level is None or not (level.requests or level.limits):
         return level
-    requests, limits = dict(level.requests or {}), dict(level.limits or {})
+    requests, limits = _of_pod_level(level.requests), _of_pod_level(level.limits)
     container_limits = _aggregate(spec, _spec_resources_of(LIMITS))
     for name, quantity in container_limits.items():
         if name.startswith(HUGEPAGES_PREFIX) and name not in requests:
@@ -232,7 +236,7 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
             spec, lambda container: _spec_resources_of(LIMITS)(container) | _spec_resources_of(REQUESTS)(container)
         )
         container_requests = {name: str(container_sums[name]) for name in (CPU, MEMORY) if name in container_sums}
-        requests = {n: limit for n, limit in limits.items() if is_pod_level(n)} | container_requests | requests
+        requests = limits | container_requests | requests
     if rule is PodLevelDefaults.WHEN_CREATED:
         limits |= _missing_limits(spec, requests, limits, container_limits)
     return ResourceRequirements(limits=_round_up(limits) or None, requests=_round_up(requests) or None)
@@ -244,7 +248,7 @@ def _missing_limits(
     """Returns limits for requested resources that every container limits: the containers' total, at least the
     request."""
     containers = [*spec.containers, *(spec.init_containers or ())]
-    names = (name for name in requests if is_pod_level(name) and name not in limits)
+    names = (name for name in requests if name not in limits)
     limited_names = (
         name for name in names if all(name in (container.resources.limits or ()) for container in containers)
     )
