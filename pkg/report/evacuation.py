@@ -16,7 +16,7 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import unmigratable_reason
-from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
@@ -112,15 +112,19 @@ class NodeCapacity:
 def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = None) -> Evacuation:
     """Plans every node that has VMs. `ratio` None: the configured one."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
-    nodes = [evacuation(snapshot, capacity, name, ratio) for name in sorted(names)]
+    nodes = [_evacuation(snapshot, capacity, plan, ratio) for plan in plan_evacuations(snapshot, names, ratio)]
     worst = max(nodes, key=lambda node: (len(node.violations), len(node.plan.vms)), default=None)
-    effective_ratio = next((node.plan.ratio for node in nodes if node.plan.ratio), ratio)
-    return Evacuation(effective_ratio, nodes, worst.node if worst else None, capacity.remarks)
+    return Evacuation(nodes[-1].plan.ratio if nodes else ratio, nodes, worst.node if worst else None, capacity.remarks)
 
 
 def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str | None = None) -> NodeEvacuation:
     """Plans one node."""
-    plan = plan_migrations(snapshot, ratio, node)
+    (plan,) = plan_evacuations(snapshot, [node], ratio)
+    return _evacuation(snapshot, capacity, plan, ratio)
+
+
+def _evacuation(snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None) -> NodeEvacuation:
+    node = plan.node or ""
     unplaced = _unplaced_vms(snapshot, plan, capacity.of_other_nodes(node), ratio)
     return NodeEvacuation(node, plan, [*_blocked_by_quota(snapshot, plan), *unplaced])
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 from msgspec import field, structs
 
+from kubeloop.api.core import Pod
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -54,29 +56,41 @@ class MigrationPlan(Document, frozen=True):
         return document | ({"together": together} if self.node else {})
 
 
-def plan_migrations(snapshot: Snapshot, ratio: str | None = None, node: str = "") -> MigrationPlan:
-    """Plans every running VM of the snapshot, or of one node. `ratio` None: the configured one."""
-    instances = sorted(
-        (vmi for vmi in snapshot.instances if not node or trusted_status(vmi).node_name == node),
-        key=lambda vmi: vmi.key,
-    )
-    namespaces = sorted({vmi.namespace for vmi in instances})
-    vms: list[VmPlan] = []
-    together: list[tuple[str, Fit]] = []
-    effective_ratio = ratio
-    for namespace in namespaces:
-        vmis = [vmi for vmi in instances if vmi.namespace == namespace]
+def plan_migrations(snapshot: Snapshot, ratio: str | None = None) -> MigrationPlan:
+    """Plans every running VM of the snapshot. `ratio` None: the configured one."""
+    vms = [vm for _, _, vm_plans in _by_namespace(snapshot, snapshot.instances, ratio) for vm in vm_plans]
+    return MigrationPlan(_effective_ratio(snapshot, vms, ratio), None, vms, [])
+
+
+def plan_evacuations(snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None) -> list[MigrationPlan]:
+    """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
+    vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
+    together: dict[str, list[tuple[str, Fit]]] = defaultdict(list)
+    instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
+    for namespace, in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
+        for node in sorted({vm.node or "" for vm in vm_plans}):
+            leaving = [vm for vm in vm_plans if vm.node == node]
+            vms[node] += leaving
+            together[node] += [(namespace, fit) for fit in _together(in_namespace, namespace, leaving, ratio)]
+    return [
+        MigrationPlan(_effective_ratio(snapshot, vm_plans, ratio), node, vm_plans, together[node])
+        for node, vm_plans in vms.items()
+    ]
+
+
+def _effective_ratio(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> str | None:
+    """Returns the ratio by which the VMs are planned."""
+    return (snapshot.rendering(vms[-1].namespace, ratio).ratio if vms else ratio) or None
+
+
+def _by_namespace(
+    snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None
+) -> Iterator[tuple[str, Snapshot, list[VmPlan]]]:
+    """Yields each namespace of these VMs with the plans of them."""
+    instances = sorted(instances, key=lambda vmi: vmi.key)
+    for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
         in_namespace = _in_namespace(snapshot, namespace)
-        vm_plans = list(_vms(in_namespace, namespace, vmis, ratio))
-        vms += vm_plans
-        effective_ratio = snapshot.rendering(namespace, ratio).ratio
-        if node:
-            quota_fits = _together(in_namespace, namespace, vmis, ratio)
-            if snapshot.source.budgets.list(namespace):  # a window at a time: none has to fit beside another
-                all_fit = all(vm.fits_with_headroom for vm in vm_plans)
-                quota_fits = [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
-            together += [(namespace, fit) for fit in quota_fits]
-    return MigrationPlan(effective_ratio or None, node or None, vms, together)
+        yield namespace, in_namespace, list(_vms(in_namespace, namespace, list(vmis), ratio))
 
 
 def by_budget(snapshot: Snapshot, namespace: str, quota_fits: Sequence[Fit]) -> list[Fit]:
@@ -107,22 +121,26 @@ def _raised_by_budget(fit: Fit, budget: str, budget_limits: ResourceList) -> Fit
 
 
 def _in_namespace(snapshot: Snapshot, namespace: str) -> Snapshot:
+    source = snapshot.source
     return replace(
         snapshot,
-        migrations=[m for m in snapshot.migrations if m.namespace == namespace],
-        instances=[vmi for vmi in snapshot.instances if vmi.namespace == namespace],
-        pods=[pod for pod in snapshot.pods if pod.namespace == namespace],
+        migrations=source.migrations.list(namespace),
+        instances=source.instances.list(namespace),
+        pods=source.pods.list(namespace),
     )
 
 
 def _vms(
     snapshot: Snapshot, namespace: str, instances: Sequence[VirtualMachineInstance], ratio: str | None
-) -> Iterable[VmPlan]:
+) -> Iterator[VmPlan]:
     today_rendering = snapshot.rendering(namespace)
     at_ratio_rendering = snapshot.rendering(namespace, ratio)
     is_refused_by_vm = {m.spec.vmi_name: is_refused(m) for m in snapshot.migrations if not is_finished(m)}
-    launchers = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
-    with_leftovers = {name for name, count in launchers.items() if count > 1}
+    pods_by_vm: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        pods_by_vm[vm_of(pod)].append(pod)
+    with_leftovers = {name for name, pods in pods_by_vm.items() if sum(not pod.terminal for pod in pods) > 1}
+    with_entries = {"", *is_refused_by_vm, *with_leftovers}
     for instance in instances:
         name, node = instance.name, trusted_status(instance).node_name or None
         if name in is_refused_by_vm:
@@ -130,7 +148,12 @@ def _vms(
             yield VmPlan(namespace, name, node, True, True, True, True, (), notes)
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
-        hypothetical = with_migrations(_only(snapshot, is_refused_by_vm.keys() | with_leftovers | {name}), [instance])
+        names = sorted(with_entries | {name})
+        hypothetical = replace(
+            with_migrations(snapshot, [instance]),
+            instances=[vmi for n in names if (vmi := snapshot.source.instances.get(namespace=namespace, name=n))],
+            pods=[pod for n in names for pod in pods_by_vm.get(n, ())],
+        )
         ratio_fits = by_budget(
             snapshot, namespace, fits(hypothetical, namespace, [name], at_ratio_rendering, would=True)
         )
@@ -148,16 +171,12 @@ def _vms(
         )
 
 
-def _only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    pods = [p for p in snapshot.pods if (owner := vm_of(p)) in names or not owner]
-    return replace(snapshot, instances=[v for v in snapshot.instances if v.name in names], pods=pods)
-
-
-def _together(
-    snapshot: Snapshot, namespace: str, instances: Sequence[VirtualMachineInstance], ratio: str | None
-) -> list[Fit]:
-    migrating = {m.spec.vmi_name for m in snapshot.migrations if not is_finished(m)}
-    idle = [instance for instance in instances if instance.name not in migrating]
-    hypothetical = with_migrations(snapshot, idle)
-    rendering = snapshot.rendering(namespace, ratio)
-    return fits(hypothetical, namespace, [vmi.name for vmi in idle], rendering, would=True)
+def _together(snapshot: Snapshot, namespace: str, vms: Sequence[VmPlan], ratio: str | None) -> list[Fit]:
+    """Returns the fits of all these VMs at once, without those that migrate already."""
+    idle = {vm.vm for vm in vms if not vm.migrates}
+    hypothetical = with_migrations(snapshot, [vmi for vmi in snapshot.instances if vmi.name in idle])
+    quota_fits = fits(hypothetical, namespace, idle, snapshot.rendering(namespace, ratio), would=True)
+    if not snapshot.source.budgets.list(namespace):
+        return quota_fits
+    all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
+    return [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]

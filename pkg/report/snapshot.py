@@ -25,7 +25,7 @@ from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
@@ -109,6 +109,8 @@ class Snapshot:
     installed: Installed = field(default_factory=Installed)
     failures: Sequence[Event] = ()
     """About pods that could not be created, and headroom's about projects of Rancher without room."""
+    cache: Cache = field(default_factory=Cache, repr=False, compare=False)
+    """What depends on objects alone: shared with the snapshots that hypothetical migrations make of this one."""
 
     def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
         """Returns all migrations of a VM, finished or not."""
@@ -167,7 +169,7 @@ class Snapshot:
             **cast("dict[str, Any]", lists), kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force
         )
         asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
-        return Observer(source, asks=asks)
+        return Observer(source, asks=asks, cache=self.cache)
 
 
 LISTS: Final[Mapping[str, type[Object]]] = {

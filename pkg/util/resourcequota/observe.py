@@ -134,12 +134,16 @@ class Observer:
     has a record of one."""
 
     def __init__(
-        self, source: Source, profile: Profile | None = None, asks: Callable[[ResourceQuota], bool] | None = None
+        self,
+        source: Source,
+        profile: Profile | None = None,
+        asks: Callable[[ResourceQuota], bool] | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self.source = source
         self._profile = profile
         self._asks = asks
-        self._cache = Cache()
+        self._cache = cache or Cache()
 
     def observe(
         self,

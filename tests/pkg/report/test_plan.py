@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
+from pkg.util.resourcequota import vms as vms_module
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
 from tests.decisions import charged, sentences
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim
@@ -145,7 +150,7 @@ def test_where_headroom_does_nothing(case: tuple[ResourceQuota, str]) -> None:
 
 def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
     snapshot = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
-    plan_of_all = plan_migrations(snapshot, node="node-1")
+    (plan_of_all,) = plan_evacuations(snapshot, ["node-1"])
     assert [vm.vm for vm in plan_of_all.vms] == ["vm1", "vm2"]
     ((namespace, fit),) = plan_of_all.together
     assert namespace == "ns1"
@@ -155,9 +160,8 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
 
 
 def test_a_node_at_another_ratio() -> None:
-    plan_of_all = plan_migrations(
-        running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"}), "4.5", "node-1"
-    )
+    snapshot = running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"})
+    (plan_of_all,) = plan_evacuations(snapshot, ["node-1"], "4.5")
     assert plan_of_all.ratio == "4.5"
     assert format_resource_list(plan_of_all.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
 
@@ -166,7 +170,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     """Each by itself would; together the last has to wait."""
     capped = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
     wide = running(vms("vm1", "vm2"), {"limits.cpu": "4030m", "limits.memory": "9594928626"}, annotations=capped)
-    plan_of_all = plan_migrations(wide, node="node-1")
+    (plan_of_all,) = plan_evacuations(wide, ["node-1"])
     assert all(vm.fits_with_headroom for vm in plan_of_all.vms)
     ((_namespace, fit),) = plan_of_all.together
     assert not fit.fits_then
@@ -176,7 +180,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
 def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
     here, (vm9,) = running(vms("vm1")), vms("vm9")
     both = replace(here, instances=[*here.instances, edited(vm9, metadata={"namespace": "ns2"})])
-    plan_of_all = plan_migrations(both, node="node-1")
+    (plan_of_all,) = plan_evacuations(both, ["node-1"])
     assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in plan_of_all.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
     assert [namespace for namespace, _fit in plan_of_all.together] == ["ns1"]
 
@@ -193,4 +197,18 @@ def test_the_document() -> None:
 
 
 def test_an_empty_node() -> None:
-    assert plan_migrations(running(vms("vm1")), node="node-7").vms == []
+    (plan_of_all,) = plan_evacuations(running(vms("vm1")), ["node-7"])
+    assert plan_of_all.vms == []
+
+
+def test_a_vm_is_looked_at_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assessed: list[str] = []
+
+    def counted(namespace: NamespaceFacts, name: str, *more: Any) -> VmUsage:
+        assessed.append(name)
+        return assess(namespace, name, *more)
+
+    monkeypatch.setattr(vms_module, "assess", counted)
+    many = [*vms("vm1", "vm2"), *vms("vm3", "vm4", node="node-2")]
+    plan_evacuations(running(many, {"limits.cpu": "99", "limits.memory": "99Gi"}), ["node-1", "node-2"])
+    assert sorted(assessed) == ["vm1", "vm2", "vm3", "vm4"]
