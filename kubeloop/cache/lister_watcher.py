@@ -11,6 +11,7 @@ from kubeloop.api.meta import Object, ObjectMeta, as_number, is_older
 from kubeloop.api.registry import Resource
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import ServerError, Unreachable
+from kubeloop.client.slices import in_slices
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
@@ -145,7 +146,7 @@ async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | Non
     if not listing.resource_version and not page.kind.endswith("List"):
         raise ServerError("the list has no resourceVersion")  # an aggregated API's has none, but its kind
     while True:
-        for obj in page.items:
+        async for obj in in_slices(page.items):
             listing.note("ADDED", obj)
         for meta in page.undecodable:
             listing.note_undecodable("ADDED", meta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -15,6 +16,7 @@ import msgspec
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
 from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, is_open, shallow, without_nulls
+from kubeloop.client.slices import SLICE, ListSlices
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
 
@@ -129,6 +131,20 @@ class Decoder(Generic[T]):
             return self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
+
+    async def read_list_page(self, chunks: AsyncIterable[bytes]) -> ListPage[T]:
+        """Returns the page whose bytes come in `chunks`, as `list_page` does. It is decoded in slices as they come."""
+        slices = ListSlices(self.list_page)
+        async for chunk in chunks:
+            for start in range(0, len(chunk), SLICE):
+                if slices.add(chunk[start : start + SLICE]):
+                    await asyncio.sleep(0)
+        *pages, page = slices.pages()
+        if not pages:
+            return page
+        items = [item for part in pages for item in part.items] + page.items
+        undecodable = [meta for part in pages for meta in part.undecodable] + page.undecodable
+        return ListPage(items, page.metadata, undecodable, page.kind)
 
     def list_page(self, body: bytes) -> ListPage[T]:
         """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at

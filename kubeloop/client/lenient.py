@@ -114,6 +114,18 @@ def shallow(body: bytes) -> bytes:
     return b"".join(chunks)
 
 
+def last_item_end(items: bytes | bytearray) -> int:
+    """Returns where the last object with a comma behind it ends in a list's items, which may be cut off; 0 without
+    one."""
+    depth = last = end = 0
+    while match := _BRACKETS.match(items, end):
+        begin, end = match.span(1)
+        depth += end - begin if items[begin] in b"[{" else begin - end
+        if depth == 0 and items[end : end + 1] == b",":
+            last = end
+    return last
+
+
 _SCALARS: dict[type[inspect.Type], Any] = {
     inspect.IntType: 0,
     inspect.FloatType: 0.0,

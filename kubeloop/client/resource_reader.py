@@ -13,6 +13,7 @@ from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
 from kubeloop.client.errors import STATUS_404, BadRequest, ServerError, check_namespace
+from kubeloop.client.slices import in_slices
 from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
@@ -69,7 +70,8 @@ class ResourceReader(Generic[T]):
                 label_selector=label_selector,
                 field_selector=field_selector,
             )
-            objects += map(self._transform, page.items) if self._transform else page.items
+            transform = self._transform
+            objects += [transform(obj) async for obj in in_slices(page.items)] if transform else page.items
             objects.resource_version = page.metadata.resource_version
             continue_ = page.metadata.continue_
             if not continue_:
@@ -94,7 +96,8 @@ class ResourceReader(Generic[T]):
         )
         path = self._collection_path(namespace)
         # However long a large list takes on a thin wire, it goes on while something comes.
-        body = await self.transport.request(
+        return await self.transport.read_answer(
+            self._decoder.read_list_page,
             "GET",
             path,
             params=params,
@@ -103,7 +106,6 @@ class ResourceReader(Generic[T]):
             read_timeout=REQUEST_TIMEOUT,
             retry=retry,
         )
-        return self._decoder.list_page(body)
 
     async def is_served(self) -> bool:
         """Reports whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""

@@ -9,8 +9,8 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Any, TypedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
 import aiohttp
@@ -29,6 +29,8 @@ from kubeloop.client.server_clock import ServerClock
 from kubeloop.client.warnings import log_warnings
 from kubeloop.errors import one_line
 from kubeloop.metrics import FRAMEWORK
+
+R = TypeVar("R")
 
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
@@ -85,6 +87,19 @@ class TransportOptions(TypedDict, total=False):
     before_write: BeforeWrite | None
 
 
+class RequestOptions(TypedDict, total=False):
+    """The options of a request: see Transport.read_answer."""
+
+    params: Mapping[str, str] | None
+    body: bytes | None
+    content_type: str
+    accept: str
+    timeout: float | None
+    read_timeout: float | None
+    retry: bool
+    repeatable: bool | None
+
+
 class Transport:
     """Requests to the server of `config`. Make and use it within one event loop; `close` it at the end.
 
@@ -135,8 +150,13 @@ class Transport:
         self._separate.append(transport)
         return transport
 
-    async def request(
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
+        """Returns the body of the answer. As `read_answer`."""
+        return await self.read_answer(_read_all, method, path, **options)
+
+    async def read_answer(
         self,
+        read: Callable[[AsyncIterator[bytes]], Awaitable[R]],
         method: str,
         path: str,
         *,
@@ -148,8 +168,9 @@ class Transport:
         read_timeout: float | None = None,
         retry: bool = True,
         repeatable: bool | None = None,
-    ) -> bytes:
-        """The body of the answer; `path` is encoded already.
+    ) -> R:
+        """Returns what `read` makes of the answer's body, whose chunks it gets once an attempt; `path` is encoded
+        already.
 
         `timeout` (seconds) is that of each attempt, None: as long as something comes every `read_timeout` seconds. All
         attempts together have REQUEST_TIMEOUT, or `timeout` where that is longer; without a timeout none begins later.
@@ -166,12 +187,12 @@ class Transport:
         longest = max(timeout or 0.0, REQUEST_TIMEOUT)
         deadline = Deadline(self.config.host, None if timeout is None else longest)
 
-        async def attempt() -> bytes:
+        async def attempt() -> R:
             deadline.error = None
             try:
                 with api_errors(self.config.host):
                     async with await self._exchange(method, path, params, body, headers, timeouts, deadline) as answer:
-                        return await answer.read()
+                        return await read(answer.content.iter_any())
             except ApiError as err:
                 deadline.error = err
                 raise
@@ -328,6 +349,10 @@ class Transport:
         if streaming not in self._sessions:
             self._sessions[streaming] = open_session(self._headers, 0 if streaming else _CONNECTIONS)
         return self._sessions[streaming]
+
+
+async def _read_all(chunks: AsyncIterator[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in chunks])
 
 
 def default_user_agent() -> str:

@@ -8,7 +8,7 @@ import copy
 import inspect
 import random
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.decode import decoder_for
-from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Transport
+from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, R, Transport
 from kubeloop.testing.fake.apply import applied
 from kubeloop.testing.fake.metadata import check_identity, check_metadata, check_name, conflict, generated
 from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key, spec_of
@@ -99,6 +99,14 @@ class FakeTransport(Transport):
                 changed = sent if verb == "update" else _patched(current, sent, content_type)
                 current = self._write(resource, current, changed, subresource)
             return msgspec.json.encode(current)
+
+    async def read_answer(
+        self, read: Callable[[AsyncIterator[bytes]], Awaitable[R]], method: str, path: str, **options: Any
+    ) -> R:
+        async def body() -> AsyncIterator[bytes]:
+            yield await self.request(method, path, **options)
+
+        return await read(body())
 
     @contextlib.asynccontextmanager
     async def stream(
