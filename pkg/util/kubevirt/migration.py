@@ -118,12 +118,14 @@ def seconds_of(timestamp: str) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Leftover:
     """A leftover that quota still counts: a side of the VM, or a claim of its state. `ended_at` is when the migration
-    did, in seconds since the epoch, None if that is not known."""
+    did, in seconds since the epoch, None if that is not known. `keeps_target_away`: KubeVirt creates no target while
+    it is there."""
 
     uid: str
     name: str
     usage: ResourceList
     ended_at: float | None
+    keeps_target_away: bool = False
 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def pods_usage(
             f"pod {pod.name}",
             minimum(old, source) if source else old,
             migration_ended_at(pod.name, migrations),
+            keeps_target_away=not pod.terminal,
         )
         for pod, old in old_usages
     ]

@@ -42,9 +42,9 @@ from pkg.util.resourcequota.side_usage import pods_usage
 #   both run      | T as it is        | its attachment pod  | min(S, T)    | Harvester: formula   | need
 #   arrived       | nothing           | nothing             | nothing      | nothing              | the leftover source
 #
-# A leftover is beside all of these. KubeVirt creates no target while a pod of an earlier migration runs (its
-# VMIActivePodsCount), so that a target takes the place of the sides that are left over, and `wanted_entry` and
-# `used_headroom` are the larger of both. Claims that are left over come on top.
+# A leftover is beside all of these. KubeVirt creates no target while a launcher of an earlier migration runs (its
+# VMIActivePodsCount), so that a target takes the place of such sides, and `wanted_entry` and `used_headroom` are the
+# larger of both. Claims, and attachment pods that outlive their launcher, come on top.
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ class VmUsage:
     def _with_leftovers(self, target: ResourceList) -> ResourceList:
         if not self.leftovers:
             return target
-        old_sides = total(side.usage for side in self.old_sides)
-        return total([maximum(old_sides, target), *(claim.usage for claim in self.old_claims)])
+        instead = total(leftover.usage for leftover in self.leftovers if leftover.keeps_target_away)
+        beside = (leftover.usage for leftover in self.leftovers if not leftover.keeps_target_away)
+        return total([maximum(instead, target), *beside])
 
     @property
     def leftovers(self) -> Sequence[Leftover]:

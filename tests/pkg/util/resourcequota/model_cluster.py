@@ -145,7 +145,7 @@ class Cluster:
         return move.name
 
     def step(self, move: Move) -> bool | None:
-        """KubeVirt does the next thing for a migration. False: quota has refused a pod; None: nothing to do."""
+        """KubeVirt does the next thing for a migration. False: quota has refused a pod; None: nothing to do yet."""
         vm = self.vms.get(move.vm)
         if move.over:
             return None
@@ -172,9 +172,11 @@ class Cluster:
             move.handed_over = True
             vm.state = (move.uid, move.source, self.pods[move.target].name)
 
-    def _create_target(self, move: Move, vm: ModelVm) -> bool:
-        """The launcher, then its attachment pod, then Scheduling: each by itself."""
+    def _create_target(self, move: Move, vm: ModelVm) -> bool | None:
+        """The launcher, once the VM has only one, then its attachment pod, then Scheduling: each by itself."""
         if not move.target:
+            if sum(side_of(pod) == pod.uid for _, pod in self.sides(vm.name)) > 1:  # its VMIActivePodsCount
+                return None
             self.counter += 1
             pod = self._launcher(vm, f"node-{self.counter}", move)
             if not self.admit(pod):

@@ -126,6 +126,18 @@ LIFE = {
         plugged("node-2"),
         {"limits.cpu": "100m", "limits.memory": "80M"},
     ),
+    "a launcher with its attachment pod is left: the next target takes their place": Step(
+        [finished_vmim(), vmim(name="second")],
+        [SOURCE, attachment(SOURCE), TARGET, attachment(TARGET)],
+        plugged("node-2"),
+        BOTH_PODS,
+    ),
+    "only its attachment pod is left: the next target comes beside it": Step(
+        [finished_vmim(), vmim(name="second")],
+        [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)],
+        plugged("node-2"),
+        {"limits.cpu": "2215m", "limits.memory": str(4797464313 + 160 * 10**6)},
+    ),
 }
 
 
