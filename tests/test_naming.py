@@ -6,6 +6,7 @@ It measures only: a name that merely dodges the list (`said_value`) is worse tha
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def names_bound(node: ast.AST) -> Iterator[str]:
             yield name
 
 
+@functools.cache
 def figures(room: str) -> Figures:
     """Measures every module of a room."""
     counts = Figures([], 0, [], 0, defaultdict(set))
@@ -59,16 +61,15 @@ def figures(room: str) -> Figures:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef):
                 counts.classes[node.name].add(path)
-            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
             for name in names_bound(node):
                 names += 1
                 if BARE.fullmatch(name):
-                    counts.bare.append(f"{place}: {name}")
+                    counts.bare.append(f"{path}:{getattr(node, 'lineno', 1)}: {name}")
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node)
                 docstrings += bool(text)
                 if text and RELATIVE.match(text):
-                    counts.relative.append(f"{place}: {text.splitlines()[0]}")
+                    counts.relative.append(f"{path}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}")
     return counts._replace(names=names, docstrings=docstrings)
 
 

@@ -20,7 +20,7 @@ def named() -> set[str]:
     return {path for row in rows() for path in re.findall(r"`([^`]+)`", row[-1])}
 
 
-def test_each_fact_has_a_last_version_or_says_that_it_is_to_come_and_a_module_that_relies_on_it() -> None:
+def test_each_fact_has_a_last_version_and_a_module() -> None:
     assert len(rows()) > 30
     for fact, _source, _oldest, newest, modules in rows():
         assert newest or fact.startswith("Next to come"), fact

@@ -112,7 +112,7 @@ def test_the_sbom_names_the_wheels_and_the_images_packages(tmp_path: Path, monke
     assert [item["license"]["name"] for item in package["licenses"]] == ["GPL-2", "LGPL-2.1"]
 
 
-def test_nothing_of_the_machine_that_it_was_built_on_is_in_the_image(tmp_path: Path) -> None:
+def test_nothing_of_the_build_machine_is_in_the_image(tmp_path: Path) -> None:
     info = tmp_path / "headroom.dist-info"
     info.mkdir()
     (tmp_path / "a,b.py").write_text("")

@@ -24,7 +24,7 @@ TARGET_CPU = Quantity.parse("2015m")
 """What quota counts of the VM's pod: 2 CPU and the console log's 15m."""
 
 
-async def test_a_quota_annotation_is_held_against_what_is_used_and_what_migrates(admin: Admin) -> None:
+async def test_a_quota_annotation_is_held_against_use_and_migrations(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     alice = namespace.by(admin.by("alice"))
     # Without anything used, any quota will do.
@@ -133,11 +133,11 @@ async def test_storage_that_the_namespace_has_not_got_is_refused(admin: Admin) -
     assert await refused(larger_claim) == "storage insufficient resources due to resource quota"
 
 
-async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: Admin) -> None:
+async def test_added_room_is_for_the_migration_the_base_for_all_pods(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     tenant = namespace.by(admin.by("tenant"))
     await namespace.machine()
-    migration = await namespace.migrate(running=4.0, linger=0.5)
+    migration = await namespace.migrate(running=LASTING, linger=0.5)
     await namespace.until_phase(migration, "Running")
     assert await namespace.is_labelled()
     first_pod = await tenant.create(PODS, bodies.pod(cpu="900m"))
@@ -159,6 +159,7 @@ async def test_added_room_is_for_the_migration_and_the_base_for_all_pods(admin: 
     resize = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]}}
     with pytest.raises(ApiError):
         await tenant.patch(PODS, first_pod.name, resize, "resize")
+    await namespace.hurry(migration)
     await namespace.until_phase(migration, "Succeeded")
     await namespace.until_hard(HARD)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -83,9 +84,17 @@ async def migrate_for_ever(namespace: Namespace, vm: str, migrations: list[str])
         migrations.append(await namespace.until_phase(migration, "Succeeded", "Failed", seconds=40))
 
 
+class Contest(NamedTuple):
+    """What a contest came to; `migrations` are the phases in which they ended."""
+
+    record: ContestRecord
+    tenant: GreedyTenant
+    migrations: list[str]
+
+
 async def contest(
     admin: Admin, migrations: int, *, until_theft: bool = False, creators: int = 4, refusals: int = 0
-) -> tuple[ContestRecord, GreedyTenant, list[str]]:
+) -> Contest:
     """Until so many migrations are over, the reserve has refused so many pods, and a tenant has had the base.
 
     With `until_theft` until a tenant has more than the base left it.
@@ -118,7 +127,7 @@ async def contest(
                 task.cancel()
             await asyncio.wait(tasks)
         await asyncio.sleep(0.5)  # what was under way is still to be seen
-        return record, tenant, vmims
+        return Contest(record, tenant, vmims)
 
 
 async def test_a_tenant_never_gets_a_byte_of_the_added_room(cluster: Cluster, admin: Admin) -> None:

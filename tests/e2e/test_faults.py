@@ -51,7 +51,7 @@ def headroom(proxy: FaultProxy, tmp_path: Path) -> Iterator[Program]:
     program.kill()
 
 
-async def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
+async def test_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
     on: Environment, proxy: FaultProxy, headroom: Program
 ) -> None:
     namespace = await on.admin.namespace()
@@ -75,7 +75,7 @@ async def test_a_proxys_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
     assert "Traceback" not in headroom.text()
 
 
-async def test_watches_that_open_and_stay_silent_are_told_within_a_minute_and_lists_take_their_place(
+async def test_silent_watches_are_told_and_lists_take_their_place(
     on: Environment, proxy: FaultProxy, headroom: Program
 ) -> None:
     namespace = await on.admin.namespace()

@@ -28,9 +28,7 @@ async def compensations(versions: Versions) -> list[str | None]:
     return [text for text, _ in groupby(quota.annotations.get(COMPENSATION) for quota in await versions.quotas())]
 
 
-async def test_the_second_one_is_refused_for_good_without_compensation_and_goes_through_with_it(
-    on: Environment,
-) -> None:
+async def test_the_second_migration_needs_the_compensation(on: Environment) -> None:
     """The VM was started with ratio 1.5 and has moved once since it is 4.5."""
     on.run(*HARVESTER, "--no-compensate")
     small = await on.running("vm1", limits=SMALL)

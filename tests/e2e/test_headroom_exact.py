@@ -108,7 +108,7 @@ async def _move(versions: Versions, base: Amounts) -> Moved:
     return await versions.hards(), {name: target[name] for name in base}
 
 
-async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: Environment) -> None:
+async def test_vms_of_every_shape_get_what_their_targets_count(on: Environment) -> None:
     """Harvester's numbers leave out what runs beside the guest: under a quota that is full they are refused."""
     on.run("--estimate", "harvester", ALONE)
     namespaces = await running(on)
@@ -136,7 +136,7 @@ async def test_vms_of_every_shape_get_to_the_byte_what_their_targets_count(on: E
     await becomes(lambda: plugged.items(PODS), [], seconds=30)
 
 
-async def test_a_ratio_that_was_changed_meanwhile_is_never_below_and_hardly_above(on: Environment) -> None:
+async def test_a_changed_ratio_is_never_below_and_hardly_above(on: Environment) -> None:
     """Raised from 1.5 to 4.5, and lowered to 1.0: the source pod has the overhead of another day."""
     on.run(ALONE)
     namespaces = await running(on)

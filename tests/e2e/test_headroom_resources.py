@@ -58,9 +58,7 @@ async def full(on: Environment, resource: str) -> tuple[Namespace, Amounts]:
 
 
 @pytest.mark.usefixtures("local")
-async def test_each_counted_resource_is_refused_for_good_by_harvesters_estimate_and_not_by_ours(
-    on: Environment,
-) -> None:
+async def test_each_counted_resource_is_raised_by_our_estimate_alone(on: Environment) -> None:
     """The same namespaces, the same VMs: only the estimate changes."""
     on.run("--estimate", "harvester")
     filled = await asyncio.gather(*(full(on, name) for name in RESOURCES))

@@ -197,7 +197,7 @@ def traces(api: Api) -> set[str]:
     return {name for name in names if "headroom" in name.rpartition("/")[2] or "lock." in name}
 
 
-async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_trace(
+async def test_installed_at_work_and_removed_without_a_trace(
     cluster: Cluster, api: Api, tenant: MakeTenant, tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
@@ -226,7 +226,7 @@ async def test_installed_seen_at_work_one_replica_killed_and_removed_without_a_t
         assert node.test() == "headroom works\n"
         leader.kill()
         await namespace.enter(migration, "Succeeded")
-        await namespace.until_hard(HARD, seconds=10.0)
+        await namespace.until_hard(HARD, seconds=60.0)
         node.programs.remove(leader)
         with ThreadPoolExecutor() as pool:
             uninstall = pool.submit(helm, api, "uninstall", "headroom", "--timeout", "120s")

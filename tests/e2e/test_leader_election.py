@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -91,9 +92,16 @@ def pair(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[ReplicaPair]:
     pair.end()
 
 
-@pytest.fixture
-async def migrating(pair: ReplicaPair, tenant: MakeTenant) -> tuple[Tenant, str, str]:
+class Migrating(NamedTuple):
     """A migration that is under way, the leader that made room for it and the standby."""
+
+    namespace: Tenant
+    leader: str
+    standby: str
+
+
+@pytest.fixture
+async def migrating(pair: ReplicaPair, tenant: MakeTenant) -> Migrating:
     names = pair.both()
     namespace = await tenant()
     await namespace.vm()
@@ -102,7 +110,7 @@ async def migrating(pair: ReplicaPair, tenant: MakeTenant) -> tuple[Tenant, str,
     # On a busy machine the first may have lost the Lease before.
     leader = (await until(pair.writes, "the writes in the audit log"))[-1].account
     (standby,) = set(names) - {leader}
-    return namespace, leader, standby
+    return Migrating(namespace, leader, standby)
 
 
 async def finish(namespace: Tenant, seconds: float, migration: str = "first") -> None:
@@ -111,9 +119,7 @@ async def finish(namespace: Tenant, seconds: float, migration: str = "first") ->
     await namespace.until_hard(HARD, seconds=seconds)
 
 
-async def test_stopped_for_longer_than_its_lease_and_continued(
-    pair: ReplicaPair, migrating: tuple[Tenant, str, str]
-) -> None:
+async def test_stopped_for_longer_than_its_lease_and_continued(pair: ReplicaPair, migrating: Migrating) -> None:
     namespace, leader, standby = migrating
     stopped = pair.programs[leader]
     stopped.process.send_signal(signal.SIGSTOP)
@@ -126,7 +132,7 @@ async def test_stopped_for_longer_than_its_lease_and_continued(
     pair.check_one_at_a_time(leader, standby)
 
 
-async def test_the_standby_takes_over_and_back(pair: ReplicaPair, migrating: tuple[Tenant, str, str]) -> None:
+async def test_the_standby_takes_over_and_back(pair: ReplicaPair, migrating: Migrating) -> None:
     """A rolling update: one after the other is replaced."""
     namespace, leader, standby = migrating
     holder = pair.holder()

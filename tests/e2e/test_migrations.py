@@ -63,9 +63,7 @@ async def test_the_seeds_scenario(namespace: Namespace, headroom: Program) -> No
         assert await versions.hards() == [base, by_value(RAISED), *raised, base]
 
 
-async def test_a_failed_migration_gives_its_room_back_and_the_next_one_works_whatever_rancher_does(
-    namespace: Namespace, headroom: Program
-) -> None:
+async def test_after_a_failed_migration_the_next_one_works(namespace: Namespace, headroom: Program) -> None:
     migration = await namespace.migrate(fail_at_phase="TargetReady")
     await namespace.until_phase(migration, "Failed")
     await namespace.settle(HARD)

@@ -37,7 +37,7 @@ def nothing_is_left(api: Api) -> Iterator[None]:
     forget(api)
 
 
-async def test_a_killed_headroom_is_the_first_line_and_a_running_one_is_not_released(
+async def test_a_killed_headroom_is_told_a_running_one_not_released(
     cluster: Cluster, api: Api, own_kubeconfig: Path, tenant: MakeTenant, tmp_path: Path
 ) -> None:
     config_flags = ("--kubeconfig", str(own_kubeconfig))

@@ -208,9 +208,7 @@ STATES: dict[str, tuple[Raw, bool]] = {
 """What a VMI says of its migration, and whether a target of that one is deleted."""
 
 
-async def test_it_deletes_what_a_migration_left_behind_and_no_pod_in_which_a_vm_lives(
-    api: Api, attacked: Tenant
-) -> None:
+async def test_it_deletes_leftovers_and_no_pod_in_which_a_vm_lives(api: Api, attacked: Tenant) -> None:
     kubevirt, thief = api.as_user(VIRT_CONTROLLER, "system:masters"), api.as_user(ACCOUNT, "system:masters")
     pods, path = f"{CORE}/namespaces/{attacked}/pods", VMIS.path(attacked.name, "vm1")
     uid = api.patch(path, {"status": {"nodeName": "home"}})["metadata"]["uid"]

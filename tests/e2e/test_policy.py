@@ -187,16 +187,14 @@ def test_pods_that_carry_no_mark_are_not_concerned(attacked: AttackedNamespace) 
 
 
 @pytest.mark.parametrize("user", COLLECTORS)
-def test_an_orphaned_pod_loses_its_owner_to_the_garbage_collector(attacked: AttackedNamespace, user: str) -> None:
+def test_an_orphan_loses_its_owner_to_the_garbage_collector(attacked: AttackedNamespace, user: str) -> None:
     body = pod("launcher", labels=LAUNCHER, ownerReferences=[attacked.owner])
     attacked.kubevirt.create(attacked.pods, body)
     collector = attacked.api.as_user(user, "system:masters")
     collector.patch(f"{attacked.pods}/launcher", {"metadata": {"ownerReferences": None}})
 
 
-def test_migration_budgets_are_created_and_enlarged_by_those_alone_who_may_update_quotas(
-    attacked: AttackedNamespace,
-) -> None:
+def test_budgets_are_written_by_those_who_may_update_quotas(attacked: AttackedNamespace) -> None:
     """mallory may write them, and no ResourceQuota."""
     mallory, path = attacked.mallory, BUDGETS.path(attacked.name, "budget")
     no = "only by users who may update resourcequotas in the namespace"

@@ -1,5 +1,5 @@
-"""Beside a Rancher that validates against projects and lets nobody else write its quotas (release 2.15.2): quotas are
-raised and come back, and nothing is granted that Rancher did not grant."""
+"""Beside a Rancher that validates against projects and lets nobody else write its quotas (release 2.15.2), by a request
+and under Rancher's own name: quotas are raised and come back, and nothing is granted that Rancher did not grant."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from lab.namespace import LASTING, Namespace, becomes, by_value
 from lab.rancher import lock
 from lab.rancher.releases import DEFAULT, NEWEST
 from pkg.util import constants
-from tests.e2e.accounts import NAMESPACE
+from tests.e2e.accounts import NAMESPACE, apply, documents, remove
 from tests.e2e.admin import HARD, Admin, RancherProject, admin_of
+from tests.e2e.api import CORE, Api
 from tests.e2e.headroom.amounts import plus, watched
 from tests.e2e.headroom.shapes import SEED
-from tests.program import Program, program, run
+from tests.program import ROOT, Program, program, run
 
 pytestmark = pytest.mark.cluster
 
@@ -33,6 +34,9 @@ RAISED = {name: str(amount) for name, amount in plus(by_value(HARD), by_value(ON
 """HARD and one more of them."""
 ROOM = {"limits.cpu": "20", "limits.memory": "40Gi"}
 REQUEST = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+RIGHTS = ROOT / "deploy" / "rancher-impersonation.yaml"
+BY_REQUEST = pytest.mark.parametrize("way", ["annotation"], indirect=True)
+MOMENTS = ("Scheduling", "Running", "Succeeded", "Pending")
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +48,24 @@ def agent(cluster: Cluster) -> Iterator[RancherAgent]:
     agent.install(DEFAULT)
 
 
+@pytest.fixture(scope="module", params=["annotation", "impersonate"])
+def way(api: Api, own_kubeconfig: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Gives headroom's account the right to impersonate, or not: no flag names the way."""
+    if request.param == "annotation":
+        yield "annotation"
+        return
+    if api.find(f"{CORE}/namespaces/cattle-system") is None:
+        api.create(f"{CORE}/namespaces", {"metadata": {"name": "cattle-system"}})
+    apply(api, documents(RIGHTS))
+    yield "impersonate"
+    remove(api, documents(RIGHTS))
+
+
 @pytest.fixture(scope="module")
-def headroom(cluster: Cluster, agent: RancherAgent, own_kubeconfig: Path) -> Iterator[Program]:
-    """The controller with its webhooks and no flag about Rancher, with its own rights alone: it may not impersonate."""
-    controller = program(
-        cluster, "controller", "--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE
-    ).start()
+def headroom(cluster: Cluster, agent: RancherAgent, way: str, own_kubeconfig: Path) -> Iterator[Program]:
+    """The controller with its webhooks, with its own rights alone."""
+    flags = ("--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE)
+    controller = program(cluster, "controller", *flags).start()
     yield controller
     assert "Traceback" not in controller.text()
     controller.stop()
@@ -67,6 +83,11 @@ async def running(project: RancherProject, limits: dict[str, str] | None = None)
     await namespace.machine(spec=SEED, strategy="Always")
     await namespace.until_used(ONE)
     return namespace
+
+
+async def running_alone(admin: Admin) -> Namespace:
+    """A namespace whose VM runs, in a project of its own that has room for migrations."""
+    return await running(await admin.project(ROOM, default=HARD))
 
 
 async def marks_of(namespace: Namespace) -> dict[str, str]:
@@ -89,19 +110,20 @@ async def at_rest(namespace: Namespace, text: str, hard: dict[str, str] | None =
     assert await namespace.entries() == {}
 
 
-async def test_a_migration_is_raised_by_rancher_and_everything_comes_back(admin: Admin) -> None:
-    project = await admin.project(ROOM, default=HARD)
-    namespace = await running(project)
+async def test_a_migration_is_raised_and_everything_comes_back(cluster: Cluster, admin: Admin, way: str) -> None:
+    namespace = await running_alone(admin)
     request = await requested(namespace)
     async with watched(namespace) as (versions,):
         await namespace.succeed(await namespace.migrate(linger=1.0))
         await at_rest(namespace, request)
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
     assert await namespace.verdict() == ""
+    status = await asyncio.to_thread(run, "status", "--kubeconfig", str(cluster.kubeconfig))
+    assert f"quotas of Rancher are raised by {way}" in status.stdout
 
 
 async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Admin, agent: RancherAgent) -> None:
-    namespace = await running(await admin.project(ROOM, default=HARD))
+    namespace = await running_alone(admin)
     request = await requested(namespace)
     async with watched(namespace) as (versions,):
         migration = await namespace.migrate(running=LASTING, linger=1.0)
@@ -115,7 +137,8 @@ async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Adm
         assert await versions.hards() == [by_value(HARD), by_value(RAISED), by_value(HARD)]
 
 
-async def test_a_project_without_room_changes_nothing_until_it_has_room(cluster: Cluster, admin: Admin) -> None:
+@BY_REQUEST
+async def test_a_project_without_room_changes_nothing_until_it_has(cluster: Cluster, admin: Admin) -> None:
     project = await admin.project(HARD, default=HARD)
     namespace = await running(project)
     request = await requested(namespace)
@@ -133,7 +156,7 @@ async def test_a_project_without_room_changes_nothing_until_it_has_room(cluster:
     await at_rest(namespace, request)
 
 
-async def test_what_rancher_has_not_granted_is_no_base_with_or_without_a_migration(admin: Admin) -> None:
+async def test_what_rancher_has_not_granted_is_no_base(admin: Admin) -> None:
     project = await admin.project({"limits.cpu": "9", "limits.memory": "20Gi"}, default=HARD)
     namespace = await running(project)
     greedy = bodies.granting({"limits.cpu": "60", "limits.memory": "5000Mi"})
@@ -146,7 +169,8 @@ async def test_what_rancher_has_not_granted_is_no_base_with_or_without_a_migrati
         assert most <= by_value(RAISED)["limits.cpu"], most
 
 
-async def test_a_namespace_that_was_created_beyond_its_project_stays_at_zero(admin: Admin) -> None:
+@BY_REQUEST
+async def test_a_namespace_created_beyond_its_project_stays_at_zero(admin: Admin) -> None:
     project = await admin.project({"limits.cpu": "2", "limits.memory": "20Gi"}, default=HARD)
     namespace = await project.namespace(HARD)
     zero = {"limits.cpu": "0", "limits.memory": "5000Mi"}
@@ -155,8 +179,9 @@ async def test_a_namespace_that_was_created_beyond_its_project_stays_at_zero(adm
     assert await namespace.hard() == by_value(zero)
 
 
+@BY_REQUEST
 async def test_a_person_who_edits_meanwhile_has_changed_the_base(admin: Admin) -> None:
-    namespace = await running(await admin.project(ROOM, default=HARD))
+    namespace = await running_alone(admin)
     migration = await namespace.migrate(running=LASTING, linger=1.0)
     await namespace.until_phase(migration, "Running")
     limit = json.loads(await requested(namespace))["limit"]
@@ -172,28 +197,41 @@ async def test_a_person_who_edits_meanwhile_has_changed_the_base(admin: Admin) -
     )
 
 
-@pytest.mark.parametrize("moment", ["Pending", "Scheduling", "Running", "Succeeded"])
-async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program, moment: str) -> None:
-    namespace = await running(await admin.project(ROOM, default=HARD))
-    request = await requested(namespace)
-    migration = await namespace.migrate(phase=0.5, running=0.5, linger=2.0)
-    await namespace.until_phase(migration, moment, "Succeeded")
+async def test_a_kill_at_any_moment_is_repaired(admin: Admin, headroom: Program) -> None:
+    """One kill hits a migration at each of MOMENTS, the last of them as soon as it is seen."""
+    namespaces = await asyncio.gather(*(running_alone(admin) for _ in MOMENTS))
+    requests = [await requested(namespace) for namespace in namespaces]
+    migrations = []
+    for namespace, moment in zip(namespaces, MOMENTS, strict=True):
+        migrations.append(await namespace.migrate(linger=2.0, phase_seconds=f"{moment}={LASTING}"))
+        await namespace.until_phase(migrations[-1], moment)
     headroom.kill()
     await headroom.started()
-    await namespace.succeed(migration)
+    for namespace, migration, request in zip(namespaces, migrations, requests, strict=True):
+        await namespace.hurry(migration)
+        await namespace.succeed(migration)
+        await at_rest(namespace, request)
+
+
+@pytest.mark.parametrize("way", ["impersonate"], indirect=True)
+async def test_a_project_without_room_is_not_asked(admin: Admin) -> None:
+    namespace = await running(await admin.project(HARD, default=HARD))
+    request = await requested(namespace)
+    await namespace.succeed(await namespace.migrate(linger=1.0))
     await at_rest(namespace, request)
 
 
-@pytest.mark.parametrize("way", ["annotation", "auto"])
+@BY_REQUEST
+@pytest.mark.parametrize("flag", ["annotation", "auto"])
 async def test_a_release_ends_the_request_of_a_migration_under_way(
-    cluster: Cluster, admin: Admin, headroom: Program, way: str
+    cluster: Cluster, admin: Admin, headroom: Program, flag: str
 ) -> None:
-    namespace = await running(await admin.project(ROOM, default=HARD))
+    namespace = await running_alone(admin)
     request = await requested(namespace)
     migration = await namespace.migrate(running=LASTING, linger=1.0)
     await namespace.until_phase(migration, "Running")
     headroom.kill()
-    flags = ("--force", "--rancher-quotas", way, "--namespace", NAMESPACE, "--kubeconfig", str(cluster.kubeconfig))
+    flags = ("--force", "--rancher-quotas", flag, "--namespace", NAMESPACE, "--kubeconfig", str(cluster.kubeconfig))
     process = await asyncio.to_thread(run, "release", *flags)
     assert (process.returncode, f"released {namespace.name}/" in process.stdout) == (0, True), (
         process.stdout + process.stderr
@@ -205,7 +243,8 @@ async def test_a_release_ends_the_request_of_a_migration_under_way(
     await at_rest(namespace, request)
 
 
-async def test_a_namespace_without_a_project_is_raised_by_its_request_too(admin: Admin) -> None:
+@BY_REQUEST
+async def test_a_namespace_without_a_project_is_raised_too(admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
     await namespace.machine(spec=SEED, strategy="Always")
     request = await requested(namespace)
@@ -213,12 +252,10 @@ async def test_a_namespace_without_a_project_is_raised_by_its_request_too(admin:
     await at_rest(namespace, request)
 
 
-async def test_rancher_upgraded_in_the_middle_of_a_migration(
-    cluster: Cluster, admin: Admin, agent: RancherAgent
-) -> None:
+async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, agent: RancherAgent, way: str) -> None:
     agent.install(DEFAULT)
     try:
-        namespace = await running(await admin.project(ROOM, default=HARD))
+        namespace = await running_alone(admin)
         request = await requested(namespace)
         await until_open(namespace)
         migration = await namespace.migrate(running=LASTING, linger=1.0)
@@ -229,7 +266,7 @@ async def test_rancher_upgraded_in_the_middle_of_a_migration(
     await namespace.hurry(migration)
     await namespace.succeed(migration)
     sudo = namespace.by(admin.by(lock.SUDO_USER, lock.SUDO_GROUP))
-    for key in await namespace.entries():  # as `status` tells an administrator
+    for key in await namespace.entries() if way == "annotation" else ():  # as `status` tells an administrator
         await sudo.patch_quota({"metadata": {"annotations": {key: None}}})
     await at_rest(namespace, request)
 

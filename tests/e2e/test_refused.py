@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -47,38 +48,34 @@ def denied(**status: Any) -> Obstacle:
     return obstacle
 
 
-def policy(**validation: Any) -> Obstacle:
+@contextlib.contextmanager
+def policy(api: Api, namespace: str, _: Path) -> Iterator[None]:
     """Refuses by a ValidatingAdmissionPolicy."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["UPDATE"]}
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    validations = [{"expression": "false", "message": SENTENCE}]
+    constraints = {"resourceRules": [rule], "namespaceSelector": selector}
+    objects: dict[str, Raw] = {
+        "validatingadmissionpolicies": {"validations": validations, "matchConstraints": constraints},
+        "validatingadmissionpolicybindings": {"policyName": "no-quotas", "validationActions": ["Deny"]},
+    }
+    for kind, spec in objects.items():
+        api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": "no-quotas"}, "spec": spec})
+    body = {"metadata": {"annotations": {"example.org/probe": "1"}}}
+    quota = f"/api/v1/namespaces/{namespace}/resourcequotas/default-abc?dryRun=All"
 
-    @contextlib.contextmanager
-    def obstacle(api: Api, namespace: str, _: Path) -> Iterator[None]:
-        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["resourcequotas"], "operations": ["UPDATE"]}
-        selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-        validations = [{"expression": "false", "message": SENTENCE, **validation}]
-        constraints = {"resourceRules": [rule], "namespaceSelector": selector}
-        objects: list[tuple[str, Raw]] = [
-            ("validatingadmissionpolicies", {"validations": validations, "matchConstraints": constraints}),
-            ("validatingadmissionpolicybindings", {"policyName": "no-quotas", "validationActions": ["Deny"]}),
-        ]
-        for kind, spec in objects:
-            api.create(f"{ADMISSION}/{kind}", {"metadata": {"name": "no-quotas"}, "spec": spec})
-        body = {"metadata": {"annotations": {"example.org/probe": "1"}}}
-        quota = f"/api/v1/namespaces/{namespace}/resourcequotas/default-abc?dryRun=All"
+    def in_force() -> bool:  # the API server learns of it by a watch
+        with contextlib.suppress(Exception):
+            api.patch(quota, body)
+            return False
+        return True
 
-        def in_force() -> bool:  # the API server learns of it by a watch
-            with contextlib.suppress(Exception):
-                api.patch(quota, body)
-                return False
-            return True
-
-        eventually(in_force)
-        try:
-            yield
-        finally:
-            for kind, _spec in objects:
-                api.delete(f"{ADMISSION}/{kind}/no-quotas")
-
-    return obstacle
+    eventually(in_force)
+    try:
+        yield
+    finally:
+        for kind in objects:
+            api.delete(f"{ADMISSION}/{kind}/no-quotas")
 
 
 @contextlib.contextmanager
@@ -96,16 +93,11 @@ def rights(api: Api, _namespace: str, _folder: Path) -> Iterator[None]:
 
 OBSTACLES: dict[str, tuple[Obstacle, str, int, str]] = {
     "a webhook that gives no status": (denied(), WEBHOOK, 400, SENTENCE),
-    "a webhook's 403": (denied(code=403, reason="Forbidden"), WEBHOOK, 403, SENTENCE),
-    "a webhook's 422": (denied(code=422, reason="Invalid"), WEBHOOK, 422, SENTENCE),
     "a webhook's 409": (denied(code=409, reason="Conflict"), WEBHOOK, 409, SENTENCE),
-    "a webhook's 404": (denied(code=404, reason="NotFound"), WEBHOOK, 404, SENTENCE),
-    "a policy": (policy(), "ValidatingAdmissionPolicy no-quotas (binding no-quotas)", 422, SENTENCE),
-    "a policy's 403": (
-        policy(reason="Forbidden"), "ValidatingAdmissionPolicy no-quotas (binding no-quotas)", 403, SENTENCE,
-    ),
+    "a policy": (policy, "ValidatingAdmissionPolicy no-quotas (binding no-quotas)", 422, SENTENCE),
     "missing rights": (rights, "RBAC", 403, 'cannot patch resource "resourcequotas"'),
-}  # fmt: skip
+}
+"""Each by one status: what every other one means is a row of tests/kubeloop/client/test_errors.py."""
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +141,7 @@ async def waiting(tenant: MakeTenant) -> Tenant:
 
 
 @pytest.mark.parametrize("case", OBSTACLES)
-async def test_who_refuses_is_named_everywhere_and_the_repair_is_noticed(
+async def test_who_refuses_is_named_and_the_repair_is_noticed(
     case: str, headroom: Program, api: Api, tenant: MakeTenant, commands: Commands, tmp_path: Path
 ) -> None:
     obstacle, by, status, sentence = OBSTACLES[case]
@@ -184,21 +176,24 @@ async def test_who_refuses_is_named_everywhere_and_the_repair_is_noticed(
 async def test_an_answer_that_does_not_come_is_told_after_five_seconds(
     headroom: Program, api: Api, tenant: MakeTenant, commands: Commands, tmp_path: Path
 ) -> None:
+    is_told, answers = threading.Event(), list[bool]()
+
     def hang(_: Mapping[str, Any]) -> dict[str, Any]:
-        time.sleep(12)
+        answers.append(is_told.wait(25))
         return {"allowed": True}
 
     namespace = await waiting(tenant)
-    with denying_webhook(api, "slow.example.org", namespace.name, hang, tmp_path, timeoutSeconds=20):
+    with denying_webhook(api, "slow.example.org", namespace.name, hang, tmp_path, timeoutSeconds=30):
         began = time.monotonic()
         await namespace.refused()
         event = await namespace.told("RequestUnanswered", "ResourceQuota")
-        took = time.monotonic() - began
-        assert 5.0 <= took < 8.0
+        assert time.monotonic() - began >= 5.0
+        assert answers == [], "it is told before the answer comes"
         assert "does not answer" in event.message
         assert f"waits for an answer: ResourceQuota {namespace.name}/default-abc" in headroom.text()
         eventually(lambda: "does not answer" in commands.first_line("explain", f"{namespace.name}/vm1"))
         assert commands.check()[0] == 1
+        is_told.set()
     await namespace.until_hard(RAISED, seconds=REPAIRED)
 
 
@@ -218,7 +213,7 @@ async def test_a_webhook_that_does_not_answer_is_named(
     assert document["headroom"]["running"] is True
 
 
-async def test_limits_that_kube_controller_manager_does_not_copy_are_named(
+async def test_limits_that_are_not_copied_to_the_status_are_named(
     headroom: Program, cluster: Cluster, tenant: MakeTenant, commands: Commands
 ) -> None:
     namespace = await waiting(tenant)

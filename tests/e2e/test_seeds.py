@@ -166,9 +166,7 @@ SHRUNK = {"limits.cpu": "2", "limits.memory": "1Gi"}
 TOO_LITTLE = "memory insufficient resources due to resource quota"
 
 
-async def test_a_vm_that_would_start_again_after_its_quota_shrank_is_halted_and_starts_when_there_is_room(
-    site: Environment, rancher: RancherAgent
-) -> None:
+async def test_a_vm_whose_quota_shrank_is_halted_until_there_is_room(site: Environment, rancher: RancherAgent) -> None:
     namespace = await site.admin.home(RUNNING, rancher)
     await namespace.machine(spec=SMALL, strategy="Always")
     # While it runs its quota may not shrink below what it uses.

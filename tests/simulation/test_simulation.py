@@ -17,7 +17,7 @@ def simulate(*arguments: str) -> list[str]:
     return process.stdout.splitlines()
 
 
-def test_every_promise_is_kept_and_a_story_is_the_same_in_another_process() -> None:
+def test_every_promise_is_kept_and_a_story_can_be_told_again() -> None:
     *lines, last_line = simulate("--seeds", "5", "--first", "1", "--digests", "--processes", "2")
     assert " 0 broken" in last_line, "\n".join(lines)
     *again, _ = simulate("--seeds", "1", "--first", "5", "--digests", "--processes", "1")

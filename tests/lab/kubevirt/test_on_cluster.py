@@ -40,14 +40,6 @@ async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-async def seed(admin: Admin) -> Namespace:
-    """A namespace with the seed's quota and its VM."""
-    namespace = await admin.namespace(HARD)
-    await namespace.machine(spec=SEED)
-    return namespace
-
-
-@pytest.fixture
 async def unlimited(admin: Admin) -> Namespace:
     """A namespace without a quota."""
     return await admin.namespace()
@@ -62,8 +54,10 @@ async def phases(namespace: Namespace, migration: str) -> list[str | None]:
     return [stamp.phase for stamp in stamps]
 
 
-async def test_what_a_migration_leaves_behind(seed: Namespace) -> None:
+async def test_what_a_migration_leaves_behind(admin: Admin) -> None:
     """Its refusal, its phases and what quota counts are checked by the demo."""
+    seed = await admin.namespace(HARD)
+    await seed.machine(spec=SEED)
     migration = await seed.migrate(linger=0.5)
     await seed.until_refused(migration)
     assert (await seed.migration(migration)).metadata.finalizers == ["kubevirt.io/migrationJobFinalize"]
@@ -137,20 +131,26 @@ async def test_no_more_migrations_run_than_the_configuration_allows(unlimited: N
     await unlimited.delete(KUBEVIRTS, "kubevirt")
 
 
-@pytest.mark.parametrize("kill_after", ["Pending", "Scheduling", "PreparingTarget", "Running"])
-async def test_killed_and_started_again_it_goes_on(cluster: Cluster, seed: Namespace, kill_after: str) -> None:
-    migration = await seed.migrate(linger=1.0, phase_seconds=f"{kill_after}={LASTING}")
-    if kill_after != "Pending":
-        await seed.set_hard(ROOMY)
-    await seed.until_phase(migration, kill_after)
+async def test_killed_and_started_again_it_goes_on(cluster: Cluster, admin: Admin) -> None:
+    """One kill hits a migration in each of these phases."""
+    moments = ("Pending", "Scheduling", "PreparingTarget", "Running")
+    namespaces = [await admin.namespace(HARD) for _ in moments]
+    await asyncio.gather(*(namespace.machine(spec=SEED) for namespace in namespaces))
+    migrations = []
+    for namespace, moment in zip(namespaces, moments, strict=True):
+        migrations.append(await namespace.migrate(linger=1.0, phase_seconds=f"{moment}={LASTING}"))
+        if moment != "Pending":
+            await namespace.set_hard(ROOMY)
+        await namespace.until_phase(migrations[-1], moment)
     cluster.restart("kubevirt")
-    await seed.hurry(migration)
-    await seed.set_hard(ROOMY)
-    await seed.succeed(migration)
-    assert await phases(seed, migration) == WAY
-    # Never two targets, and quota was charged for nothing that does not exist.
-    assert len(await seed.launchers()) == 2
-    await seed.until_used(ONE)
+    for namespace, migration in zip(namespaces, migrations, strict=True):
+        await namespace.hurry(migration)
+        await namespace.set_hard(ROOMY)
+        await namespace.succeed(migration)
+        assert await phases(namespace, migration) == WAY
+        # Never two targets, and quota was charged for nothing that does not exist.
+        assert len(await namespace.launchers()) == 2
+        await namespace.until_used(ONE)
 
 
 def test_sigterm_ends_it(cluster: Cluster) -> None:

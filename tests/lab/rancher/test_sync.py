@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isawaitable
+from typing import Any
 
 import pytest
 
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.testing.fake.server import FakeCluster
-from lab.rancher.project import ANNOTATION_QUOTA_PROJECT, PROJECTS
+from lab.rancher.project import ANNOTATION_PROJECT, ANNOTATION_QUOTA_PROJECT, PROJECTS
+from tests.decisions import sentences
 from tests.lab.rancher.in_process import RancherInProcess
 
 pytestmark = pytest.mark.virtual_time
@@ -31,37 +34,105 @@ async def project(rancher: RancherInProcess) -> RancherInProcess:
     return rancher
 
 
-async def test_a_namespace_gets_its_request_and_the_default_s_rest(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
-    assert project.requested() == {"limitsCpu": "3", "limitsMemory": "1Gi"}
-    assert project.validated() == "fits"
+Step = Callable[[RancherInProcess], Awaitable[None] | None]
 
 
-async def test_a_namespace_that_requests_nothing_gets_the_default(project: RancherInProcess) -> None:
-    project.namespace()
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "1", "limits.memory": "1Gi"}
-    assert project.requested() == DEFAULT
+def namespace(name: str = "ns1", **limit: str) -> Step:
+    return lambda rancher: rancher.namespace(name, **limit)
 
 
-async def test_a_quota_that_does_not_fit_is_created_with_zeros(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="5", limitsMemory="8Gi")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "0", "limits.memory": "8Gi"}
-    assert project.requested() == {"limitsCpu": "5", "limitsMemory": "8Gi"}
-    assert project.validated() == "Oversubscribed resource quota [limits.cpu=5]"
+def request(**limit: str) -> Step:
+    return lambda rancher: rancher.request(**limit)
 
 
-async def test_an_update_that_does_not_fit_leaves_the_quota(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    await project.request(limitsCpu="60")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
-    assert project.requested() == {"limitsCpu": "60", "limitsMemory": "1Gi"}
-    assert project.validated() == "Oversubscribed resource quota [limits.cpu=60]"
+def raised(**hard: str) -> Step:
+    """Somebody else writes the quota."""
+    return lambda rancher: rancher.set_hard(**hard)
+
+
+def project_of(limit: dict[str, str] | None, default: dict[str, str] | None) -> Step:
+    return lambda rancher: rancher.project(limit, default)
+
+
+def restart(rancher: RancherInProcess) -> None:
+    rancher.agent.restart()
+
+
+def hard(cpu: str, memory: str = "1Gi") -> dict[str, str]:
+    return {"limits.cpu": cpu, "limits.memory": memory}
+
+
+THREE = {"limitsCpu": "3", "limitsMemory": "1Gi"}
+CASES: dict[str, tuple[list[Step], dict[str, Any]]] = {
+    "a namespace gets its request and the default's rest": (
+        [namespace(limitsCpu="3")],
+        {"hard": hard("3"), "requested": THREE, "validated": "fits"},
+    ),
+    "a namespace that requests nothing gets the default": ([namespace()], {"hard": hard("1"), "requested": DEFAULT}),
+    "a quota that does not fit is created with zeros": (
+        [namespace(limitsCpu="5", limitsMemory="8Gi")],
+        {
+            "hard": hard("0", "8Gi"),
+            "requested": {"limitsCpu": "5", "limitsMemory": "8Gi"},
+            "validated": "Oversubscribed resource quota [limits.cpu=5]",
+        },
+    ),
+    "an update that does not fit leaves the quota": (
+        [namespace(limitsCpu="3"), request(limitsCpu="60")],
+        {
+            "hard": hard("3"),
+            "requested": {**THREE, "limitsCpu": "60"},
+            "validated": "Oversubscribed resource quota [limits.cpu=60]",
+        },
+    ),
+    "what did not fit counts for others, but not as used": (
+        [namespace("greedy", limitsCpu="60"), namespace(limitsCpu="1")],
+        {"hard": hard("0"), "validated": "Oversubscribed resource quota [limits.cpu=61]", "used_limit": {}},
+    ),
+    "a quota that equals the request is not validated": (
+        [namespace(limitsCpu="3"), raised(limits_cpu="60"), request(limitsCpu="60", limitsMemory="1Gi")],
+        {"hard": hard("60"), "validated": "fits"},
+    ),
+    "a restart writes the request over what was raised": (
+        [namespace(limitsCpu="3"), raised(limits_cpu="5"), restart],
+        {"hard": hard("3")},
+    ),
+    "limits of others are dropped with the spec": (
+        [namespace(limitsCpu="3"), raised(pods="5"), restart],
+        {"hard": hard("3")},
+    ),
+    "limits that cannot be read stop all of the project": (
+        [namespace("broken", limitsCpu="lots"), namespace(limitsCpu="1")],
+        {"hard": None},
+    ),
+    "an unknown project has the request deleted": (
+        [namespace(limitsCpu="3"), lambda rancher: rancher.annotate("ns1", {ANNOTATION_PROJECT: "local:another"})],
+        {"hard": None, "requested": None},
+    ),
+    "a project without a default has quotas deleted": (
+        [namespace(limitsCpu="3"), project_of(LIMIT, None)],
+        {"hard": None},
+    ),
+    "a project without its quota removes the requests": (
+        [namespace(limitsCpu="3"), project_of(None, None)],
+        {"hard": None, "requested": None},
+    ),
+    "a larger project grants what waits": (
+        [namespace(limitsCpu="60"), project_of({**LIMIT, "limitsCpu": "60"}, DEFAULT)],
+        {"hard": hard("60"), "validated": "fits"},
+    ),
+}
+"""Steps, a second each, and what is then to be seen, by the methods of RancherInProcess."""
+
+
+@sentences(CASES)
+async def test_what_comes_of_a_namespace(project: RancherInProcess, case: tuple[list[Step], dict[str, Any]]) -> None:
+    steps, expected = case
+    for step in steps:
+        if isawaitable(waiting := step(project)):
+            await waiting
+        await asyncio.sleep(1.0)
+    assert {name: getattr(project, name)() for name in expected} == expected
 
 
 async def test_a_request_is_granted_once_another_namespace_makes_room(project: RancherInProcess) -> None:
@@ -78,25 +149,6 @@ async def test_a_request_is_granted_once_another_namespace_makes_room(project: R
     assert project.used_limit() == {"limitsCpu": "4", "limitsMemory": "2Gi"}
 
 
-async def test_what_did_not_fit_counts_for_others_but_not_as_used(project: RancherInProcess) -> None:
-    project.namespace("greedy", limitsCpu="60")
-    project.namespace(limitsCpu="1")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "0", "limits.memory": "1Gi"}
-    assert project.validated() == "Oversubscribed resource quota [limits.cpu=61]"
-    assert project.used_limit() == {}
-
-
-async def test_a_quota_that_equals_the_request_is_not_validated(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    await project.set_hard(limits_cpu="60")
-    await project.request(limitsCpu="60", limitsMemory="1Gi")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "60", "limits.memory": "1Gi"}
-    assert project.validated() == "fits"
-
-
 async def test_any_change_of_the_namespace_reverts_a_raise(project: RancherInProcess) -> None:
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
@@ -108,74 +160,12 @@ async def test_any_change_of_the_namespace_reverts_a_raise(project: RancherInPro
     assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
 
 
-async def test_a_restart_writes_the_request_over_what_was_raised(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    await project.set_hard(limits_cpu="5")
-    project.agent.restart()
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
-
-
-async def test_limits_of_others_are_dropped_with_the_spec(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    await project.set_hard(pods="5")
-    project.agent.restart()
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "3", "limits.memory": "1Gi"}
-
-
-async def test_limits_that_cannot_be_read_stop_all_of_the_project(project: RancherInProcess) -> None:
-    project.namespace("broken", limitsCpu="lots")
-    project.namespace(limitsCpu="1")
-    await asyncio.sleep(1.0)
-    assert project.hard() is None
-    assert project.hard("broken") is None
-
-
-async def test_an_unknown_project_has_the_request_deleted(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    await project.annotate("ns1", {"field.cattle.io/projectId": "local:another"})
-    await asyncio.sleep(1.0)
-    assert project.hard() is None
-    assert project.requested() is None
-
-
-async def test_a_project_without_a_default_has_quotas_deleted(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    project.project(LIMIT, None)
-    await asyncio.sleep(1.0)
-    assert project.hard() is None
-
-
-async def test_a_project_without_its_quota_removes_the_requests(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="3")
-    await asyncio.sleep(1.0)
-    project.project(None, None)
-    await asyncio.sleep(1.0)
-    assert project.requested() is None
-    assert project.hard() is None
-
-
-async def test_a_larger_project_grants_what_waits(project: RancherInProcess) -> None:
-    project.namespace(limitsCpu="60")
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "0", "limits.memory": "1Gi"}
-    project.project({**LIMIT, "limitsCpu": "60"}, DEFAULT)
-    await asyncio.sleep(1.0)
-    assert project.hard() == {"limits.cpu": "60", "limits.memory": "1Gi"}
-    assert project.validated() == "fits"
-
-
 async def test_a_namespace_that_moves_is_counted_where_it_is(project: RancherInProcess) -> None:
     project.project(LIMIT, DEFAULT, "p-2")
     project.namespace(limitsCpu="3")
     await asyncio.sleep(1.0)
     assert (project.used_limit("p-1"), project.used_limit("p-2")) == ({"limitsCpu": "3", "limitsMemory": "1Gi"}, {})
-    await project.annotate("ns1", {"field.cattle.io/projectId": "local:p-2"})
+    await project.annotate("ns1", {ANNOTATION_PROJECT: "local:p-2"})
     await asyncio.sleep(1.0)
     assert project.annotations()[ANNOTATION_QUOTA_PROJECT] == "local:p-2"
     assert (project.used_limit("p-1"), project.used_limit("p-2")) == ({}, {"limitsCpu": "3", "limitsMemory": "1Gi"})
@@ -186,7 +176,7 @@ async def test_without_any_project_with_limits_rancher_does_nothing(rancher: Ran
     rancher.project(None, None)
     await asyncio.sleep(1.0)
     assert rancher.hard() is None
-    assert rancher.annotations().keys() == {"field.cattle.io/projectId", "field.cattle.io/resourceQuota"}
+    assert rancher.annotations().keys() == {ANNOTATION_PROJECT, "field.cattle.io/resourceQuota"}
 
 
 async def test_without_a_project_a_request_is_not_validated(rancher: RancherInProcess) -> None:
