@@ -141,6 +141,6 @@ def headroom(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     return frozenset(zipfile.ZipFile(_wheel(source, scratch)).namelist())
 
 
-def test_the_products_wheel_contains_the_framework_and_not_the_lab(headroom: frozenset[str]) -> None:
+def test_the_products_wheel_has_the_framework_and_no_lab(headroom: frozenset[str]) -> None:
     assert {"kubeloop/controllers/controller.py", "kubeloop/py.typed", "pkg/cmd/main.py"} <= headroom
     assert not [name for name in headroom if name.startswith("lab/")]

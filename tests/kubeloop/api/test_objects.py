@@ -106,7 +106,7 @@ def test_difference(case: str) -> None:
 
 
 @pytest.mark.parametrize("containers", [None, [], [Container(name="b")]])
-def test_a_list_whose_items_are_only_partly_declared_is_not_rewritten(containers: list[Container] | None) -> None:
+def test_a_list_of_partly_declared_items_is_not_rewritten(containers: list[Container] | None) -> None:
     boxes = Spec(boxes=[Box(containers={"a": [Container()]})])
     with pytest.raises(PartlyDeclared, match=r"Spec\.boxes .* Box declares only a part"):
         difference(Spec(), boxes)
@@ -130,7 +130,7 @@ def test_of_metadata_only_what_may_be_written_is() -> None:
         metadata_difference(old, edit(old, metadata={"name": "b"}))
 
 
-def test_edit_changes_nested_fields_and_leaves_the_object_as_it_was() -> None:
+def test_edit_changes_nested_fields_of_a_new_object() -> None:
     old = thing(text="x", size=Port(number=1))
     new = edit(old, spec={"text": "y", "port": {"number": 5}, "labels": {"k": "v"}})
     assert (new.spec.text, new.spec.size, new.spec.port, new.spec.labels) == (
@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_edit_takes_only_fields_that_exist_and_values_of_their_types(case: str) -> None:
+def test_edit_takes_only_declared_fields_and_types(case: str) -> None:
     changes, problem = WRONG[case]
     with pytest.raises(TypeError, match=problem):
         edit(thing(), **changes)
@@ -236,7 +236,7 @@ def test_an_owner_reference_names_the_kind_of_any_object() -> None:
         owner_reference(thing())
 
 
-def test_the_oldest_comes_first_and_of_one_second_the_name_decides() -> None:
+def test_the_oldest_comes_first_then_the_name_decides() -> None:
     times = {"c": "2026-01-01T00:00:00Z", "b": "2026-01-01T00:00:01Z", "a": "2026-01-01T00:00:01Z", "d": None}
     pods = [Pod(metadata=ObjectMeta(name=name, creation_timestamp=created_at)) for name, created_at in times.items()]
     assert [pod.name for pod in sorted(pods, key=by_creation)] == ["d", "c", "a", "b"]

@@ -105,6 +105,6 @@ def test_garbage_is_an_error_that_says_what_is_wrong(text: str, says: str) -> No
         unmarshal(text)
 
 
-def test_a_bad_quantity_is_an_error_of_its_own_that_names_the_resource() -> None:
+def test_a_bad_quantity_is_an_error_that_names_the_resource() -> None:
     with pytest.raises(QuantityError, match=r"^limits\.memory: '1 Gi' is not a quantity"):
         parse_resource_list({"limits.cpu": "1", "limits.memory": "1 Gi"})

@@ -34,9 +34,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-async def test_a_handler_that_changes_its_object_fails_and_so_does_the_stop(
-    case: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_handler_that_changes_its_object_fails(case: str, caplog: pytest.LogCaptureFixture) -> None:
     change, path = CHANGES[case]
     cluster = FakeCluster()
     cluster.put(LIMIT_RANGES, BODY)

@@ -96,7 +96,7 @@ async def test_while_every_kind_is_installed_nothing_is_watched() -> None:
 
 
 @pytest.mark.parametrize("refusal", [status(403, "Forbidden"), NO_KIND], ids=["forbidden", "a 404"])
-async def test_without_the_right_to_watch_crds_the_kind_is_found_by_polling(refusal: Reply) -> None:
+async def test_without_the_right_to_watch_crds_a_kind_is_polled_for(refusal: Reply) -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         without_settings(server)
         server.always(WATCH, DEFINITIONS, refusal)
@@ -164,7 +164,7 @@ async def test_objects_are_gone_with_the_definition_of_their_kind() -> None:
             assert informer.problems(now()) == []
 
 
-async def test_objects_of_a_kind_without_a_definition_at_the_first_look_are_gone() -> None:
+async def test_objects_of_a_kind_without_a_definition_are_gone() -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         serving(server)
         server.script(WATCH, DEFINITIONS, watch(added(OTHER), bookmark("5", initial_events_end=True), hang()))
@@ -172,7 +172,7 @@ async def test_objects_of_a_kind_without_a_definition_at_the_first_look_are_gone
             await until(lambda: informer.has_synced() and not informer.indexer.list_keys())
 
 
-async def test_where_definitions_may_not_be_read_nothing_is_taken_for_gone() -> None:
+async def test_nothing_is_gone_where_definitions_may_not_be_read() -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         serving(server)
         server.always(WATCH, DEFINITIONS, status(403, "Forbidden"))

@@ -58,7 +58,7 @@ FAULTS: dict[str, WatchFault] = {
     "the connection is dropped: resumed, nothing told twice": WatchFault(
         [watch(*START, A6, drop()), END], notifications="updated a@1 to a@6", content="a@6 b@1", resumed_at=["6"]
     ),
-    "the connection is dropped in the middle of a line: the half event counts for nothing": WatchFault(
+    "a connection dropped within a line: no half event counts": WatchFault(
         [watch(*START, A6, piece(A7[:-20]), drop()), watch(A7, *LAST)],
         notifications="updated a@1 to a@6, updated a@6 to a@7",
         content="a@7 b@1",
@@ -67,7 +67,7 @@ FAULTS: dict[str, WatchFault] = {
     "the stream ends in the middle of a line, properly closed": WatchFault(
         [watch(*START, piece(A7[:-20])), END], resumed_at=["5"]
     ),
-    "the connection is dropped among the initial events: they are sent anew": WatchFault(
+    "a connection dropped among the initial events": WatchFault(
         [watch(added(sent("z")), drop()), watch(*START), END], resumed_at=["", "5"]
     ),
     "an ERROR among the initial events: they are sent anew": WatchFault(
@@ -88,7 +88,7 @@ FAULTS: dict[str, WatchFault] = {
         ],
         resumed_at=["5"],
     ),
-    "410 as an HTTP status: a deletion missed meanwhile arrives as a final state unknown": WatchFault(
+    "410 as an HTTP status: a missed deletion arrives": WatchFault(
         [watch(*START), EXPIRED, watch(added(sent("a", "8")), ENDED, *LAST)],
         notifications="updated a@1 to a@8, missed b@1",
         content="a@8",
@@ -108,7 +108,7 @@ FAULTS: dict[str, WatchFault] = {
     "an ERROR event without a status: listed anew": WatchFault(
         [watch(*START, line({"type": "ERROR", "object": {}})), END_LIST], resumed_at=[""]
     ),
-    "the server is starting (503, 429): the watch is resumed when it is up": WatchFault(
+    "a server that starts (503, 429): the watch is resumed": WatchFault(
         [watch(*START, drop()), status(503, "ServiceUnavailable"), status(429, "TooManyRequests"), END],
         resumed_at=["5", "5", "5"],
     ),
@@ -122,10 +122,10 @@ FAULTS: dict[str, WatchFault] = {
     "WatchList refused: a list, then a watch from it": WatchFault(
         [REFUSED, END], [listing([A, B], "5")], resumed_at=["5"]
     ),
-    "a WatchList that fails in the server is tried again next time": WatchFault(
+    "a WatchList that fails in the server is tried again": WatchFault(
         [status(500, "InternalError"), EXPIRED, END_LIST], [listing([A, B], "4")], resumed_at=["4", ""]
     ),
-    "WatchList unknown: initial events without an end, then a list": WatchFault(
+    "WatchList unknown: no end of initial events, then a list": WatchFault(
         [watch(added(A), hang()), END], [listing([A, B], "5")], resumed_at=["5"], options=IMPATIENT
     ),
     "a list breaks off half-way": WatchFault(
@@ -143,7 +143,7 @@ FAULTS: dict[str, WatchFault] = {
         [listing([A, B], "5"), raw(b"<html>"), raw(b"{}"), raw(b'{"items":[]}'), listing([A, B], "9")],
         resumed_at=["5", "9"],
     ),
-    "objects that do not decode, on the watch, on a relist and at their deletion": WatchFault(
+    "objects that do not decode, until their deletion": WatchFault(
         [watch(*START, modified(BAD), GONE), watch(added(BAD), ENDED, deleted(sent("a", "99", labels=17)), *LAST)],
         notifications="missed b@1, missed a@1",
         content="",
@@ -161,7 +161,7 @@ FAULTS: dict[str, WatchFault] = {
         content="b@1",
         resumed_at=[""],
     ),
-    "one that tells not even its name may be any of those that are missing": WatchFault(
+    "a nameless one may be any of the missing ones": WatchFault(
         [watch(*START, GONE), watch(added(NAMELESS), ENDED, *LAST)], resumed_at=[""]
     ),
 }
@@ -186,7 +186,7 @@ async def test_faults(fault: WatchFault) -> None:
             assert (request.query.get("resourceVersionMatch") == "NotOlderThan") is initial
 
 
-async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too() -> None:
+async def test_a_restarted_server_and_its_changes_are_found() -> None:
     live = LiveWatch()
     async with running([watch(*START, hang()), live.reply], options=QUICK) as run:
         assert await run.informer.wait_for_sync(5)
@@ -200,7 +200,7 @@ async def test_a_restarted_server_is_found_again_and_what_changed_meanwhile_too(
         assert run.requests_made()[-1] == "WATCH 5"
 
 
-async def test_a_crd_that_is_deleted_takes_its_objects_along_and_may_come_back() -> None:
+async def test_a_deleted_crd_takes_its_objects_and_may_come_back() -> None:
     again = LiveWatch()
     async with running([watch(*START)], served=NOT_SERVED, options=QUICK) as run:
         run.server.always(WATCH, PATH, NO_KIND)

@@ -76,14 +76,14 @@ STORIES: dict[str, HandlerStory] = {
     "an object that did not change is nothing": HandlerStory([changed("a")], "", "a@1 b@1"),
     "a DELETED of something unknown is nothing": HandlerStory([deleted("c", "4")], "", "a@1 b@1"),
     "a DELETED twice is told once": HandlerStory([deleted("a", "3")] * 2, "deleted a@3", "b@1"),
-    "a DELETED that does not decode hands out the cached object, as of unknown final state": HandlerStory(
+    "a DELETED that does not decode is of unknown final state": HandlerStory(
         [deleted("a", "9", decodes=False)], "missed a@1", "b@1"
     ),
     "one of a predecessor does not": HandlerStory([deleted("a", "9", uid="another", decodes=False)], "", "a@1 b@1"),
-    "an object that does not decode on a relist stays as it was and is no deletion": HandlerStory(
+    "an object that does not decode on a relist stays": HandlerStory(
         [lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata})], "missed b@1", "a@1"
     ),
-    "another uid under the same name is a deletion and an addition": HandlerStory(
+    "another uid is a deletion and an addition": HandlerStory(
         [changed("a", "5", "second")], "missed a@1, added a@5", "a@5 b@1"
     ),
     "another uid with the same version is still another life": HandlerStory(
@@ -137,7 +137,7 @@ def test_the_first_list_is_marked_and_later_ones_are_not() -> None:
     assert recorder.take() == "initial a@1, initial b@1, added c@1"
 
 
-def test_the_indexer_holds_the_whole_list_before_the_first_handler_runs() -> None:
+def test_the_whole_list_is_indexed_before_a_handler_runs() -> None:
     shared = informer()
     sizes: list[int] = []
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: sizes.append(len(shared.indexer))))
@@ -159,7 +159,7 @@ def test_has_synced_only_after_the_last_handler_was_told(pods: list[Pod]) -> Non
     assert registration.has_synced()
 
 
-def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None:
+def test_a_late_handler_is_told_of_everything() -> None:
     shared, late_recorder = informer(), Recorder()
     listed(shared, pod("a"), pod("b"))
     shared._processor.changed(pod("a", "2"))
@@ -169,7 +169,7 @@ def test_a_late_handler_is_told_of_everything_and_then_like_the_others() -> None
     assert late_recorder.take() == "initial a@2, initial b@1, deleted b@3"
 
 
-def test_a_handler_that_comes_during_a_delivery_hears_everything_once() -> None:
+def test_a_handler_added_in_a_delivery_hears_everything_once() -> None:
     shared, late_recorder = informer(), Recorder()
     pods: list[Pod] = []
 
@@ -209,7 +209,7 @@ async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
     assert len(calls) == 1
 
 
-async def test_has_synced_of_handlers_and_informers_agree_for_a_missing_kind() -> None:
+async def test_handlers_and_informers_of_a_missing_kind_have_synced() -> None:
     cluster = FakeCluster()
     cluster.install(PODS, installed=False)
     missing = SharedIndexInformer(cluster.client().resource(PODS))
@@ -347,7 +347,7 @@ async def test_a_resync_repeats_every_object_to_those_who_asked_for_it() -> None
     assert frequent_recorder.take() == ""
 
 
-async def test_waiting_for_several_waits_for_the_last_but_not_for_a_missing_kind() -> None:
+async def test_waiting_for_several_does_not_wait_for_a_missing_kind() -> None:
     synced = bookmark("1", initial_events_end=True)
     async with (
         running([watch(synced, hang())]) as quickly,

@@ -72,7 +72,7 @@ async def test_a_lost_right_leaves_no_stale_cache_behind() -> None:
 
 
 @pytest.mark.parametrize("sign", [modified(sent("a", "400")), bookmark("399")], ids=["an event", "a bookmark"])
-async def test_a_version_before_the_last_one_means_that_etcd_was_restored(sign: bytes) -> None:
+async def test_a_version_before_the_last_one_is_a_restored_etcd(sign: bytes) -> None:
     """Changes after the backup are gone, and no watch will ever say so."""
     first_events = added(sent("a", "900")), added(sent("b", "901")), bookmark("901", initial_events_end=True)
     restored_events = added(sent("a", "400")), bookmark("400", initial_events_end=True), hang()
@@ -101,7 +101,7 @@ UNDONE: dict[str, tuple[list[Reply], list[Reply], list[str]]] = {
 
 
 @sentences(UNDONE)
-async def test_an_empty_kind_at_a_version_before_the_last_one_was_restored(
+async def test_an_empty_kind_at_an_older_version_was_restored(
     case: tuple[list[Reply], list[Reply], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No watch from the last version on would say what is there again; nor is it a silence of its watches."""

@@ -69,14 +69,11 @@ FAILURES: dict[str, tuple[Sequence[Failure], Next]] = {
     "however often it happens": ([(LASTED, DOWN)] * 9, Next(0.0)),
     "a watch that brought events resets the back-off": ([*[DOWN] * 5, (BROUGHT, DOWN)], Next(0.0)),
     "each time": ([(BROUGHT, DOWN)] * 9, Next(0.0)),
-    "a row of watches that break within a second, events or not, is slowed down": ([(BUSY, DOWN)] * 9, Next(0.8)),
+    "watches that break within a second are slowed down": ([(BUSY, DOWN)] * 9, Next(0.8)),
     "an expired version is listed again at once": ([GONE], lists(0.0)),
     "but not in a loop": ([GONE] * 3, lists(1.6)),
-    "also after a long outage, as of every server that was restarted": ([*[DOWN] * 9, GONE], lists(0.0)),
-    "a server that is back but not ready is not waited for as long as one that is away": (
-        [*[DOWN] * 9, ServiceUnavailable("starting")],
-        Next(0.8),
-    ),
+    "also after a long outage, as of a restarted server": ([*[DOWN] * 9, GONE], lists(0.0)),
+    "a server that is back but not ready is tried sooner": ([*[DOWN] * 9, ServiceUnavailable("starting")], Next(0.8)),
     "an expired version as an ERROR event, likewise": (
         [(BROKE_EARLY, ApiError("x", status=200, reason="Expired"))],
         lists(0.0),
@@ -90,7 +87,7 @@ FAILURES: dict[str, tuple[Sequence[Failure], Next]] = {
     "without permission the position is kept": ([Forbidden("x")], Next(0.8)),
     "without credentials as well": ([Unauthorized("x")], Next(0.8)),
     "a server that fails is asked for a new list": ([ServerError("x")], lists(0.8)),
-    "a 404 that discovery does not confirm says nothing against the position": ([NotFound("x")], Next(0.8)),
+    "an unconfirmed 404 says nothing against the position": ([NotFound("x")], Next(0.8)),
     "a refused request too": ([Invalid("x")], lists(0.8)),
     "a malformed one too": ([BadRequest("x")], lists(0.8)),
     "a bug of ours does not spin": ([(BROKE_EARLY, ValueError("x"))], lists(0.8)),
@@ -140,7 +137,7 @@ def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
     assert [following.delay for following in polls(memory, 10)] == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_the_back_off_jitter_included_never_exceeds_30_s_and_grows() -> None:
+def test_the_back_off_grows_to_30_s_jitter_included() -> None:
     for seed in range(50):
         backoff = Backoff(0.8, 30.0, random.Random(seed))
         delays = [backoff.next() for _ in range(12)]

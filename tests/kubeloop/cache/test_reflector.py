@@ -35,7 +35,7 @@ STARTING = status(503, "ServiceUnavailable", "starting")
 SILENT = watch(hang())
 
 
-async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> None:
+async def test_an_expired_continue_token_leads_to_a_list_in_one_page() -> None:
     gone = status(410, "Expired", "The provided continue parameter is too old")
     lists = [listing([sent("a")], "5", "t1"), gone, listing([sent("b")], "9")]
     async with running([REFUSED], lists) as run:
@@ -45,7 +45,7 @@ async def test_an_expired_continue_token_leads_to_one_list_without_pages() -> No
         assert run.content() == "b@1"
 
 
-async def test_a_watch_asks_for_five_to_ten_minutes_each_a_different_time() -> None:
+async def test_watches_ask_for_five_to_ten_minutes_at_random() -> None:
     async with running([watch(*FIRST, 2.0)] + [watch(2.0)] * 20) as run:
         await asyncio.sleep(40)
         timeouts = [int(request.query["timeoutSeconds"]) for request in run.server.seen(WATCH, PATH)]
@@ -62,7 +62,7 @@ async def test_silence_ends_a_watch_which_is_resumed_at_once() -> None:
         assert run.problems() == []
 
 
-async def test_a_watch_whose_answer_does_not_begin_is_given_up_like_any_request() -> None:
+async def test_a_watch_whose_answer_does_not_begin_is_given_up() -> None:
     async with running([watch(*FIRST, drop()), silent(), SILENT]) as run:
         await asyncio.sleep(60)
         assert run.requests_made() == ["WATCH initial", "WATCH 5", "WATCH 5"]
@@ -119,7 +119,7 @@ async def test_a_server_with_silent_watches_is_reported_at_once() -> None:
         assert run.content() == "a@6"
 
 
-async def test_a_probe_that_is_refused_leads_to_a_list_and_is_no_silence() -> None:
+async def test_a_refused_probe_leads_to_a_list_and_is_no_silence() -> None:
     async with running([watch(*FIRST, hang())], [listing([sent("a", "6")], "7")]) as run:
         run.server.always(WATCH, ONE, status(403, "Forbidden"))
         await asyncio.sleep(60)
@@ -147,7 +147,7 @@ async def test_an_event_ends_the_silence_before_the_next_probe() -> None:
         assert (run.content(), run.problems()) == ("a@10", [])
 
 
-async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
+async def test_an_empty_kind_is_silent_when_a_list_has_an_object() -> None:
     """A server without WatchList is asked by a list."""
     empty, full = listing([], "6"), listing([sent("a", "7")], "8")
     async with running([REFUSED, *[SILENT] * 9], [listing([], "5"), empty, full, full]) as run:
@@ -159,7 +159,7 @@ async def test_a_kind_without_objects_is_silent_when_a_list_has_one() -> None:
     assert silent_watches() == 0, "it has ended"
 
 
-async def test_a_kind_without_objects_is_silent_when_a_watch_list_brings_nothing() -> None:
+async def test_an_empty_kind_is_silent_when_a_watch_list_is() -> None:
     first_watch = watch(bookmark("5", initial_events_end=True), hang())
     async with running([first_watch, first_watch, *[SILENT] * 9], [listing([sent("a", "7")], "8")]) as run:
         await asyncio.sleep(75)
@@ -192,7 +192,7 @@ async def test_a_watch_that_the_server_forgets_to_end_is_ended_here() -> None:
         assert run.times()[1] == pytest.approx(asked_for + 30, abs=2)
 
 
-async def test_events_in_quick_succession_do_not_shorten_the_silence_limit() -> None:
+async def test_quick_events_do_not_shorten_the_silence_limit() -> None:
     steps = [step for i in range(400) for step in (0.5, bookmark(str(10 + i)))]
     async with running([watch(*FIRST, *steps, hang()), SILENT], options=ReflectorOptions(silence_limit=32.0)) as run:
         await asyncio.sleep(260)
@@ -243,7 +243,7 @@ async def test_a_store_is_never_emptied_because_a_proxy_said_404(served: Reply) 
         assert run.problems() != []
 
 
-async def test_a_404_at_the_start_that_nothing_confirms_is_no_missing_kind() -> None:
+async def test_an_unconfirmed_404_at_the_start_is_no_missing_kind() -> None:
     async with running([NO_KIND, NO_KIND, watch(*FIRST, hang())], served=refuse()) as run:
         await asyncio.sleep(0.5)
         assert run.informer.installed
@@ -289,14 +289,14 @@ async def test_an_undecodable_object_is_listed_again_ever_more_seldom() -> None:
 # -- WatchList
 
 
-async def test_one_slow_watch_list_does_not_switch_watch_list_off_for_ever() -> None:
+async def test_one_slow_watch_list_does_not_switch_watch_list_off() -> None:
     expired = watch(*FIRST, EXPIRED)
     async with running([SILENT, watch(EXPIRED), expired, SILENT, expired], [listing([sent("a")], "5")]) as run:
         await asyncio.sleep(200)
         assert run.requests_made()[:5] == ["WATCH initial", "GET", "WATCH 5", "WATCH initial", "WATCH initial"]
 
 
-async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to() -> None:
+async def test_initial_events_that_never_end_switch_watch_list_off() -> None:
     slow = [SILENT, watch(EXPIRED)]
     async with running([*slow * 3, watch(EXPIRED), SILENT], [listing([], "5")] * 9) as run:
         await asyncio.sleep(200)
@@ -306,7 +306,7 @@ async def test_a_server_that_never_ends_its_initial_events_is_no_longer_asked_to
 # -- health and what is logged
 
 
-async def test_a_server_that_stays_away_becomes_a_problem_and_stops_being_one() -> None:
+async def test_a_server_that_stays_away_is_a_problem_until_it_is_back() -> None:
     async with running([watch(*FIRST, 10.0, drop())]) as run:
         run.server.always(WATCH, PATH, refuse())
         await asyncio.sleep(250)

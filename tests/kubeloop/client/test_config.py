@@ -164,7 +164,7 @@ async def test_a_user_of_null_is_anonymous(tmp_path: Path) -> None:
     assert await token_of(load(write(tmp_path, content))) is None
 
 
-async def test_a_token_file_is_relative_to_its_kubeconfig_and_read_again(tmp_path: Path) -> None:
+async def test_a_token_file_is_relative_and_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     config = load(write(tmp_path, kubeconfig({"tokenFile": "token", "token": "stale"})))
     assert await token_of(config) == "Bearer first"
@@ -289,7 +289,7 @@ def test_when_this_is_a_pod(tmp_path: Path) -> None:
     assert not loading.in_cluster(POD, str(tmp_path / "none"))
 
 
-def test_a_pod_starts_without_the_package_that_reads_kubeconfig_files(tmp_path: Path) -> None:
+def test_a_pod_starts_without_the_kubeconfig_package(tmp_path: Path) -> None:
     """It takes 0.3 s of CPU to import."""
     token = service_account(tmp_path) / "token"
     code = (
@@ -367,9 +367,7 @@ def test_a_kubeconfig_for_loopback_uses_no_proxy(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
-def test_socks_proxies_are_refused_with_a_clear_error_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_socks_proxies_are_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "socks5://me:secret@p:1080")
     with pytest.raises(ConfigError, match="'socks5://p:1080' is a SOCKS proxy, which is not supported: give") as caught:
         load(write(tmp_path, kubeconfig()))

@@ -116,7 +116,7 @@ def test_a_change_carries_its_object_whatever_comes_first_in_it(quotas: Decoder[
         ("DELETED", 5, ("", "", "")),
     ],
 )
-def test_of_a_change_that_does_not_decode_is_told_and_logged_what_is_known(
+def test_a_change_that_does_not_decode_is_told_and_logged(
     quotas: Decoder[ResourceQuota], caplog: pytest.LogCaptureFixture, kind: str, content: Any, identity: tuple[str, ...]
 ) -> None:
     got = quotas.watch_event(event(kind, content))
@@ -243,7 +243,7 @@ def test_an_object_that_is_nested_too_deep_is_counted(quotas: Decoder[ResourceQu
     assert count() == count_before + 1
 
 
-def test_a_deep_object_in_a_field_that_is_read_costs_that_object_alone(quotas: Decoder[ResourceQuota]) -> None:
+def test_a_deep_object_in_a_read_field_costs_that_object_alone(quotas: Decoder[ResourceQuota]) -> None:
     bad = b'{"metadata":{"name":"bad","namespace":"ns"},"spec":{"hard":{"limits.cpu":%s}}}' % nested(2000)
     got = quotas.list_page(page(GOOD_QUOTA)[:-2] + b"," + bad + b"]}")
     assert [quota.key for quota in got.items] == ["ns/good"]

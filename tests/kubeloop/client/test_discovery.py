@@ -62,7 +62,7 @@ ANSWERS: dict[str, tuple[dict[str, Reply], bool | None]] = {
 
 
 @pytest.mark.parametrize(("replies", "served"), ANSWERS.values(), ids=ANSWERS)
-async def test_only_a_well_formed_list_without_the_kind_confirms_that_it_is_gone(
+async def test_only_a_well_formed_list_confirms_that_a_kind_is_gone(
     replies: dict[str, Reply], served: bool | None, server: ScriptedServer, client: Client
 ) -> None:
     for path, reply in replies.items():

@@ -70,7 +70,7 @@ async def test_no_new_pods_come_meanwhile() -> None:
     assert not (await drain.cordon("n", False)).spec.unschedulable
 
 
-async def test_an_eviction_that_is_refused_is_tried_again_until_the_pod_is_gone() -> None:
+async def test_a_refused_eviction_is_tried_again() -> None:
     cluster = FakeCluster()
     put_pod(cluster, "p", metadata={"finalizers": ["example.org/slow"]})
     refusals = [TooManyRequests("disruption budget")] * 2

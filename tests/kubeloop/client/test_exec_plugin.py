@@ -275,7 +275,7 @@ async def test_a_hung_plugin_delays_no_request_beyond_its_time(
     assert len(plugin.calls) <= 1, "one run for all of them"
 
 
-async def test_a_hung_plugin_is_killed_and_the_next_request_runs_it_again(
+async def test_a_hung_plugin_is_killed_and_run_again(
     rig: TransportRig, tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)

@@ -223,7 +223,7 @@ async def test_patches(quotas: Quotas, namespace: str) -> None:
     assert patched.hard == {"limits.cpu": "4"}
 
 
-async def test_update_writes_what_differs_unless_the_object_changed_meanwhile(quotas: Quotas, namespace: str) -> None:
+async def test_update_writes_what_differs_of_an_unchanged_object(quotas: Quotas, namespace: str) -> None:
     old = await quotas.create(quota(), namespace=namespace)
     old = await stable(lambda: quotas.get(name="q", namespace=namespace))
     new = await quotas.update(old, edit(old, spec={"hard": {"pods": "1"}}, metadata={"labels": {"a": "b"}}))
@@ -276,7 +276,7 @@ async def test_status_is_written_through_its_subresource_alone(client: Client, n
     assert (patched.labels, patched.metadata.generation) == ({"a": "b"}, 2)
 
 
-async def test_a_definition_that_says_nothing_of_its_status_asks_the_server(client: Client, namespace: str) -> None:
+async def test_a_definition_without_a_word_on_status_asks_the_server(client: Client, namespace: str) -> None:
     spec: dict[str, Any] = {"spec": {"additionalMigrationResources": {}}}
     cases: list[tuple[Any, dict[str, Any], bool]] = [(BUDGETS, spec, True), (registry.SECRETS, {}, False)]
     for resource, fields, has in cases:
@@ -437,7 +437,7 @@ async def test_a_watch_list_brings_everything_and_says_when(client: Client, name
     assert sorted(events) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-async def test_for_a_selective_watch_objects_come_and_go_with_their_labels(client: Client, namespace: str) -> None:
+async def test_objects_enter_and_leave_a_selective_watch(client: Client, namespace: str) -> None:
     secrets = client.resource(registry.SECRETS)
     version = (await secrets.list(namespace)).resource_version
     watch = secrets.watch(namespace, resource_version=version, label_selector="seen=yes")

@@ -161,7 +161,7 @@ METADATA: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("group", "is_right"), [("storage.k8s.io", False), ("cluster.x-k8s.io", True)])
-def test_only_the_api_servers_own_kinds_want_a_domain_in_finalizers(group: str, is_right: bool) -> None:
+def test_only_built_in_kinds_want_a_domain_in_finalizers(group: str, is_right: bool) -> None:
     """Cluster API's finalizers have none; its group ends like Kubernetes' own."""
     kind = Resource(group, "v1", "things", "Thing", Object)
     with contextlib.nullcontext() if is_right else pytest.raises(errors.Invalid):

@@ -62,7 +62,7 @@ async def test_every_attempt_is_asked_about(rig: TransportRig) -> None:
     assert len(rig.server.requests) == 2
 
 
-async def test_an_attempt_that_the_http_library_repeats_is_asked_about_too(rig: TransportRig) -> None:
+async def test_a_repeat_of_the_http_library_is_guarded_too(rig: TransportRig) -> None:
     """A kept connection that the server has closed meanwhile: aiohttp would send it again by itself."""
     rig.server.script(GET, PATH, OK)
     rig.server.script(PUT, PATH, refuse(), OK)

@@ -42,7 +42,7 @@ def busy_executor() -> Iterator[None]:
         del jobs
 
 
-async def test_blocking_jobs_hold_up_no_token_no_certificate_and_no_name(
+async def test_blocking_jobs_hold_up_no_token_certificate_or_name(
     rig: TransportRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "REREAD_SECONDS", 0.0)
@@ -89,7 +89,7 @@ async def test_what_is_separate_ends_with_the_client() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
-async def test_a_peer_that_vanished_is_known_within_client_gos_45_seconds(rig: TransportRig) -> None:
+async def test_a_vanished_peer_is_known_within_45_seconds(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     await rig.transport.request("GET", PATH)
     connector = rig.transport._sessions[False].connector

@@ -124,7 +124,7 @@ def _with(config: ClientConfig, **fields: Any) -> ClientConfig:
 
 
 @sentences(UNSENDABLE)
-async def test_what_no_request_can_carry_is_said_once_and_nothing_is_sent(
+async def test_what_no_request_can_carry_is_said_and_not_sent(
     case: Callable[[ClientConfig], ClientConfig], rig: TransportRig
 ) -> None:
     rig.server.always(GET, PATH, OK)
@@ -135,7 +135,7 @@ async def test_what_no_request_can_carry_is_said_once_and_nothing_is_sent(
     assert (rig.server.requests, rig.sleeps) == ([], [])
 
 
-async def test_a_request_that_cannot_be_made_is_an_api_error_and_not_repeated(rig: TransportRig) -> None:
+async def test_a_request_that_cannot_be_made_is_not_repeated(rig: TransportRig) -> None:
     with pytest.raises(ApiError, match="the request cannot be made: ValueError") as caught:
         await rig.transport.request("GET\r\nX", PATH)
     assert (caught.value.status, rig.sleeps) == (0, [])

@@ -70,9 +70,7 @@ async def test_an_answer_that_is_not_the_object_is_an_error(
             await call
 
 
-async def test_a_namespaced_object_without_its_namespace_is_never_asked_for(
-    server: ScriptedServer, quotas: Quotas
-) -> None:
+async def test_a_namespaced_object_needs_its_namespace(server: ScriptedServer, quotas: Quotas) -> None:
     unnamed: dict[str, Any] = {"metadata": {"name": "q"}}
     for call in (
         quotas.get(name="q"),
@@ -230,7 +228,7 @@ async def test_an_odd_name_stays_one_part_of_the_path(server: ScriptedServer, qu
 OLD = ResourceQuota(metadata=ObjectMeta(name="q", namespace="ns", uid="u", resource_version="4"))
 
 
-async def test_update_status_sends_status_alone_through_the_subresource(server: ScriptedServer, quotas: Quotas) -> None:
+async def test_update_status_sends_status_alone(server: ScriptedServer, quotas: Quotas) -> None:
     server.script(PATCH, f"{ONE}/status", body(QUOTA))
     new = edit(OLD, spec={"hard": {"pods": "1"}}, status={"used": {"pods": "0"}})
     await quotas.update_status(OLD, new)
@@ -269,9 +267,7 @@ DISCOVERY: dict[str, tuple[Reply, bool | None]] = {
 
 
 @pytest.mark.parametrize("case", DISCOVERY)
-async def test_a_definition_that_does_not_say_it_is_asked_for_in_the_discovery(
-    case: str, server: ScriptedServer, client: Client
-) -> None:
+async def test_discovery_says_whether_a_kind_has_a_status(case: str, server: ScriptedServer, client: Client) -> None:
     """A None, where discovery cannot tell, leaves the decision to the server."""
     reply, has = DISCOVERY[case]
     server.always(GET, VERSION, reply)

@@ -166,5 +166,5 @@ async def test_who_gives_up_waiting_leaves_no_debt() -> None:
 @pytest.mark.parametrize(
     ("error", "words"), [(OSError("odd"), "odd"), (OSError(111, "x"), "connection refused"), (OSError(), "OSError")]
 )
-def test_what_went_wrong_is_said_in_the_systems_words_where_it_has_some(error: OSError, words: str) -> None:
+def test_errors_are_told_in_the_systems_words(error: OSError, words: str) -> None:
     assert cause(error) == words

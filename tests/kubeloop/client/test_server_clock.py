@@ -39,7 +39,7 @@ def test_it_comes_closer_with_every_answer() -> None:
     assert clock() == SERVER + 1.5
 
 
-def test_an_answer_that_took_up_to_two_seconds_does_not_set_it_back() -> None:
+def test_an_answer_of_two_seconds_does_not_set_it_back() -> None:
     uptime = Clock(5.0)
     clock = ServerClock(uptime, lambda: SERVER)
     for second, passed, progress in ((0.0, 0.0, 0.0), (1.0, 2.5, 2.5), (2.0, 2.0, 2.0)):

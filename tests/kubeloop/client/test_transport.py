@@ -125,9 +125,7 @@ async def test_no_answer_in_the_time_of_one_attempt_is_unreachable(rig: Transpor
     assert await rig.transport.request("GET", PATH, timeout=0.2) == b'{"ok": true}'
 
 
-async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
-    rig: TransportRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_never_shakes_hands_is_given_up(rig: TransportRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "CONNECT_TIMEOUT", 0.1)
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -142,7 +140,7 @@ async def test_a_server_that_accepts_but_never_shakes_hands_is_given_up(
             await transport.request("GET", PATH, retry=False)
 
 
-async def test_a_request_after_the_end_is_an_api_error_and_opens_nothing(rig: TransportRig) -> None:
+async def test_a_request_after_the_end_is_an_api_error(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, silent())
     running = asyncio.create_task(rig.transport.request("GET", PATH))
     await rig.server.wait_seen(GET, PATH)
@@ -199,7 +197,7 @@ async def test_what_the_server_warns_of_is_logged_once(rig: TransportRig, caplog
     assert messages[1].endswith("v1beta1 is deprecated")
 
 
-async def test_answers_come_uncompressed_where_the_kubeconfig_asks_for_that(rig: TransportRig) -> None:
+async def test_a_kubeconfig_may_ask_for_uncompressed_answers(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     await rig.new_transport(rig.server.config(compression=False)).request("GET", PATH)
     assert rig.server.requests[0].headers["Accept-Encoding"] == "identity"
@@ -305,7 +303,7 @@ async def test_requests_are_counted_by_code_and_timed(rig: TransportRig) -> None
     assert [new - old for new, old in zip(values(), old_values, strict=True)] == [1.0, 1.0, 1.0, 3.0]
 
 
-async def test_watches_do_not_use_up_the_connections_that_requests_need(rig: TransportRig) -> None:
+async def test_watches_do_not_use_up_the_requests_connections(rig: TransportRig) -> None:
     rig.server.always(WATCH, PATH, watch(hang()))
     rig.server.always(GET, PATH, OK)
     async with contextlib.AsyncExitStack() as open_watches:

@@ -42,7 +42,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("case", BROKEN, ids=lambda c: c.name)
-async def test_a_stream_that_breaks_is_unreachable_after_its_whole_lines(rig: TransportRig, case: BrokenStream) -> None:
+async def test_a_broken_stream_is_unreachable_after_its_whole_lines(rig: TransportRig, case: BrokenStream) -> None:
     rig.server.script("WATCH", PATH, case.reply)
     got: list[bytes] = []
     with pytest.raises(errors.Unreachable, match=case.message) as caught:

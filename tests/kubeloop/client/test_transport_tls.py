@@ -22,7 +22,7 @@ from tests.kubeloop.client.rig import PATH, TransportRig
 OK = body({"ok": True})
 
 
-async def test_a_server_of_another_authority_is_not_and_is_not_tried_again(rig: TransportRig) -> None:
+async def test_a_server_of_another_authority_is_not_tried_again(rig: TransportRig) -> None:
     async with ScriptedServer(Authority().server_context()) as server:
         transport = rig.new_transport(server.config(tls=TLSSettings(Authority().pem)))
         with pytest.raises(Untrusted, match=r"no trusted TLS connection: .*verify failed") as caught:

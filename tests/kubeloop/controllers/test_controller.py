@@ -264,7 +264,7 @@ async def test_a_handler_that_is_added_late_gets_every_object(handlers: list[str
     assert sorted(late_calls.keys) == ["ns/a", "ns/b"]
 
 
-async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> None:
+async def test_what_a_handler_returns_is_handed_to_the_next() -> None:
     kind = ControlledQuotas(workers=1)
     objects: list[Any] = []
 
@@ -286,7 +286,7 @@ async def test_a_handler_that_returns_a_new_object_hands_it_to_the_next() -> Non
     assert objects[:2] == [{"mark": "1"}, {"mark": "1"}]
 
 
-async def test_what_a_handler_returned_does_not_hide_what_is_newer_or_gone() -> None:
+async def test_what_a_handler_returned_hides_nothing_newer() -> None:
     kind = ControlledQuotas(workers=1)
     objects: list[Any] = []
 
@@ -332,7 +332,7 @@ async def test_a_handler_gets_its_own_write_until_the_cache_has_it() -> None:
 
 
 @pytest.mark.parametrize("immediately", [False, True])
-async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediately: bool) -> None:
+async def test_a_handler_that_enqueues_itself_leaves_others_the_loop(immediately: bool) -> None:
     controller = Controller("quotas", SharedIndexInformer(Kind(RESOURCE_QUOTAS).client), workers=2)
     calls = 0
 
@@ -351,7 +351,7 @@ async def test_a_handler_that_enqueues_itself_leaves_the_loop_to_others(immediat
     assert immediately or calls <= 120  # a burst of 100, then 10 a second
 
 
-async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() -> None:
+async def test_a_worker_that_will_not_end_holds_the_stop_up_for_1_s() -> None:
     kind = ControlledQuotas(workers=1)
     release = asyncio.Event()
 
@@ -370,7 +370,7 @@ async def test_a_worker_that_will_not_end_holds_the_stop_up_for_a_second_only() 
     await kind.informer.stop()
 
 
-async def test_a_stop_finishes_what_is_queued_and_drops_what_is_delayed() -> None:
+async def test_a_stop_finishes_the_queued_and_drops_the_delayed() -> None:
     kind = ControlledQuotas(workers=1)
     handled = []
 
@@ -532,7 +532,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(
     assert blocked == {"waits": 0, "blocks": 2.0}
 
 
-async def test_keys_that_the_api_server_refuses_are_named_until_they_succeed() -> None:
+async def test_refused_keys_are_named_until_they_succeed() -> None:
     kind, errors = ControlledQuotas(), {"ns/a": Forbidden("may not"), "ns/b": ValueError("a mistake")}
 
     async def fails(key: str, obj: ResourceQuota | None) -> None:

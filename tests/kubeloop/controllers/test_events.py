@@ -329,7 +329,7 @@ async def test_a_type_that_the_api_server_would_refuse_is_not_recorded(
     assert f"its type is Normal or Warning, not {wrong!r}" in caplog.text
 
 
-async def test_a_flood_about_one_object_is_limited_as_by_client_gos_spam_filter(recording: Recording) -> None:
+async def test_a_flood_about_one_object_is_limited_as_by_client_go(recording: Recording) -> None:
     for number in range(100):
         recording.recorder.event(quota(), "Normal", f"Reason{number}", "m")
         recording.recorder.event(quota(f"q{number}", f"uid-{number}"), "Normal", "Other", "m")

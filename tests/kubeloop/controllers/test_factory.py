@@ -124,7 +124,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     assert [pod.name for pod in pods.list()] == ["p"]
 
 
-async def test_a_kind_that_is_not_installed_blocks_no_other_and_joins_later() -> None:
+async def test_a_kind_that_is_not_installed_joins_later() -> None:
     cluster, quotas, settings = ManagementCluster(), Calls(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     cluster.management.settings.on_change("settings", settings)
@@ -326,7 +326,7 @@ async def test_readiness_names_what_does_not_decode_until_it_does() -> None:
     await factory.stop()
 
 
-async def test_a_standby_has_warm_caches_and_calls_no_handler_before_it_leads() -> None:
+async def test_a_standby_has_warm_caches_and_calls_no_handler() -> None:
     cluster, calls, leading = ManagementCluster(), Calls(), asyncio.Event()
     cluster.quotas.put("q1", "ns")
     cluster.management.resource_quotas.on_change("handler", calls)
@@ -412,7 +412,7 @@ async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pyt
     assert not cluster.management.unsynced()
 
 
-async def test_required_kinds_hold_the_handlers_until_they_are_installed() -> None:
+async def test_required_kinds_hold_the_handlers_until_installed() -> None:
     cluster, calls = ManagementCluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
     management = cluster.management

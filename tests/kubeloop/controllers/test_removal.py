@@ -123,7 +123,7 @@ async def removed(
     await asyncio.sleep(100)
 
 
-async def test_the_finalizer_goes_also_if_the_handler_changed_the_object() -> None:
+async def test_the_finalizer_goes_after_a_handlers_own_change() -> None:
     kind = ControlledQuotas()
     runs = 0
 
@@ -148,7 +148,7 @@ async def test_a_new_object_of_the_name_keeps_its_finalizer() -> None:
     assert finalizers(kind) == [FINALIZER]
 
 
-async def test_another_object_that_the_handler_returns_keeps_its_finalizer() -> None:
+async def test_another_object_that_is_returned_keeps_its_finalizer() -> None:
     kind = ControlledQuotas()
     parent = kind.put("parent", "ns", metadata={"finalizers": [FINALIZER]})
 

@@ -147,7 +147,7 @@ async def test_what_is_served_where(case: str) -> None:
 
 
 @pytest.mark.parametrize("metrics", [False, True])
-async def test_an_address_in_use_is_one_clear_line_and_leaves_nothing_open(metrics: bool) -> None:
+async def test_an_address_in_use_is_one_line_and_leaves_nothing_open(metrics: bool) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         busy = f"127.0.0.1:{listener.getsockname()[1]}"

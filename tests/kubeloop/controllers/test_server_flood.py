@@ -46,7 +46,7 @@ async def test_a_probe_is_answered_at_once_among_connections_that(case: bytes) -
             writer.close()
 
 
-async def test_a_silent_connection_is_told_and_closed_where_there_is_room() -> None:
+async def test_a_silent_connection_is_told_and_closed() -> None:
     async with serving(Checks(), "127.0.0.1:0") as server:
         reader, writer = await asyncio.open_connection(*server.addresses[0])
         began = now()
@@ -69,7 +69,7 @@ async def test_who_takes_no_answer_is_closed() -> None:
             assert now() - began < LIMITS.total + 1
 
 
-async def test_connections_that_cannot_be_accepted_are_one_line_a_minute(
+async def test_refused_connections_are_one_line_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio's own servers write a traceback for each attempt."""

@@ -98,7 +98,7 @@ async def test_another_who_refuses_with_the_same_status_is_logged(caplog: pytest
     assert [line.partition('webhook "')[2][0] for line in caplog.messages if "will be retried" in line] == ["a", "b"]
 
 
-async def test_a_call_that_waits_for_an_answer_is_told_after_five_seconds() -> None:
+async def test_an_unanswered_call_is_told_after_five_seconds() -> None:
     kind = ControlledQuotas()
     answered = asyncio.Event()
 

@@ -164,7 +164,7 @@ async def test_after_the_leader_was_killed_the_lease_runs_out_once() -> None:
     assert follower.led == [pytest.approx(35, abs=0.1)]  # last renewed at 20, seen at once by the watch
 
 
-async def test_without_a_watch_a_killed_leader_is_followed_within_18_seconds() -> None:
+async def test_without_a_watch_a_killed_leader_is_followed_in_18_s() -> None:
     race = Race()
     leader, follower = race.candidate("a").start(), race.candidate("b")
     follower.link.watches = False
@@ -213,7 +213,7 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_anew() -> None:
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("cut", "cut off"), ("hangs", "no answer in time")])
-async def test_a_leader_that_is_cut_off_stops_to_write_before_another_may(fault: str, reason: str) -> None:
+async def test_a_leader_that_is_cut_off_stops_before_another_begins(fault: str, reason: str) -> None:
     race, leader, follower = two_candidates()
     await race.lasts(20.5)
     setattr(leader.link, fault, True)
@@ -317,7 +317,7 @@ async def test_a_lease_of_others_is_not_released_for_them(leads: bool) -> None:
     assert race.server.lease.spec == OTHER
 
 
-async def test_five_candidates_with_bad_links_never_write_two_at_a_time() -> None:
+async def test_candidates_with_bad_links_never_write_two_at_a_time() -> None:
     race = Race(lease_duration=6, renew_deadline=4, retry_period=1)
     candidates = [race.candidate(name).start() for name in "abcde"]
     for turn in range(60):

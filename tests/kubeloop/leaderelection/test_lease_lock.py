@@ -45,7 +45,7 @@ async def test_the_lease_is_written_at_the_version_that_was_read() -> None:
     }
 
 
-async def test_the_watch_is_of_one_lease_and_ends_with_the_servers_error() -> None:
+async def test_the_watch_is_of_one_lease_and_ends_with_an_error() -> None:
     async with ScriptedServer() as server:
         steps = watch(modified(OBJECT), bookmark("8"), deleted(OBJECT), modified(OBJECT), error(410, "Expired"))
         server.script(WATCH, LEASES, steps)

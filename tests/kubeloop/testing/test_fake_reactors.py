@@ -60,7 +60,7 @@ async def test_a_reactor_answers_with(reactor: Callable[[Request], Any], allowed
     assert cluster.raw(ACCESS_REVIEWS) == {}
 
 
-async def test_an_answer_without_a_name_is_none_for_an_object_that_has_one() -> None:
+async def test_an_answer_without_a_name_is_of_no_named_object() -> None:
     cluster = FakeCluster(CONFIG_MAPS)
     cluster.reactors.append(lambda request: ConfigMap(kind="ConfigMap"))
     with pytest.raises(ServerError, match="has no name"):
@@ -81,7 +81,7 @@ async def test_a_reactor_answers_reads() -> None:
     assert (await cluster.client().resource(CONFIG_MAPS).get(name="a", namespace="ns")).data == {"k": "v"}
 
 
-async def test_an_object_that_does_not_decode_costs_no_create_of_others() -> None:
+async def test_an_undecodable_object_costs_no_create_of_others() -> None:
     cluster = FakeCluster(CONFIG_MAPS)
     maps = cluster.client().resource(CONFIG_MAPS)
     with pytest.raises(ServerError):

@@ -18,7 +18,7 @@ def review(**fields: Any) -> bytes:
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-def test_a_request_is_read_field_by_field_and_its_objects_stay_bytes() -> None:
+def test_a_request_is_read_by_field_and_its_objects_stay_bytes() -> None:
     body = review(
         name="n", namespace="ns1", dryRun=True, subResource="resize",
         userInfo={"username": "alice", "groups": ["a"], "extra": {"x": ["y"]}},
@@ -57,7 +57,7 @@ def test_what_is_no_review_is_told_so(body: bytes, message: str) -> None:
         decode_review(body)
 
 
-def test_an_object_that_is_nested_thousands_of_levels_deep_is_read() -> None:
+def test_an_object_of_thousands_of_levels_is_read() -> None:
     deep = "[" * 9000 + "]" * 9000
     body = review(object={"metadata": {"name": "a"}, "other": "DEEP"}).replace(b'"DEEP"', deep.encode())
     assert decode_review(body).new(Namespace).name == "a"

@@ -100,7 +100,7 @@ def test_a_client_trusts_every_certificate_of_a_living_ca() -> None:
     assert len(certificates) == 15
 
 
-def test_a_ca_that_is_over_is_replaced_and_what_it_signed_with_it() -> None:
+def test_an_expired_ca_is_replaced_with_what_it_signed() -> None:
     expired = issue([*HOSTS, "other.example"], NOW)
     renewed = step(expired, HOSTS, NOW + AUTHORITY_LIFE)
     assert renewed is not None

@@ -75,7 +75,7 @@ ATTACKS: dict[str, tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[byt
 
 
 @sentences(ATTACKS)
-async def test_each_is_answered_or_closed_in_time_and_costs_the_others_nothing(
+async def test_each_is_answered_or_closed_and_costs_the_others_nothing(
     case: tuple[Callable[[Peer], Coroutine[None, None, bytes]], set[bytes]],
 ) -> None:
     attack, statuses = case
@@ -167,7 +167,7 @@ async def test_a_silent_connection_ends(with_tls: bool) -> None:
         (-1, -1, None, 1024),
     ],
 )
-async def test_there_may_be_as_many_connections_as_the_usual_limit_of_files(
+async def test_there_may_be_as_many_connections_as_files(
     soft: int, hard: int, raised: int | None, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And half of the process's files stay for everything else; -1 is without a limit."""

@@ -129,7 +129,7 @@ async def test_replicas_that_start_together_share_one_key(server: ConfigurationS
     assert restarted.endpoint.key == key
 
 
-async def test_before_a_key_is_refused_the_registration_is_read_once_a_second(server: ConfigurationServer) -> None:
+async def test_the_registration_is_read_before_a_key_is_refused(server: ConfigurationServer) -> None:
     first_registration, second_registration = server.registration(), server.registration()
     await first_registration.ensure(b"ca")
     reads = len(server.validating.calls)

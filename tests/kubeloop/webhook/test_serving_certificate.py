@@ -42,7 +42,7 @@ async def connect(port: int, trusted: Material) -> tuple[asyncio.StreamReader, a
     return await asyncio.open_connection("127.0.0.1", port, ssl=context)
 
 
-async def test_new_connections_get_the_new_certificate_and_old_ones_go_on() -> None:
+async def test_only_new_connections_get_the_new_certificate() -> None:
     old_material, renewed_material = new_material(), new_material()
     context = server_context()
     load(context, old_material.serving)
@@ -237,7 +237,7 @@ async def test_a_secret_that_was_deleted_has_a_new_ca(secrets: Secrets, replica:
     assert certificate == secrets.data()[CERTIFICATE]
 
 
-async def test_what_an_earlier_version_kept_beside_it_goes_with_the_next_renewal(
+async def test_keys_of_an_earlier_version_go_with_the_next_renewal(
     secrets: Secrets, clock: Clock, replica: Replicas
 ) -> None:
     only_replica = replica()

@@ -61,7 +61,7 @@ async def test_delayed_additions_count_as_retries() -> None:
     assert value("workqueue_adds_total", "retries") == 2
 
 
-async def test_waiting_starts_anew_for_an_item_re_added_while_it_is_processed() -> None:
+async def test_waiting_starts_anew_for_an_item_re_added_in_process() -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue("again")
     queue.add("a")
     await queue.get()

@@ -98,7 +98,7 @@ async def test_the_shutdown_wakes_every_waiting_getter() -> None:
     assert [type(result) for result in results] == [ShutDown] * 3
 
 
-async def test_an_item_re_added_before_the_shutdown_is_processed_once_more() -> None:
+async def test_an_item_re_added_before_the_shutdown_is_processed() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
     await queue.get()

@@ -33,7 +33,7 @@ def test_an_items_delay_doubles_from_the_base_to_the_maximum(
     assert limiter.num_requeues("a") == len(delays_given)
 
 
-def test_items_fail_each_for_itself_and_a_forgotten_one_begins_again() -> None:
+def test_items_fail_each_for_itself_until_forgotten() -> None:
     limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
     assert [limiter.when("a"), limiter.when("a"), limiter.when("b")] == [1.0, 2.0, 1.0]
     assert [limiter.num_requeues(item) for item in ("a", "b", "c")] == [2, 1, 0]
@@ -108,7 +108,7 @@ def test_the_maximum_of_none_is_no_delay() -> None:
     assert (limiter.when("a"), limiter.num_requeues("a")) == (0.0, 0)
 
 
-def test_by_default_one_item_backs_off_and_many_share_ten_a_second() -> None:
+def test_by_default_items_back_off_and_share_ten_a_second() -> None:
     limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
     assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
     other_delays = [limiter.when(f"other {n}") for n in range(107)]

@@ -32,7 +32,7 @@ async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
     assert len(queue) == 0
 
 
-async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> None:
+async def test_items_that_are_put_off_often_leave_nothing_behind() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     for _ in range(5000):
         queue.add_after("a", 3600)
@@ -42,7 +42,7 @@ async def test_items_that_are_put_off_again_and_again_leave_nothing_behind() -> 
     assert len(queue._due_heap) < 200
 
 
-async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind() -> None:
+async def test_items_whose_priority_rises_leave_nothing_behind() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     for _ in range(5000):
         queue.add("a", LOW_PRIORITY)
@@ -55,7 +55,7 @@ async def test_items_whose_priority_rises_again_and_again_leave_nothing_behind()
     assert [await queue.get(), await queue.get()] == ["a", "beside it"]
 
 
-async def test_what_is_held_goes_by_the_highest_priority_that_it_was_added_with() -> None:
+async def test_a_held_item_goes_by_its_highest_priority() -> None:
     queue: DelayingQueue[str] = DelayingQueue()
     queue.add_not_before("low", 1, LOW_PRIORITY)
     for item, priority, second_priority in (("raised", LOW_PRIORITY, 0), ("not lowered", 0, LOW_PRIORITY)):

@@ -92,7 +92,7 @@ def test_a_release_that_is_not_there_is_one_clear_error(release: str, variable: 
         ensure_binaries(release="" if variable else release, environ=environ)
 
 
-def test_what_is_lacking_of_a_release_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+def test_what_a_missing_release_lacks_is_one_clear_error(tmp_path: Path) -> None:
     assets = _assets(tmp_path / "assets", NAMES[:2], "v1.33.9")
     with pytest.raises(BuildError, match=r"kube-controller-manager v1\.33\.9 is not built here: put it into"):
         ensure_binaries(environ=environment(tmp_path, KUBEBUILDER_ASSETS=str(assets)))
@@ -198,7 +198,7 @@ def test_a_second_process_waits_for_a_build_and_builds_none(tmp_path: Path) -> N
     assert len(go_calls(environ)) == len(PACKAGES)
 
 
-def test_a_builder_killed_half_way_neither_blocks_nor_spoils_the_next(tmp_path: Path) -> None:
+def test_a_builder_killed_half_way_does_not_spoil_the_next(tmp_path: Path) -> None:
     environ = environment(tmp_path, FAKE_GO_GATE=str(tmp_path / "gate"), PYTHONPATH=str(ROOT))
     program = "from kubeloop.testing.cluster.binaries import ensure_binaries; ensure_binaries()"
     killed = subprocess.Popen([sys.executable, "-c", program], env=environ, start_new_session=True)

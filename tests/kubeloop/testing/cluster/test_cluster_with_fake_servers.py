@@ -72,9 +72,7 @@ def _recorded(directory: Path) -> list[processes.Process]:
 
 
 @pytest.mark.parametrize("server", ["etcd", "kube-apiserver"])
-def test_a_server_that_ends_at_once_is_one_clear_error_and_nothing_stays(
-    server: str, servers: Path, directory: Path
-) -> None:
+def test_a_server_that_ends_at_once_is_one_clear_error(server: str, servers: Path, directory: Path) -> None:
     write_executable(servers / server, _FAILS)
     with pytest.raises(StartError) as caught:
         cluster.up(directory)
@@ -102,7 +100,7 @@ def test_an_api_server_that_does_not_get_ready_is_given_up(directory: Path, monk
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_up_that_is_ended_half_way_leaves_nothing_running_after(number: signal.Signals, directory: Path) -> None:
+def test_an_up_that_is_ended_half_way_leaves_nothing_running(number: signal.Signals, directory: Path) -> None:
     running = _start_up(directory)
     started = _recorded(directory)
     assert [process.name for process in started] == ["etcd", "kube-apiserver"]
@@ -160,7 +158,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, monk
         cluster.up(tmp_path / "file" / "cluster")
 
 
-def test_of_a_directory_that_is_not_there_nothing_runs_and_it_is_not_made(directory: Path) -> None:
+def test_a_directory_that_is_not_there_is_not_made(directory: Path) -> None:
     assert (cluster.status(directory).ready, cluster.status(directory).processes) == (False, {})
     assert cluster.down(directory) == []
     assert not directory.exists()

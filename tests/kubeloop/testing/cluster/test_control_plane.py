@@ -27,7 +27,7 @@ def test_every_listener_is_on_loopback_with_tls(plane: ControlPlane) -> None:
     assert "--secure-port=0" in plane.kube_controller_manager().argv
 
 
-def test_kwok_reads_our_stages_and_not_a_persons_own_configuration(plane: ControlPlane) -> None:
+def test_kwok_reads_our_stages_alone(plane: ControlPlane) -> None:
     kwok = plane.kwok()
     configs = [word.removeprefix("--config=") for word in kwok.argv if word.startswith("--config=")]
     assert configs == [str(path) for path in sorted(STAGES.glob("*.yaml"))]

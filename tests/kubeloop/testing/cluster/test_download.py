@@ -66,7 +66,7 @@ def test_official_addresses_of(name: str) -> None:
     assert (artifact.url, artifact.checksum_url) == (url, f"{url.rpartition('/')[0]}/{checksums}")
 
 
-def test_the_address_follows_the_mirror_the_version_and_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_follows_mirror_version_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     newer = dataclasses.replace(ETCD_COMPONENT, version="v9.9.9")
     artifact = artifacts_of(newer, {"KUBELOOP_DOWNLOAD_ETCD": "http://mirror.example/etcd/"})["etcd"]
@@ -147,7 +147,7 @@ def _fetch_etcd(archive: bytes, scratch: Path) -> Path:
         pytest.param(tarball(f"etcd-{ETCD}-linux-amd64/etcd", bytes(range(256)) * 9000)[:900], id="is cut off"),
     ],
 )
-def test_etcd_is_taken_out_of_its_tarball_but_not_from_an_archive_that(archive: bytes, tmp_path: Path) -> None:
+def test_etcd_is_not_taken_from_an_archive_that(archive: bytes, tmp_path: Path) -> None:
     right = tarball(f"etcd-{ETCD}-linux-amd64/etcd", b"the server")
     assert _fetch_etcd(right, tmp_path).read_bytes() == b"the server"
     with pytest.raises(DownloadError, match="the archive holds no readable"):

@@ -47,7 +47,7 @@ def _exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_spawned_process_runs_what_was_asked_and_is_found_by_its_name(directory: Path) -> None:
+def test_a_spawned_process_is_found_by_its_name(directory: Path) -> None:
     process = processes.spawn("sleeper", SLEEP, directory)
     assert process.alive()
     assert eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"/bin/sleep\x00600\x00")
@@ -56,9 +56,7 @@ def test_a_spawned_process_runs_what_was_asked_and_is_found_by_its_name(director
     assert processes.names(directory) == ["sleeper"]
 
 
-def test_a_program_has_the_callers_environment_and_more_no_input_and_a_log(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_has_environment_and_log_and_no_input(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_CALLER", "1")
     command = ["/bin/sh", "-c", "cat; echo $FROM_CALLER $ADDED; echo err >&2"]
     process = processes.spawn("speaker", command, directory, {"ADDED": "2"})

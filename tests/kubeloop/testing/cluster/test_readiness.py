@@ -95,7 +95,7 @@ async def test_a_server_without_answer_or_accounts_is_not_ready(cluster: FakeClu
     assert not await readiness.controllers_work(cluster.client())
 
 
-async def test_what_is_done_counts_although_a_process_ended_but_the_start_fails(tmp_path: Path) -> None:
+async def test_what_is_done_counts_although_a_process_ended(tmp_path: Path) -> None:
     process = processes.spawn("etcd", ["/bin/true"], tmp_path)
     assert eventually(lambda: not process.alive())
     patience = readiness.Patience()
