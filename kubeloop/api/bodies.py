@@ -13,6 +13,8 @@ from msgspec import inspect
 
 from kubeloop.api.meta import Struct
 
+type_info = functools.cache(inspect.type_info)
+
 
 class UnknownName(NamedTuple):
     """A name in a body that the struct does not declare; `meant` is its field's name in JSON, if it is Python's."""
@@ -38,7 +40,7 @@ def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> 
 
 def unknown_names(kind: type[Struct], body: Any) -> Iterator[UnknownName]:
     """The names in a body that the struct does not declare, where it declares any."""
-    return _unknown_names(_type_info(kind), body, "")
+    return _unknown_names(type_info(kind), body, "")
 
 
 def _refuse(names: Iterator[UnknownName]) -> None:
@@ -72,13 +74,8 @@ def _unknown_names(kind: inspect.Type, value: Any, path: str) -> Iterator[Unknow
 
 
 @functools.cache
-def _type_info(kind: type) -> inspect.Type:
-    return inspect.type_info(kind)
-
-
-@functools.cache
 def _names(kind: type) -> tuple[dict[str, inspect.Type], dict[str, str]]:
     """Returns a struct's fields by their names in JSON, and these names by Python's."""
-    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    fields = type_info(kind).fields  # type: ignore[attr-defined]
     wire = {field.encode_name: field.type for field in fields}
     return wire, {field.name: field.encode_name for field in fields if field.name not in wire}

@@ -160,10 +160,9 @@ class SharedProcessor(Generic[T]):
         initial = not self._listed
         self.undecodable = set(undecodable) - self.untransformed
         self.untransformed &= undecodable.keys()
-        stored = (self._store(key, obj) for key, obj in items.items())
-        changes = [change for change in stored if change is not None]
-        deletions = self._delete_others(items, undecodable)
         handlers = self._handlers
+        changes = list(filter(None, map(self._store, items.keys(), items.values())))
+        deletions = self._delete_others(items, undecodable)
         for old, new in changes:
             self._tell(handlers, old, new, initial)
         for old in deletions:
@@ -196,8 +195,8 @@ class SharedProcessor(Generic[T]):
     def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
         """Puts an object into the indexer; returns (old, new), None when nothing is new about it. resourceVersions are
         compared for equality alone: one that is not what is stored is news, as for client-go."""
-        old = self._indexer.get_by_key(key)
-        if old is not None and _same_version(old.metadata, new.metadata):
+        old, meta = self._indexer.get_by_key(key), new.metadata
+        if old is not None and (old.metadata.resource_version, old.uid) == (meta.resource_version or None, meta.uid):
             return None
         self._indexer.put(key, new)
         return old, new
@@ -264,10 +263,6 @@ class SharedProcessor(Generic[T]):
             registration.update(obj, obj)
         if self._running:
             self._schedule_resync(registration)
-
-
-def _same_version(old: ObjectMeta, new: ObjectMeta) -> bool:
-    return old.resource_version == new.resource_version != "" and old.uid == new.uid
 
 
 def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:

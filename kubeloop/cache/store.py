@@ -36,10 +36,6 @@ def shorten_keys(keys: Iterable[str]) -> str:
     return f"{', '.join(ordered[:_NAMED])}{remainder}"
 
 
-def _namespace_of(obj: Object) -> Iterable[str]:
-    return (obj.metadata.namespace,)
-
-
 class Indexer(Generic[T]):
     """Objects by key, and by the values of any number of named indexes.
 
@@ -54,7 +50,7 @@ class Indexer(Generic[T]):
         self._indices: dict[str, dict[str, dict[str, T]]] = {}
         self._holes: dict[str, set[str]] = {}
         # Invariant: by index, the keys of the objects for which its function raised; no set is empty.
-        self.add_indexers({NAMESPACE_INDEX: _namespace_of, **(indexers or {})})
+        self.add_indexers({NAMESPACE_INDEX: lambda obj: (obj.metadata.namespace,), **(indexers or {})})
 
     def __len__(self) -> int:
         return len(self._items)
@@ -83,8 +79,7 @@ class Indexer(Generic[T]):
 
     def add_indexers(self, indexers: Mapping[str, IndexFunc[T]]) -> None:
         """Adds indexes, also to a store that is filled already. ValueError when a name is taken."""
-        duplicates = sorted(self._index_funcs.keys() & indexers.keys())
-        if duplicates:
+        if duplicates := sorted(self._index_funcs.keys() & indexers.keys()):
             raise ValueError(
                 f"indexer conflict: {', '.join(duplicates)} added before: add each once, or under another name"
             )

@@ -1,17 +1,19 @@
 """Sessions of aiohttp as clients of the API server need them: sockets that notice a dead peer, names that are looked up
-in a thread of their own, answers with as large a head as the API server's."""
+in a thread of their own, answers with as large a head as the API server's, writes that can be refused until the end."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp import BytesPayload
+from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
 
+from kubeloop.client.errors import ApiError
 from kubeloop.client.own_threads import in_own_thread
 
 _KEEP_ALIVE: Final = 60.0
@@ -54,6 +56,31 @@ def _open_socket(address: tuple[Any, ...]) -> socket.socket:
             with contextlib.suppress(OSError):
                 opened.setsockopt(socket.IPPROTO_TCP, option, value)
     return opened
+
+
+BeforeWrite = Callable[[], None]
+"""Raises ApiError where a write must not be sent (any more)."""
+
+
+class GuardedBody(BytesPayload):
+    """Asks `before_write` in the step of the loop in which the body goes to the socket.
+
+    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake, or
+    because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
+    refused here leaves no trace on the wire. `refused` is why, once it happened."""
+
+    def __init__(self, body: bytes, before_write: BeforeWrite) -> None:
+        super().__init__(body)
+        self._before_write = before_write
+        self.refused: ApiError | None = None
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        try:
+            self._before_write()
+        except ApiError as err:
+            self.refused = err
+            raise
+        await super().write_with_length(writer, content_length)
 
 
 class _Resolver(AbstractResolver):

@@ -51,14 +51,6 @@ def _number(loader: Any, node: yaml.ScalarNode) -> float:
     return 0.0
 
 
-def _truth(loader: Any, node: yaml.ScalarNode) -> bool:
-    return str(node.value).lower() in ("y", "yes", "true", "on")
-
-
-def _binary(loader: Any, node: yaml.ScalarNode) -> str:
-    return base64.b64decode(node.value).decode(errors="replace")
-
-
 def _construct_untagged(loader: Any, node: yaml.Node) -> Any:
     """Returns a node's value as if it had no tag: the tag is unknown."""
     if isinstance(node, yaml.MappingNode):
@@ -66,7 +58,12 @@ def _construct_untagged(loader: Any, node: yaml.Node) -> Any:
     return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
 
 
-for _tag, _constructor in {"bool": _truth, "int": _number, "float": _number, "binary": _binary}.items():
+for _tag, _constructor in {
+    "bool": lambda _, node: str(node.value).lower() in ("y", "yes", "true", "on"),
+    "int": _number,
+    "float": _number,
+    "binary": lambda _, node: base64.b64decode(node.value).decode(errors="replace"),
+}.items():
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor)
 _Loader.add_constructor(None, _construct_untagged)
 

@@ -19,6 +19,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
+from kubeloop.api.bodies import type_info
+
 T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
@@ -76,7 +78,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 @functools.cache
 def _open_fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in _type_info(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
+    return tuple(field.name for field in type_info(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
 
 
 def _holds_any(kind: inspect.Type, above: frozenset[type]) -> bool:
@@ -136,12 +138,7 @@ _SCALARS: dict[type[inspect.Type], Any] = {
 
 def without_nulls(kind: type, value: Any) -> Any:
     """The JSON value of an object, for a decoder of `kind`. What is wrong in another way stays as it is."""
-    return _fill(_type_info(kind), value)
-
-
-@functools.cache
-def _type_info(kind: type) -> inspect.Type:
-    return inspect.type_info(kind)
+    return _fill(type_info(kind), value)
 
 
 def _fill(kind: inspect.Type, value: Any) -> Any:

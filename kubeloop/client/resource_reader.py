@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -148,7 +148,8 @@ class ResourceReader(Generic[T]):
         )
         path = self._collection_path(namespace)
         async with self.transport.stream(path, params, read_timeout, accept=self._accept.object) as lines:
-            events = self._events(lines)
+            decode = self._decoder.watch_event
+            events = (decode(line) async for line in lines)
             try:
                 yield events
             finally:
@@ -163,11 +164,6 @@ class ResourceReader(Generic[T]):
             kind, name_problem = self.resource.kind, f"names {obj.name!r}" if obj.name else "has no name"
             raise ServerError(f"the answer is not {kind} {name}: it {name_problem}", status=500)
         return obj
-
-    async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
-        decode = self._decoder.watch_event
-        async for line in lines:
-            yield decode(line)
 
     def _collection_path(self, namespace: str) -> str:
         return self.resource.path(_segment(namespace) if namespace else "")

@@ -14,13 +14,12 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
 import aiohttp
-from aiohttp import BytesPayload
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.connections import open_session
+from kubeloop.client.connections import BeforeWrite as BeforeWrite
+from kubeloop.client.connections import GuardedBody, open_session
 from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, Unauthorized, error_from_response
@@ -50,30 +49,6 @@ _REQUESTS = FRAMEWORK["rest_client_requests_total"].counter()
 _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _DURATION = FRAMEWORK["rest_client_request_duration_seconds"].histogram(_BUCKETS)
 _RATE_LIMITED = FRAMEWORK["rest_client_rate_limiter_duration_seconds"].histogram(_BUCKETS)
-
-BeforeWrite = Callable[[], None]
-"""Raises ApiError where a write must not be sent (any more)."""
-
-
-class GuardedBody(BytesPayload):
-    """Asks `before_write` in the step of the loop in which the body goes to the socket.
-
-    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake, or
-    because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
-    refused here leaves no trace on the wire. `refused` is why, once it happened."""
-
-    def __init__(self, body: bytes, before_write: BeforeWrite) -> None:
-        super().__init__(body)
-        self._before_write = before_write
-        self.refused: ApiError | None = None
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        try:
-            self._before_write()
-        except ApiError as err:
-            self.refused = err
-            raise
-        await super().write_with_length(writer, content_length)
 
 
 class TransportOptions(TypedDict, total=False):

@@ -123,7 +123,9 @@ class Controller(Generic[T]):
             handler = _check_cache_after(handler, self.informer.indexer)
         self._handlers[name, removal] = NamedHandler(name, handler, metrics)
         if is_first:
-            self._own_handler = EnqueueHandler(_own_key, self.queue.add, None if reads is None else [reads])
+            self._own_handler = EnqueueHandler(
+                lambda obj: (obj.key,), self.queue.add, None if reads is None else [reads]
+            )
             self.informer.add_event_handler(self._own_handler)
         else:
             self._own_handler.reads = (
@@ -301,10 +303,6 @@ def _check_cache_after(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handl
             indexer.check(key)
 
     return call
-
-
-def _own_key(obj: Object) -> tuple[str]:
-    return (obj.key,)
 
 
 def _cause(worker: asyncio.Task[None]) -> str:

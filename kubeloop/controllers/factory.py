@@ -106,8 +106,9 @@ class ControllerFactory:
             client = self.client.resource(resource)
             client = client.transformed(transform) if transform else client
             selected = " ".join(filter(None, (",".join(namespaces), label_selector, name, field_selector)))
+            used_names = {controller.name for controller in self._controllers.values()}
             controller = Controller(
-                self._free_name(resource, selected),
+                next(name for name in _names(resource, selected) if name not in used_names),
                 SharedIndexInformer(
                     _select(client, namespaces, label_selector, fields),
                     transform=transform,
@@ -175,7 +176,8 @@ class ControllerFactory:
         self._stopping = True
         deadline = loop_time() + timeout
         if self._starter is not None:
-            await _end(self._starter)
+            self._starter.cancel()
+            await asyncio.wait([self._starter])
         await asyncio.gather(*(controller.drain(timeout) for controller in self._controllers.values()))
         time_left = max(0.0, deadline - loop_time())
         await asyncio.gather(*(recorder.stop(time_left) for recorder in self._recorders.values()))
@@ -298,10 +300,6 @@ class ControllerFactory:
             return " (not served)"
         return ""
 
-    def _free_name(self, resource: Resource[Any], selected: str) -> str:
-        used_names = {controller.name for controller in self._controllers.values()}
-        return next(name for name in _names(resource, selected) if name not in used_names)
-
 
 def _select(
     client: ResourceClient[T], namespaces: tuple[str, ...], label_selector: str, field_selector: str
@@ -321,8 +319,3 @@ def _names(resource: Resource[Any], selected: str) -> Iterator[str]:
     yield (name := f"{name}?{selected}")
     yield (name := f"{name} as {resource.type.__name__}")
     yield from (f"{name} {number}" for number in range(2, 1_000_000))
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -132,16 +132,12 @@ class Listener:
                 try:
                     accepted, _ = await loop.sock_accept(listening)
                 except OSError as exc:  # out of file descriptors: those that stand have to end first
-                    self._report_not_accepted(exc)
+                    if self._warnings.is_due():  # a flood of connections must not become one of lines
+                        log.warning("connections could not be accepted: %s", exc)
                     await asyncio.sleep(_FULL)
                     continue
                 self._start(self._serve(accepted))
                 await asyncio.sleep(0)  # sock_accept does not wait while there are more
-
-    def _report_not_accepted(self, exc: OSError) -> None:
-        """Logs the error, once a minute: a flood of connections must not become one of lines."""
-        if self._warnings.is_due():
-            log.warning("connections could not be accepted: %s", exc)
 
     def _count(self) -> int:
         count = self._shaking_hands + len(self._server.connections)

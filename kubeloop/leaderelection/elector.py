@@ -181,7 +181,11 @@ class LeaderElector:
         lease = await self._lock.get()
         if lease.spec.holder_identity != self._lock.identity:
             return False
-        await self._lock.update(_spec_without_holder(lease.spec), lease.metadata.resource_version)
+        now = rfc3339(time.time(), "microseconds")
+        free = LeaseSpec(
+            lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=lease.spec.lease_transitions
+        )
+        await self._lock.update(free, lease.metadata.resource_version)
         return True
 
     async def try_acquire_or_renew(self) -> bool:
@@ -294,11 +298,3 @@ class LeaderElector:
             except Exception:
                 log.exception("lease %s: not watched", self._lock)
             await asyncio.sleep(self._config.retry_period)
-
-
-def _spec_without_holder(spec: LeaseSpec) -> LeaseSpec:
-    """Returns the spec of a released lease: the next candidate takes it at once."""
-    now = rfc3339(time.time(), "microseconds")
-    return LeaseSpec(
-        lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=spec.lease_transitions
-    )

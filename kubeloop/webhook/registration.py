@@ -219,7 +219,9 @@ class Registration:
             await configurations.delete(name=name, uid=configuration.uid)
             self.written(resource, name, "removed")
         elif configuration is not None and not (
-            registered_webhooks == webhooks and self._has_marks(configuration, annotations)
+            registered_webhooks == webhooks
+            and self._labels.items() <= configuration.labels.items()
+            and annotations.items() <= configuration.annotations.items()
         ):
             metadata["resourceVersion"] = configuration.metadata.resource_version
             await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
@@ -227,12 +229,6 @@ class Registration:
         else:
             return False
         return True
-
-    def _has_marks(self, configuration: Configuration, annotations: Mapping[str, str]) -> bool:
-        return (
-            self._labels.items() <= configuration.labels.items()
-            and annotations.items() <= configuration.annotations.items()
-        )
 
 
 async def registered(client: Client, resource: Resource[C], name: str) -> C | None:

@@ -240,7 +240,8 @@ class Objects:
                     if watch.since < self._compacted:
                         yield _expired_event(watch.since)
                         return
-                    for change in self._changes_after(watch.since, resource):
+                    changes = self._changes[resource.path()]
+                    for change in changes[bisect.bisect_right(changes, watch.since, key=lambda c: c.version) :]:
                         watch.since = change.version
                         if event := _event(change, matches):
                             yield event
@@ -250,10 +251,6 @@ class Objects:
                 yield _bookmark(resource, watch.since if watch.news.is_set() else self._version, {})
         finally:
             self._watches[resource.path()].remove(watch)
-
-    def _changes_after(self, version: int, resource: Resource[Any]) -> list[_Change]:
-        changes = self._changes[resource.path()]
-        return changes[bisect.bisect_right(changes, version, key=lambda change: change.version) :]
 
     @staticmethod
     def _typed(resource: Resource[T], raw: Raw) -> T:
