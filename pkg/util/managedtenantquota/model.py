@@ -40,8 +40,10 @@ class WindowPolicy:
     long after vmim further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
     long at first, and up to as many times longer or `longest_pause`."""
     shortage: float = 0.5
-    """A budget that does not suffice is believed after this long: status.used may count a target pod already that
+    """A budget that does not suffice is reported after this long: status.used may count a target pod already that
     the cache does not show yet."""
+    crowding: float = 30.0
+    """One that would suffice, were it not for the other migrations, is reported after this long."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
@@ -59,8 +61,9 @@ class WindowPolicy:
 class WindowTimers:
     """The waiting times that one decision passes to the next; a restart may lose them."""
 
-    short_since: Mapping[str, float] = field(default_factory=dict)
-    """Migration uid to the time when the budget was first seen not to suffice for it."""
+    short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
+    """Migration uid, and whether the budget would suffice without the other migrations, to the time since when it does
+    not."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
     refusals: int = 0

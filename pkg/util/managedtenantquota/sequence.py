@@ -75,10 +75,10 @@ def _lock(window: Window) -> Step | None:
     if lock is not None and observed.render_webhook is None:
         return None
     admitted = {entry_of(target.migration.uid, target.migration.spec.vmi_name) for target in window.targets}
-    # Whose target is on its way stays: neither a refusal nor a pod shows it.
+    # Whose target is on its way stays: no pod shows it, and maybe a refusal of before, for which there is no room.
     present, left_out = (
         admitted_by(lock) if lock else (),
-        {m.migration.uid for m in window.refused_targets if not m.blocking},
+        {target.migration.uid for target in window.refused_targets if not (target.blocking or target.lacks_room)},
     )
     admitted |= {entry for entry in present if entry.partition("/")[0] not in left_out}
     webhook = observed.render_webhook(admitted) if observed.render_webhook else {}  # none: the caches suggest it

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,6 +50,14 @@ _CONTAINER = "Container"
 _RUNNING = "Running"
 
 
+class Shortage(NamedTuple):
+    """A resource of a quota in which a target does not fit."""
+
+    text: str
+    is_by_others: bool
+    """Its own entry, which the budget has room for, holds it: others use what is added."""
+
+
 @dataclass(slots=True)
 class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
@@ -62,6 +71,8 @@ class RefusedTarget:
     """The names of the quotas that are raised to release it; none: it is not released."""
     wait_reason: str = ""
     """Why not, although it could be: for people."""
+    lacks_room: bool = False
+    """The budget does not suffice for it beside the others."""
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
         """Returns the usage of the pod that is created next, with the PVC before it, and of all that the target still
@@ -109,15 +120,19 @@ class WindowQuota:
         """Reports whether the quota, before it is raised, refuses the pod that is created next."""
         return bool(Balance(self._hard, self._used).lacking_resources(target.need(self._facts)[0]))
 
-    def shortages(self, target: RefusedTarget) -> dict[str, str]:
-        """Returns a text for each resource in which the quota, even raised, refuses the target beside the others."""
+    def shortages(self, target: RefusedTarget) -> dict[str, Shortage]:
+        """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = target.need(self._facts)[1]
-        raised, texts = self._raised(target, need), {}
+        raised, shortages = self._raised(target, need), {}
+        entry = self._capped(self._own_entry(target))
         for name in sorted(Balance(raised, add(self._used, self._needed)).lacking_resources(need)):
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            texts[f"{self.quota.name}/{name}"] = text.format(name, self.quota.name, *amounts)
-        return texts
+            is_by_others = need[name] <= entry.get(name, ZERO)
+            shortages[f"{self.quota.name}/{name}"] = Shortage(
+                text.format(name, self.quota.name, *amounts), is_by_others
+            )
+        return shortages
 
     def admit(self, target: RefusedTarget) -> None:
         """Adds a target's entry and usage."""

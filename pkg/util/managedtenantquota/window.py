@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +30,13 @@ from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
-from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, refused_targets, with_largest_defaults
+from pkg.util.managedtenantquota.targets import (
+    RefusedTarget,
+    Shortage,
+    WindowQuota,
+    refused_targets,
+    with_largest_defaults,
+)
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_migrating_vm
@@ -240,7 +246,7 @@ class Window:
             if target.wait_reason:
                 self._recheck(seconds)
             else:
-                self._judge(target, window_quotas, released_migrations)
+                self._judge(target, window_quotas)
         released_targets = [target for target in self.refused_targets if target.blocking]
         blocking = {name for target in released_targets for name in target.blocking}
         self.headroom = {
@@ -267,9 +273,7 @@ class Window:
         limit_reason = parallel_limit_reason(self.observed.facts.running, node, limits) if target.launcher else ""
         return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
-    def _judge(
-        self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], released_migrations: Collection[str]
-    ) -> None:
+    def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota]) -> None:
         try:
             blocking = [window_quota for window_quota in window_quotas if window_quota.refuses(target)]
             if names := ", ".join(window_quota.quota.name for window_quota in blocking if is_taken(window_quota.quota)):
@@ -277,40 +281,38 @@ class Window:
                 target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
                 self._recheck(self.policy.sweep)
                 return
-            shortages: dict[str, str] = {}
+            shortages: dict[str, Shortage] = {}
             for window_quota in window_quotas:
                 shortages |= window_quota.shortages(target)
-            may_pass = not shortages or self._keeps_place_while_short(target, shortages, released_migrations)
-            if may_pass and blocking:
+            if shortages:
+                self._await_room(target, shortages)
+            elif blocking:
                 for window_quota in window_quotas:
                     window_quota.admit(target)
                 target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
         except QuantityError as exc:
-            self._report_shortage(target, {"/": f"what it needs cannot be determined: {exc}"})
+            self._report_shortage(target, {"/": Shortage(f"what it needs cannot be determined: {exc}", False)})
 
-    def _keeps_place_while_short(
-        self, target: RefusedTarget, shortages: Mapping[str, str], released_migrations: Collection[str]
-    ) -> bool:
-        """Reports a shortage once it lasts. Until then a migration keeps its part in the window: status.used counts a
-        target pod before the cache shows it."""
-        now, uid = self.observed.now, target.migration.uid
-        since = self.observed.timers.short_since.get(uid, now)
-        self.timers = replace(self.timers, short_since={**self.timers.short_since, uid: since})
-        seconds_left = since + self.policy.shortage - now
+    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, Shortage]) -> None:
+        """Leaves a migration for a later window, and reports the shortage once it lasts. No window stays open for it:
+        quota refuses its target, unless status.used counts that already and the cache does not show it."""
+        target.lacks_room = True
+        is_by_others = all(shortage.is_by_others for shortage in shortages.values())
+        now, key = self.observed.now, (target.migration.uid, is_by_others)
+        since = self.observed.timers.short_since.get(key, now)
+        self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
+        seconds_left = since + (self.policy.crowding if is_by_others else self.policy.shortage) - now
         if seconds_left <= 0:
             self._report_shortage(target, shortages)
-            return False
-        self._recheck(seconds_left)
-        return target.migration.name in released_migrations
+        else:
+            self._recheck(seconds_left)
 
-    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, str]) -> None:
-        """Reports that the budget does not suffice. `shortages`: a text for each quota and resource that refuses the
-        raised target.
-        """
+    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, Shortage]) -> None:
+        """Reports that the budget does not suffice, by quota and resource."""
         migration = target.migration
         message = (
             f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
-            f"VM {migration.spec.vmi_name}: {'; '.join(shortages.values())}"
+            f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages.values())}"
         )
         self._report(EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(shortages))}", migration)
 

@@ -61,12 +61,12 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "a migration that another quota blocks joins": observed(
             TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()
         ),
-        "it is released, and a second quota refuses it by now to which nothing may be added": raised(
-            quotas=TWO_BLOCK, lock=lock()
-        ),
     },
     30.0: {"raised": raised(lock=lock())},
     "Restore": {
+        "it is released, and a second quota refuses it by now to which nothing may be added": raised(
+            quotas=TWO_BLOCK, lock=lock()
+        ),
         "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
         "the same, behind a quota that is not": raised(
             quotas=[quota(name="another"), quota(RAISED, annotations=RECORD)], around=surroundings([]), lock=lock()

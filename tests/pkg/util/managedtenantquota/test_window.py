@@ -32,6 +32,7 @@ from tests.objects import (
     with_state,
 )
 from tests.pkg.util.managedtenantquota.objects import (
+    AT_ONCE,
     ENOUGH,
     FULL,
     NOW,
@@ -76,7 +77,7 @@ class WindowCase:
     lock: Lock | None = None
     member: bool = False
     """The window is open for it."""
-    policy: WindowPolicy = field(default_factory=lambda: WindowPolicy(shortage=0.0))
+    policy: WindowPolicy = AT_ONCE
     timers: WindowTimers = field(default_factory=WindowTimers)
 
 
@@ -241,17 +242,30 @@ WAITING = {
     ),
     "or for it": WindowCase(blocking="quota", lock=lock(age=10), member=True),
     "a shortage is believed once it lasts": WindowCase(policy=WindowPolicy(), additional={}, again=SHORT),
-    "until then it keeps its part in the window": WindowCase(
-        blocking="quota", policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True, headroom={}
+    "no window stays open for it": WindowCase(
+        policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True
+    ),
+    "one that others cause is believed much later": cpus(
+        "4030m",
+        "4030m",
+        "vm1",
+        running_vmi(),
+        running_vmi("vm2"),
+        policy=WindowPolicy(),
+        additional={"limits.cpu": "3"},
+        again=30.0,
     ),
     "not quite": WindowCase(
-        policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
+        policy=WindowPolicy(),
+        additional={},
+        again=0.25,
+        timers=WindowTimers(short_since={(UID, False): NOW - SHORT + 0.25}),
     ),
     "it has lasted": WindowCase(
         policy=WindowPolicy(),
         additional={},
         shortages=["limits.cpu of"],
-        timers=WindowTimers(short_since={UID: NOW - SHORT}),
+        timers=WindowTimers(short_since={(UID, False): NOW - SHORT}),
     ),
 } | {
     f"the other strategy has {what} there": WindowCase([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
@@ -288,16 +302,13 @@ ADDED = {
         shortages=["VM vm2"],
     ),
     "a VM is not short of what its own target does not need": replace(
-        cpus("4030m", "4030m", "vm1 vm2", STATEFUL, running_vmi("vm2"), around=OF_BOTH, additional={"limits.cpu": "9"}),
+        cpus("4030m", "4030m", "vm2", STATEFUL, running_vmi("vm2"), around=OF_BOTH, additional={"limits.cpu": "9"}),
         quotas=[
             quota(
                 {"limits.cpu": "4030m", "requests.storage": "10Mi"}, {"limits.cpu": "4030m", "requests.storage": "10Mi"}
             )
         ],
-        policy=WindowPolicy(),
-        again=SHORT,
-        lock=lock(),
-        member=True,
+        shortages=["VM vm1"],
     ),
     "VMs whose sides both run keep theirs": two_vms(
         "4030m", "6045m", "vm2", running_vmi("vm2"), headroom={"limits.cpu": "4030m"}
