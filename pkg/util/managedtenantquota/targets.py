@@ -76,7 +76,13 @@ class RefusedTarget:
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
         """Returns the usage of the pod that is created next, with the PVC before it, and of all that the target still
-        lacks, as the quota of `facts` will count them. Raises QuantityError for a VMI whose quantity is none."""
+        lacks, as the quota of `facts` will count them; computed once as long as these are the same. Raises
+        QuantityError for a VMI whose quantity is none."""
+        quota, key = facts.quota, ("refused", self.migration.key, self.launcher, facts.quota.name)
+        inputs = (self.migration, self.vmi, self.source, facts.rendering, quota.spec.scopes, quota.spec.scope_selector)
+        return facts.cache.get_or_compute(key, (*inputs, facts.claims), lambda: self._need(facts))
+
+    def _need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
         rendering, spec = facts.rendering, facts.quota.spec
         attachments = attachments_usage(self.vmi, self.source, rendering, spec)
         if not self.launcher:
