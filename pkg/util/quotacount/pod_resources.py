@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,16 +33,18 @@ LIMITS: Pick = attrgetter("limits")
 _ReportedLists = Sequence[RawResourceList | None]
 
 
-def pod_requests(pod: Pod, release: Release) -> ResourceList:
-    """Returns the pod's effective requests. Raises QuantityError if a quantity is invalid."""
-    return add(_effective_resources(pod, REQUESTS, release), parse_resource_list(pod.spec.overhead))
+class Requirements(NamedTuple):
+    requests: ResourceList
+    limits: ResourceList
 
 
-def pod_limits(pod: Pod, release: Release) -> ResourceList:
-    """Returns the pod's effective limits; the overhead is added to limits that are set and not zero."""
-    limits = _effective_resources(pod, LIMITS, release)
+def effective_requirements(pod: Pod, release: Release) -> Requirements:
+    """Returns the pod's effective requests and limits; the overhead is added to limits that are set and not zero.
+    Raises QuantityError if a quantity is invalid."""
+    requests, limits = (_effective_resources(pod, pick, release) for pick in (REQUESTS, LIMITS))
     overhead = parse_resource_list(pod.spec.overhead)
-    return add(limits, {name: quantity for name, quantity in overhead.items() if limits.get(name)})
+    limited = {name: quantity for name, quantity in overhead.items() if limits.get(name)}
+    return Requirements(add(requests, overhead), add(limits, limited))
 
 
 def _aggregate(

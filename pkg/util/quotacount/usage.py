@@ -33,7 +33,7 @@ from pkg.util.constants import (
     REQUESTS_MEMORY,
     REQUESTS_STORAGE,
 )
-from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, is_pod_level, pod_limits, pod_requests
+from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, effective_requirements, is_pod_level
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 
 COUNT_PODS = "count/pods"
@@ -104,10 +104,11 @@ def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
 
 def _usage(pod: Pod, release: Release) -> ResourceList:
     usage: ResourceList = {COUNT_PODS: _ONE, PODS: _ONE}
-    for name, quantity in pod_requests(pod, release).items():
+    requests, limits = effective_requirements(pod, release)
+    for name, quantity in requests.items():
         for counted_name in _counted_names(name, release):
             usage[counted_name] = quantity
-    for name, quantity in pod_limits(pod, release).items():
+    for name, quantity in limits.items():
         if name in _LIMIT_NAMES:
             usage[_LIMIT_NAMES[name]] = quantity
     return usage

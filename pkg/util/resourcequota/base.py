@@ -212,6 +212,10 @@ class Base:
     record: Mapping[str, Quantity] | None = None
     problems: tuple[Problem, ...] = ()
 
+    def limits_of_pods(self) -> ResourceList:
+        """Returns the limits of what pods use."""
+        return {name: limit for name, limit in (self.limits or {}).items() if counts_of_pods(name)}
+
 
 def base_of(
     quota: ResourceQuota, annotation: str, policy: Policy, granted: Mapping[str, Quantity] | None = None

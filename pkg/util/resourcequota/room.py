@@ -36,7 +36,7 @@ from pkg.util.kubevirt.migration import is_finished
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import Base, base_of, counts_of_pods
+from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.entries import has_migrating_vm, present_entry, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.guard import migrating_vms
@@ -111,12 +111,12 @@ class QuotaRoom:
             facts = replace(facts, pods=pods.present)
             charged = _charged(facts, pods.present, facts.now)
             # The quota controller notices that a grace period is over only when it counts anew: after minutes.
-            stuck = [pod for pod in pods.present if not is_live(pod, facts.now) and not pod.terminal]
+            stuck = [pod for pod in pods.present if pod.deleting and not (pod.terminal or is_live(pod, facts.now))]
             ended_usage = _charged(facts, ({pod.uid: pod for pod in stuck} | dict(pods.ended)).values(), None)
         vms, _ = vms_of(facts, policy, base)
         return cls(
             facts=facts,
-            base={name: limit for name, limit in base.limits.items() if counts_of_pods(name)},
+            base=base.limits_of_pods(),
             hard=parse_resource_list(quota.hard),
             used=used,
             counted=charged,
@@ -198,6 +198,15 @@ class Shortage(NamedTuple):
         )
 
 
+class Look(NamedTuple):
+    """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
+    that is known of."""
+
+    rooms: NamespaceRooms
+    fits: bool
+    shortage: Shortage | None
+
+
 class NamespaceRooms(NamedTuple):
     """The rooms of a namespace at one moment."""
 
@@ -230,7 +239,14 @@ class NamespaceRooms(NamedTuple):
         """Reports whether a pod needs anything but what was added for its own VM."""
         return any(not room.base.keys().isdisjoint(room.need_of(candidate)) for room in self.counting(candidate))
 
-    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None = None) -> Shortage | None:
+    def look(self, candidate: Candidate, unseen: Sequence[Usages]) -> Look:
+        """Judges a pod beside the pods that are there, and beside those that this replica admitted and that are not
+        seen yet (the ledger)."""
+        shortage = self.shortage(candidate, None)
+        # Twice: another replica may have admitted as much at the same moment, which nothing shows yet.
+        return Look(self, not shortage, shortage or self.shortage(candidate, [*unseen, *unseen]))
+
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
         """Returns why a pod does not fit, or None where it does. See QuotaRoom."""
         return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
@@ -253,14 +269,15 @@ def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Name
     """Returns why quota admission itself refuses a pod, by a quota's status, for resources that have no base, or ""."""
     if missing := unnamed_resources(candidate.pod, quota.status.hard or {}):
         return f"failed quota: resource quota {quota.key}: must specify {', '.join(missing)} in every container"
-    base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace)) if is_served(quota) else None
-    need = {name: amount for name, amount in candidate.need.items() if name not in ((base and base.limits) or {})}
     try:
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
         return ""
-    lacking = Balance(limits, used).lacking_resources(need)
-    return exceeded_message(quota, need, lacking) if lacking else ""
+    lacking = Balance(limits, used).lacking_resources(candidate.need)
+    if lacking and is_served(quota):
+        base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace))
+        lacking = {name: remainder for name, remainder in lacking.items() if name not in (base.limits or {})}
+    return exceeded_message(quota, candidate.need, lacking) if lacking else ""
 
 
 def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bool:

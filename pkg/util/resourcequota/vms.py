@@ -95,6 +95,6 @@ def _migrations_by_vm(
     for migration in facts.migrations:
         by_vm[migration.spec.vmi_name].append(migration)
     for name, vmi in facts.instances.items():
-        if trusted_status(vmi).migration_state is not None or moves_by_vm.get(name):
-            by_vm.setdefault(name, [])
+        if name not in by_vm and (trusted_status(vmi).migration_state is not None or moves_by_vm.get(name)):
+            by_vm[name] = []
     return by_vm

@@ -51,14 +51,6 @@ class Ledger:
         ):
             self._forget(namespace, loop_time())
 
-    def give_up(self, namespace: str, requested_at: float) -> None:
-        """Forgets the pods that had not turned up when a request began that the API server has answered."""
-        if self._silent:
-            self._silent = False
-            for entries in self._entries.values():
-                entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
-        self._forget(namespace, requested_at)
-
     def suspend(self) -> None:
         """Keeps every pod until the API server answers again."""
         self._silent = True
@@ -73,8 +65,17 @@ class Ledger:
             self._entries[namespace] = remaining
         REMEMBERED.set(sum(map(len, self._entries.values())))
 
-    def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
+    def unseen(
+        self, namespace: str, versions: Mapping[str, str | None], requested_at: float | None = None
+    ) -> list[Usages]:
         """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
-        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
-        entries = self._entries.get(namespace, {}).values()
-        return [entry.usages for entry in entries if versions.get(entry.uid, entry.replaced) == entry.replaced]
+        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it.
+        `requested_at`: the API server has answered that read; what had not turned up when it began is given up."""
+        if requested_at is not None:
+            if self._silent:
+                self._silent = False
+                for entries in self._entries.values():
+                    entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
+            self._forget(namespace, requested_at)
+        remembered = self._entries.get(namespace, {}).values()
+        return [entry.usages for entry in remembered if versions.get(entry.uid, entry.replaced) == entry.replaced]

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import QuantityError
@@ -22,7 +22,7 @@ from pkg.util.kubevirt.migration import migration_of
 from pkg.util.quotacount.usage import pod_usage, resize_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.room import Candidate, NamespaceRooms, Pods, Shortage, is_raised, refused_by_quota
+from pkg.util.resourcequota.room import Candidate, Look, NamespaceRooms, Pods, is_raised, refused_by_quota
 from pkg.webhook.resources.pod.ledger import Ledger
 from pkg.webhook.view import NoAnswer, View, read_in_time
 
@@ -31,15 +31,6 @@ PATIENCE: Final = 2.5
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
 PAUSE: Final = 0.1
 """Seconds after a live look until the next one."""
-
-
-class Look(NamedTuple):
-    """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
-    that is known of."""
-
-    rooms: NamespaceRooms
-    fits: bool
-    shortage: Shortage | None
 
 
 class PodValidator:
@@ -119,20 +110,14 @@ class PodValidator:
             self._ledger.suspend()
             if look and look.shortage:  # what stood in its way at the last look still does
                 return look
-            return self._judge(await self._cached(candidate, self._view.pods(candidate.namespace)), candidate)
+            rooms = await self._cached(candidate, self._view.pods(candidate.namespace))
+            return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions))
 
     async def _look(self, reads: SharedReads[NamespaceRooms], candidate: Candidate) -> Look:
         """Reads the rooms and judges the pod by them. Raises NoAnswer."""
         began = loop_time()
         rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
-        self._ledger.give_up(candidate.namespace, began)
-        return self._judge(rooms, candidate)
-
-    def _judge(self, rooms: NamespaceRooms, candidate: Candidate) -> Look:
-        # Twice: another replica may have let through as much at the same moment, which nothing shows yet.
-        pending = 2 * self._ledger.unseen(candidate.namespace, rooms.pod_versions)
-        shortage = rooms.shortage(candidate)
-        return Look(rooms, not shortage, shortage or rooms.shortage(candidate, pending))
+        return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions, began))
 
     async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> NamespaceRooms:
         """Returns the rooms by the caches, without a request, and by `pods` as a watch has brought them."""

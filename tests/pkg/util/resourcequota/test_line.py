@@ -42,6 +42,8 @@ def next_decision() -> Callable[[], object]:
 def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
     """Counts the calls from one file of `rooms` into another one of them that is not the first call into it."""
     entries: Counter[str] = Counter()
+    begun: set[FrameType] = set()
+    """A coroutine that goes on is not called again."""
 
     def file_of(frame: FrameType) -> str | None:
         path = frame.f_code.co_filename
@@ -49,8 +51,9 @@ def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
 
     def watch(frame: FrameType, event: str, _arg: object) -> None:
         here = file_of(frame)
-        if event != "call" or here is None or frame.f_code.co_name.startswith("<"):
+        if event != "call" or here is None or frame.f_code.co_name.startswith("<") or frame in begun:
             return
+        begun.add(frame)
         caller = frame.f_back
         while caller is not None and file_of(caller) is None:
             caller = caller.f_back

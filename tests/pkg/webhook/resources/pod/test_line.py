@@ -7,37 +7,38 @@ from dataclasses import replace
 
 import pytest
 
+from kubeloop.api.core import ResourceQuota
 from kubeloop.webhook.admission import AdmissionRequest
-from pkg.util.resourcequota.facts import Cache, Facts
-from tests.objects import pod
+from pkg.util.resourcequota.facts import Facts
+from tests.kinds import edited
+from tests.objects import AT_1_5, pod
 from tests.pkg.util.resourcequota.test_line import returns
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 from tests.pkg.webhook.resources.pod.test_validator import OF_MIGRATION, state, validator
 from tests.program import ROOT
 
 
-class Namespace(State):
+class Observed(State):
     """A namespace whose objects have been worked out before, as an observer has them."""
 
-    cache = Cache()
+    facts: Facts
 
-    def observe(self, *args: object) -> Facts:
-        return replace(super().observe(*args), cache=self.cache)  # type: ignore[arg-type]
-
-
-async def review(pod_review: AdmissionRequest, live: State) -> None:
-    await validator(FakeView(live, live)).validate(pod_review)
+    def observe(self, quota: ResourceQuota) -> Facts:
+        return replace(self.facts, quota=quota)
 
 
 @pytest.mark.parametrize(
     ("pod_review", "most"),
     [
-        pytest.param(request(pod("1001m")), 81, id="a pod that is refused, by the watch and by the API server"),
-        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 18, id="a target"),
+        pytest.param(request(pod("1001m")), 45, id="a pod that is refused, by the watch and by the API server"),
+        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 10, id="a target"),
     ],
 )
 def test_it_gets_no_longer(pod_review: AdmissionRequest, most: int) -> None:
     live = state()
-    live.__class__ = Namespace
-    asyncio.run(review(pod_review, live))
-    assert returns(lambda: asyncio.run(review(pod_review, live)), (f"{ROOT}/pkg/",)) <= most
+    live.pods = [edited(member, metadata={"resourceVersion": "1"}) for member in live.pods]
+    Observed.facts = replace(live.observe(live.quotas[0]), rendering=AT_1_5)
+    live.__class__ = Observed
+    checked = validator(FakeView(live, live))
+    asyncio.run(checked.validate(pod_review))
+    assert returns(lambda: asyncio.run(checked.validate(pod_review)), (f"{ROOT}/pkg/",)) <= most
