@@ -46,7 +46,7 @@ def test_which_webhooks_there_are(case: tuple[Settings, set[str], set[str]]) -> 
     assert set(by_name(mutating(URL, options, b"ca"))) == mutated
 
 
-def test_of_other_namespaces_than_those_that_are_served_nothing_is_asked() -> None:
+def test_other_namespaces_are_not_asked_about() -> None:
     options = Settings(only_namespaces=["scale-ab-*", "try"])
     webhooks = (*validating(URL, options, b"ca"), *mutating(URL, options, b"ca"))
     conditions_by_name = [(hook["name"].partition(".")[0], conditions(hook)["served"]) for hook in webhooks]

@@ -62,7 +62,7 @@ async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None
     assert kind.server.watches == 0
 
 
-async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_its_pods() -> None:
+async def test_what_a_tenant_notes_on_its_pods_is_not_held() -> None:
     kind, slim = Kind(PODS), CacheTransforms()
     for number in range(250):
         kind.put(f"p-{number}", "ns1", metadata={"annotations": {"note": "x" * 1000}}, spec={"nodeName": "n"})
@@ -74,7 +74,7 @@ async def test_neither_the_watch_nor_a_live_list_holds_what_a_tenant_notes_on_it
     await pods.close()
 
 
-async def test_a_pod_that_ended_or_was_deleted_is_remembered_for_a_moment_as_it_was() -> None:
+async def test_a_pod_that_ended_is_remembered_for_a_moment() -> None:
     """A pod that came and went between two questions is remembered, too."""
     kind, finished = Kind(PODS), pod("2", name="over")
     kind.given(finished)
@@ -123,9 +123,7 @@ DATE = 1_800_000_000.0
     ("seconds", "remembered"),
     [(0.0, True), (ENDED - 1, True), (ENDED + 1, False), (3600.0, False), (-3600.0, False), (None, False)],
 )
-async def test_at_the_first_look_a_pod_that_is_over_has_ended_when_the_kubelet_says(
-    seconds: float | None, remembered: bool
-) -> None:
+async def test_at_the_first_look_the_kubelet_says_when_a_pod_ended(seconds: float | None, remembered: bool) -> None:
     since = {} if seconds is None else {"lastTransitionTime": rfc3339(DATE - seconds)}
     ready = {"type": "Ready", "status": "False", "reason": "PodCompleted", **since}
     kind = Kind(PODS)
@@ -160,9 +158,7 @@ async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     await pods.close()
 
 
-async def test_of_too_many_the_one_that_was_asked_about_least_recently_gives_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_of_too_many_the_least_recently_asked_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 3)
     kind = Kind(PODS)
     pods = NamespacePods(kind.client, Clock())

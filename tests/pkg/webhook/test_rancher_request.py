@@ -68,7 +68,7 @@ NAMESPACE_WRITES: dict[str, tuple[Namespace, bool]] = {
     "a person writes garbage": (requested("{"), False),
     "headroom gives back": (requested(BASE, None), True),
     "headroom requests more": (requested(limit("7", "14717808626")), True),
-    "the record alone is removed: the raised numbers are the person's": (requested(text=None), True),
+    "a removed record: the raised numbers are the person's": (requested(text=None), True),
     "the record goes with a lower limit": (requested(limit("2", "5000Mi"), None), False),
     "a tenant lowers the person's annotation in the record": (requested(text=record(limit("1", "5000Mi"))), False),
     "a tenant raises the person's annotation in the record": (requested(text=record(limit("4", "5000Mi"))), True),
@@ -132,7 +132,7 @@ async def test_a_quota_that_rancher_raises(
 
 
 @pytest.mark.parametrize("user", [ALICE, RANCHER])
-async def test_a_record_that_the_cache_does_not_show_yet_is_found_before_a_write_is_refused(user: str) -> None:
+async def test_a_record_is_looked_for_live_before_a_denial(user: str) -> None:
     lowered = quota(dict(HARD), ENTERED.annotations)
     review = request(lowered, ENTERED, user=user)
     stale = guard(ENTERED, requested(BASE, None), live=requested())

@@ -158,9 +158,7 @@ CHANGES: dict[str, tuple[Callable[[RegistrationServer], object], str]] = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-async def test_what_another_client_does_to_them_is_repaired_and_reported_once(
-    case: str, server: RegistrationServer
-) -> None:
+async def test_anothers_change_is_repaired_and_reported_once(case: str, server: RegistrationServer) -> None:
     change, said = CHANGES[case]
     events: list[tuple[str, str]] = []
     registrar = Registrar(server.client(), URL, SETTINGS, lambda *event: events.append(event))
@@ -241,7 +239,7 @@ async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Re
     assert server.standing() == validating(first.endpoint, SETTINGS, b"ca")
 
 
-async def test_a_live_replicas_url_is_left_alone_and_a_dead_ones_is_taken_over(server: RegistrationServer) -> None:
+async def test_a_live_replicas_url_stays_and_a_dead_ones_goes(server: RegistrationServer) -> None:
     theirs = Endpoint(url="https://127.0.0.1:9444")
     server.reached.add(theirs.url)
     await Registrar(server.client(), theirs, SETTINGS).ensure(b"ca")
@@ -304,7 +302,7 @@ class TestReach:
         ],
         ids=["all have Ignore", "one has Fail", "all have"],
     )
-    async def test_only_those_with_ignore_are_withdrawn_which_is_told_once_and_back_at_once(
+    async def test_only_those_with_ignore_are_withdrawn(
         self, options: Settings, left: list[str], said: str, server: RegistrationServer
     ) -> None:
         events: list[tuple[str, str]] = []
@@ -333,7 +331,7 @@ class TestReach:
             await asyncio.sleep(WITHDRAWN_AFTER)
         assert len(events) == 2, "another outage"
 
-    async def test_the_minute_begins_with_the_first_probe_that_fails_which_is_one_a_look(
+    async def test_the_minute_begins_with_the_first_probe_that_fails(
         self, server: RegistrationServer, registrar: Registrar
     ) -> None:
         await registrar.ensure(b"ca")
@@ -356,9 +354,7 @@ class TestReach:
             await replica.ensure(b"ca")
         assert len(server.writes) == earlier
 
-    async def test_replicas_with_other_flags_warn_and_do_not_rewrite_each_other(
-        self, server: RegistrationServer
-    ) -> None:
+    async def test_replicas_with_other_flags_do_not_rewrite_each_other(self, server: RegistrationServer) -> None:
         await Registrar(server.client(), URL, SETTINGS).ensure(b"ca")
         events: list[tuple[str, str]] = []
         options = Settings(reserve=False)

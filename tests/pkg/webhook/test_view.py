@@ -72,7 +72,7 @@ async def test_a_live_look_has_everything_from_the_api_server(server: ViewServer
 
 
 @pytest.mark.parametrize("moment", range(1, 5))
-async def test_a_target_that_is_made_during_a_look_is_not_taken_for_a_tenants(server: ViewServer, moment: int) -> None:
+async def test_a_target_made_during_a_look_is_no_tenants_pod(server: ViewServer, moment: int) -> None:
     """1,000 migrations with the webhook restarted all the time: 3 of 1,506 pods were refused because of it."""
 
     async def migrate(_: Request) -> None:

@@ -92,7 +92,7 @@ def test_quantities_are_parsed_by_value() -> None:
 
 
 @sentences({"cpu": "limitsCpu", "memory": "limitsMemory", "memory in capitals": "LIMITSMEMORY"})
-def test_a_limit_that_is_scaled_must_parse_and_the_error_names_it(case: str) -> None:
+def test_a_scaled_limit_must_parse_and_the_error_names_it(case: str) -> None:
     with pytest.raises(InvalidBaseQuantity, match=r"limits\.(cpu|memory) is '5 GB'"):
         parse_base(json.dumps({"limit": {case: "5 GB"}}))
 

@@ -190,14 +190,14 @@ def test_under_a_cap_kubevirts_priority_comes_before_age(case: tuple[Mapping[str
     assert [entry.vm for entry in entries(result.annotations)] == [first_vm]
 
 
-def test_what_an_entry_says_of_a_resource_that_the_base_does_not_limit_fills_no_cap() -> None:
+def test_a_resource_without_a_base_fills_no_cap() -> None:
     migrations, instances, pods = migrating_vms(1)
     crowded = quota(HARD, {**MARKS, by_uid("stranger"): '{"pods":"5"}', MAX_EXTRA: '{"pods":"0"}'})
     result, _plan = after(namespace(crowded, migrations, pods, instances))
     assert by_name("vm0") in result.annotations
 
 
-def test_an_older_migration_does_not_push_out_one_that_has_its_room() -> None:
+def test_an_older_migration_does_not_push_out_one_with_room() -> None:
     migrations, instances, pods = migrating_vms(2)
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})
     result, _plan = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
@@ -210,7 +210,7 @@ def arrived() -> tuple[VirtualMachineInstance, Pod]:
 
 
 STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
-    "that of a VM which has arrived goes, whatever its migration says": ({by_name("vm1"): POD_ENTRY}, ["vm0"]),
+    "that of a VM that has arrived goes": ({by_name("vm1"): POD_ENTRY}, ["vm0"]),
     "a foreign one in its grace": ({by_uid("gone"): POD_ENTRY}, ["gone"]),
     "not one of ours that no migration needs": ({by_name("gone"): POD_ENTRY}, ["vm0"]),
 }

@@ -184,15 +184,13 @@ CASES = {
     "failed: the target's is still there": ClaimCase([SOURCE, TARGET], ONE, FAILED),
     "failed: the VMI still names the target's": ClaimCase([SOURCE, TARGET], ONE, FAILED, MOVED),
     "failed: it is gone, and the VMI still names it": ClaimCase([SOURCE], {}, FAILED, MOVED),
-    "the migration was deleted, its VMI names both claims, and its launcher": ClaimCase(
+    "a deleted migration, whose VMI names both claims": ClaimCase(
         [SOURCE, TARGET], ONE, None, changed(MOVED, migration_state=NAMING_IT)
     ),
     "a running VMI's tenant wrote both claims into its status": ClaimCase(
         [SOURCE, TARGET], {}, None, changed(MOVED, migration_state=HANDED_OVER)
     ),
-    "a VMI that never ran, whose tenant wrote a claim into its status": ClaimCase(
-        [SOURCE, UNNAMED], {}, vmim(), NEVER_RAN
-    ),
+    "a VMI that never ran, with a claim in its status": ClaimCase([SOURCE, UNNAMED], {}, vmim(), NEVER_RAN),
     "one whose tenant wrote two": ClaimCase(
         [SOURCE, TARGET], {}, vmim(), changed(NEVER_RAN, migration_state=HANDED_OVER, volume_status=None)
     ),
@@ -317,7 +315,7 @@ def test_the_base_is_added_once_for_all_vms_together() -> None:
 
 
 @sentences({"a moment before the hold limit": (599.0, True), "at the hold limit": (600.0, False)})
-def test_a_claim_that_never_goes_keeps_its_room_for_the_hold_limit(case: tuple[float, bool]) -> None:
+def test_a_claim_that_never_goes_is_held_for_the_hold_limit(case: tuple[float, bool]) -> None:
     """A finalizer keeps it: of a tenant, or of a CSI driver that hangs."""
     after_end, is_held = case
     raised = quota(add_text(HARD, ONE), MARKS | {by_name(): marshal(parse_resource_list(dict(ONE)))})
@@ -343,13 +341,13 @@ WITH_PODS = changed(
 )
 HERE = launcher(HOME, migration=MOVE, node="node-2", created=LATER)
 AGAIN = {
-    "its launcher is over and uses it still, as before KubeVirt 1.9": ([ended(launcher(HOME)), HERE], 2),
+    "its ended launcher uses it, as before KubeVirt 1.9": ([ended(launcher(HOME)), HERE], 2),
     "its launcher is gone: something else keeps it": ([HERE], 1),
 }
 
 
 @sentences(AGAIN)
-def test_the_next_migration_has_room_beside_an_old_claim_that_a_launcher_uses(case: tuple[list[Pod], int]) -> None:
+def test_the_next_migration_has_room_beside_a_claim_in_use(case: tuple[list[Pod], int]) -> None:
     pods, claims = case
     instance = changed(MOVED, node_name="node-2")
     migrations = [WITH_PODS, vmim(name="second", created="2026-01-02T00:00:00Z")]

@@ -70,7 +70,7 @@ SHORTAGES = {
     "one that is not refused may come first": Short(
         [REFUSED_A, vmim(vm="b")], [outgrown("a"), outgrown("b")], 2 * GROWTH
     ),
-    "at the ratio that the installation came with no VM has grown": Short(
+    "at the ratio of the installation no VM has grown": Short(
         [REFUSED_A], [launcher_of("a"), launcher_of("b")], None, ratio=AT_1_5
     ),
     "the target exists, the condition is old": Short(
@@ -115,7 +115,7 @@ def test_compensation(case: Short) -> None:
         assert by_value(entry(result.annotations[COMPENSATION])) == {MEMORY: Quantity.parse(case.compensation)}
 
 
-def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_that_is_not_understood_is_its_vms_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     growth = compensation._growth
 
     def broken(instance: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
@@ -131,7 +131,7 @@ def test_a_vm_whose_growth_is_not_understood_is_named_and_the_others_count(monke
     assert isinstance(problem.cause, KeyError)
 
 
-def test_room_that_other_pods_take_again_and_again_is_not_made_up_for() -> None:
+def test_room_that_other_pods_take_is_not_made_up_for() -> None:
     """Without the webhook a tenant takes whatever is added: after the first time nothing more is. A VM without a pod
     has not grown."""
     facts = facts_of(SHORTAGES["refused: what the VM has outgrown its base by"])
@@ -182,7 +182,7 @@ def test_the_seeds_second_migration_from_refusal_to_the_base() -> None:
     assert rq.annotations == MARKS
 
 
-def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> None:
+def test_a_limit_outside_harvesters_estimate_is_left() -> None:
     """It adds no CPU for a VM without a CPU limit, though quota counts one for its pod."""
     unlimited = running_vmi("a", limits={"memory": "4Gi"})
     facts = namespace(
@@ -196,7 +196,7 @@ def test_a_limit_that_harvesters_estimate_leaves_out_is_not_compensated() -> Non
     assert result.hard["limits.cpu"] == "2"
 
 
-def test_beside_harvester_memory_that_the_base_does_not_limit_is_not_compensated() -> None:
+def test_beside_harvester_memory_without_a_base_is_left() -> None:
     entries = {by_name("a"): ENTRY}
     facts = namespace(
         charged(quota({"limits.cpu": "100", MEMORY: "1Gi"}, entries), [launcher_of("a")]),

@@ -84,7 +84,7 @@ def test_it_stands_as_it_was_left(kind: str, stage: str) -> None:
 
 
 @cases
-def test_what_follows_is_what_the_earlier_release_would_have_written(kind: str, stage: str) -> None:
+def test_what_follows_is_as_the_earlier_release_wrote_it(kind: str, stage: str) -> None:
     """This release writes the same, so that the earlier one can take over again."""
     rq, names = left_at(kind, stage), list(STAGES)
     for later in names[names.index(stage) + 1 :]:

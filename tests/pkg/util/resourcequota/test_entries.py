@@ -90,7 +90,7 @@ def vms_of_key(key: str) -> list[tuple[str, bool]]:
         pytest.param("x-aaaaaaaaaaaaaaaa", id="a name that ends like a hash in small letters"),
     ],
 )
-def test_a_name_that_fits_stands_in_the_key_as_harvester_writes_it(name: str) -> None:
+def test_a_name_that_fits_is_in_the_key_as_in_harvesters(name: str) -> None:
     assert migrating_key(name) == PREFIX + name
     assert vms_of_key(PREFIX + name) == [(name, False)]
 

@@ -50,9 +50,7 @@ raised_case = partial(Case, hard=RAISED)
 LENT = '{"limits.memory":"1Gi"}'
 RELEASED = {
     "a quiet quota loses the marks": Case({}, {}, raised=HARD, migrations=[]),
-    "a migration's entry goes under the key that Harvester restores by": raised_case(
-        {by_name(): ENTRY}, {by_uid(): ENTRY}
-    ),
+    "a migration's entry gets Harvester's key": raised_case({by_name(): ENTRY}, {by_uid(): ENTRY}),
     "a long name's too": raised_case(
         {migrating_key(LONG_NAME): ENTRY}, {by_uid(LONG_NAME): ENTRY}, migrations=[vmim("Running", vm=LONG_NAME)]
     ),
@@ -140,7 +138,7 @@ def test_takeover_becomes_assist_and_takeover_again(takeover: Policy, over: bool
     assert not {by_name(), by_uid()} & final.annotations.keys()
 
 
-def test_an_entry_that_was_removed_before_the_change_of_mode_is_written_again_and_nothing_is_lowered() -> None:
+def test_an_entry_lost_before_the_mode_changes_comes_back() -> None:
     case = raised_case({}, {by_uid(): ENTRY})
     facts = case.seen(MARKS)
     case.check(applied(facts.quota, plan(facts, ASSIST)))
@@ -179,18 +177,16 @@ SWITCHED_OFF = {
     "a quota that is managed by label": Switch(by_label(OFF)),
     "a quota that was touched": Switch(of_rancher(OFF, TOUCHED)),
     "a quota that is managed by label, and was touched": Switch(by_label({**OFF, **TOUCHED})),
-    "a quota that is managed by label, and whose record goes with the same edit": Switch(by_label(OFF, record=False)),
-    "a quota that is managed by label, in a namespace that is off": Switch(by_label(), NAMESPACE),
-    "a quota that is managed by label, beside a migration budget": Switch(by_label(), {"mtq": True}),
+    "a labelled quota, whose record goes with the edit": Switch(by_label(OFF, record=False)),
+    "a labelled quota, in a namespace that is off": Switch(by_label(), NAMESPACE),
+    "a labelled quota, beside a migration budget": Switch(by_label(), {"mtq": True}),
 }
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("estimate", list(EstimateKind))
 @sentences(SWITCHED_OFF)
-def test_switched_off_it_is_given_back_at_once_as_release_does_and_then_left_alone(
-    case: Switch, mode: Mode, estimate: EstimateKind
-) -> None:
+def test_switched_off_it_is_given_back_as_by_release(case: Switch, mode: Mode, estimate: EstimateKind) -> None:
     facts = replace(observed(case.quota, [vmim("Running")]), **case.around)
     expected = give_back(facts, to_harvester=True)
     assert expected
@@ -228,13 +224,11 @@ LEFT_TO_MTQ = {
         {**OURS, by_name("vm2"): ENTRY, COMPENSATION: LENT}, {}, raised={"limits.cpu": "7", "limits.memory": "16Gi"}
     ),
     "a quota that holds nothing loses the marks": Case(MARKS, {}, raised=HARD),
-    "one that was reverted meanwhile is not lowered below its base": Case(OURS, {}, raised=HARD),
+    "a reverted one is not lowered below its base": Case(OURS, {}, raised=HARD),
     "what else people wrote on it stays": Case({**OURS, "people/note": "hello"}, {"people/note": "hello"}),
     "without a base what was added is taken off": Case(OURS, {}, limits=""),
     "an entry that is garbage goes, and spec.hard is the base": Case({**MARKS, by_name(): "{"}, {}),
-    "without a base what an entry that is garbage added cannot be told": raised_case(
-        {**MARKS, by_name(): "{"}, {}, limits=""
-    ),
+    "without a base a garbage entry cannot be subtracted": raised_case({**MARKS, by_name(): "{"}, {}, limits=""),
     "one that a person switched off is not touched": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD),
     "no migration is entered any more": Case({}, {}, raised=HARD, migrations=[vmim(refused=True)]),
     "limits that the budget has raised are not lowered": raised_case({}, {}, migrations=[vmim(refused=True)]),

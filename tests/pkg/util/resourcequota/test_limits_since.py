@@ -40,7 +40,7 @@ CASES = {
     "while its target is there": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), MOVE),
     "while its source is left": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), vmim("Succeeded"), MOVED),
     "before the second migration": SinceCase([SINCE], (SINCE, TARGET)),
-    "the overhead has grown since, too: what has no limit grows by none": SinceCase(
+    "the overhead has grown too, but no missing limit": SinceCase(
         [BEFORE], (THEN, launcher(HOME, rendering=AT_4_5)), rendering=AT_4_5
     ),
 }

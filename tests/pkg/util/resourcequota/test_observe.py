@@ -89,7 +89,7 @@ def pod(cpu: str, version: str) -> Pod:
     return msgspec.convert(content, Pod)
 
 
-def test_what_a_pod_counts_is_remembered_by_its_version_and_not_without_one() -> None:
+def test_a_pods_usage_is_cached_by_its_version() -> None:
     memo, spec = Cache(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
 
     def counted(cpu: str, version: str) -> str:

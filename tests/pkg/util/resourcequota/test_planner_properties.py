@@ -112,7 +112,7 @@ def begins_broken(facts: Facts) -> bool:
 @modes
 @given(worlds())
 @drawn
-def test_the_same_observation_gives_the_same_plan_and_is_not_changed(mode: Mode, facts: Facts) -> None:
+def test_the_same_observation_gives_the_same_plan(mode: Mode, facts: Facts) -> None:
     original = msgspec.json.encode(facts.quota)
     assert content(plan(facts, Policy(mode))) == content(plan(facts, Policy(mode)))
     assert msgspec.json.encode(facts.quota) == original
@@ -190,7 +190,7 @@ def test_without_migrations_and_entries_hard_is_the_base(mode: Mode, facts: Fact
 @modes
 @given(worlds(), st.randoms(use_true_random=False))
 @drawn
-def test_the_order_in_which_migrations_are_listed_does_not_matter(mode: Mode, facts: Facts, random: object) -> None:
+def test_the_order_of_migrations_does_not_matter(mode: Mode, facts: Facts, random: object) -> None:
     shuffled = list(facts.migrations)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     reordered = observed(facts.quota, shuffled, facts.instances.values(), limits=facts.limits, now=facts.now)

@@ -75,7 +75,7 @@ def test_restore(case: Case, mode: Mode) -> None:
     case.settles(mode)
 
 
-def test_a_quota_with_a_persons_skip_loses_the_entry_but_keeps_its_hard() -> None:
+def test_with_a_persons_skip_the_entry_goes_and_hard_stays() -> None:
     rq = quota(RAISED, {SKIP: "true", by_uid(): ENTRY, COMPENSATION: COMPENSATED})
     for mode in Mode:
         result, _plan = after(observed(rq, [vmim("Succeeded")]), Policy(mode))
@@ -112,7 +112,7 @@ GARBAGE_BASES = {
 
 @pytest.mark.parametrize("mode", Mode)
 @sentences(GARBAGE_BASES)
-def test_a_base_that_is_garbage_leaves_hard_alone_and_warns_but_what_is_over_goes(case: str, mode: Mode) -> None:
+def test_a_garbage_base_leaves_hard_alone_and_warns(case: str, mode: Mode) -> None:
     """Harvester's order to compute again is answered beside it only where a quantity is garbage, as upstream does."""
     rq = quota(RAISED, {by_uid(): ENTRY, RESYNC: "true"})
     new_plan = plan(observed(rq, [vmim()], limits=case), Policy(mode))
@@ -135,7 +135,7 @@ GARBAGE_ENTRIES = {
 
 @pytest.mark.parametrize("key", [OTHER, by_name("other")])
 @sentences(GARBAGE_ENTRIES)
-def test_beside_harvester_a_garbage_entry_stops_scaling_and_is_not_overwritten(case: str, key: str) -> None:
+def test_beside_harvester_a_garbage_entry_stops_scaling(case: str, key: str) -> None:
     rq = quota(RAISED, {key: case, RESYNC: "true"})
     new_plan = plan(observed(rq, [vmim("Running", vm="other")]), Policy(Mode.ASSIST))
     assert not new_plan.hard
@@ -190,7 +190,7 @@ def test_an_entry_that_is_not_needed_goes(case: Left) -> None:
         assert new_plan.recheck_after == (pytest.approx(case.stays - passed) if has_entry else None)
 
 
-def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
+def test_a_new_vmi_has_no_claim_to_the_old_ones_uid() -> None:
     """The VM was restarted: another uid. The old one's entry belongs to no VM."""
     facts = observed(quota(RAISED, {by_uid(): ENTRY}), [vmim(vm="renamed")])
     new_plan = plan(facts, Policy(Mode.ASSIST, foreign_grace=0))
@@ -198,7 +198,7 @@ def test_a_vmi_that_was_made_anew_has_no_claim_to_the_old_ones_uid() -> None:
     assert not new_plan.hard
 
 
-def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() -> None:
+def test_an_entry_that_was_never_ours_is_not_subtracted() -> None:
     """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
     policy = Policy(Mode.TAKEOVER)
     adoption = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
@@ -211,7 +211,7 @@ def test_in_takeover_an_entry_that_was_never_ours_is_not_subtracted_from_hard() 
 # ---- the namespace loses its annotation ----------------------------------------------------------------------
 
 
-def test_a_namespace_that_loses_its_annotation_loses_what_was_added() -> None:
+def test_without_the_annotation_what_was_added_goes() -> None:
     rq = quota(
         TWO_MORE | {"limits.memory": str(5001 * 1024**2 + 2 * 4797464313)},
         {**OURS, by_name("vm2"): POD_ENTRY, COMPENSATION: '{"limits.memory":"1Mi"}'},
@@ -257,13 +257,13 @@ ADOPTED = {
     "garbage beside a readable entry is left out": adopted(
         {by_name(): "{nope", by_uid(): LARGER}, {by_name(): ENTRY}, RAISED
     ),
-    "while it is aborted, no more stays than it would be granted": adopted(
+    "aborted: no more stays than it would be granted": adopted(
         {by_name(): ENTRY, by_uid(): LARGER}, {by_name(): ENTRY}, RAISED, migrations=ABORTED
     ),
-    "while it is aborted, nothing is added to what stands": adopted(
+    "aborted: nothing is added to the entry": adopted(
         {by_uid(): SMALLER}, {by_name(): SMALLER}, RAISED_SMALLER, migrations=ABORTED
     ),
-    "while it is aborted, the greater is taken of each resource by itself": adopted(
+    "aborted: of each resource the greater": adopted(
         {by_name(): MIXED, by_uid(): SMALLER_CPU},
         {by_name(): '{"limits.cpu":"2","limits.memory":"4737464313"}'},
         RAISED,

@@ -35,22 +35,16 @@ SCALED = {
     ),
     "a quota without spec.hard is not scaled": nothing({}),
     "a VMI without cpu and memory limit has no delta": nothing(instances=[vmi(limits={})]),
-    "a VMI with only a limit that quota does not name has no delta": nothing(
+    "a VMI without a limit that quota names has no delta": nothing(
         instances=[vmi(limits={"devices.kubevirt.io/kvm": "1"})]
     ),
     "a person's skip is an off switch": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD, taken={SKIP: "true"}),
     "a namespace without the annotation is left alone": nothing(limits=""),
-    "an annotation without cpu and memory limit grants nothing to add to": nothing(
-        limits='{"limit":{"pods":"10","requestsCpu":"4"}}'
-    ),
-    "an annotation with empty limits grants nothing to add to": nothing(
-        limits='{"limit":{"limitsCpu":"","limitsMemory":""}}'
-    ),
-    "an annotation with zero limits grants nothing to add to": nothing(
-        limits='{"limit":{"limitsCpu":"0","limitsMemory":"0"}}'
-    ),
-    "an annotation without limit grants nothing to add to": nothing(limits="{}"),
-    "an annotation that is null grants nothing to add to": nothing(limits="null"),
+    "an annotation without cpu and memory grants nothing": nothing(limits='{"limit":{"pods":"10","requestsCpu":"4"}}'),
+    "an annotation with empty limits grants nothing": nothing(limits='{"limit":{"limitsCpu":"","limitsMemory":""}}'),
+    "an annotation with zero limits grants nothing": nothing(limits='{"limit":{"limitsCpu":"0","limitsMemory":"0"}}'),
+    "an annotation without limit grants nothing": nothing(limits="{}"),
+    "an annotation that is null grants nothing": nothing(limits="null"),
     "a migration whose VMI is not known yet waits for it": nothing(instances=[]),
     "a VM that does not run": nothing(instances=[vmi(phase="Pending")]),
     "a migration that KubeVirt has not looked at adds nothing": nothing(migrations=[vmim(None)]),
@@ -86,7 +80,7 @@ SCALED = {
     "only memory is added for a VMI without cpu limit": room(
         ONLY_MEMORY, {**HARD, "limits.memory": 9980344313}, instances=[vmi(limits={"memory": "4Gi"})]
     ),
-    "a limit that the base does not name is not raised although Harvester's entry has it": room(
+    "a limit without a base is not raised by Harvester's entry": room(
         hard={**HARD, "limits.cpu": "5"}, limits='{"limit":{"limitsCpu":"3"}}', taken={**MARKS, by_name(): ONLY_CPU}
     ),
     "other resources of spec.hard stay": room(
@@ -126,13 +120,13 @@ def test_not_written_at_all(case: ResourceQuota, mode: Mode) -> None:
     assert not plan(observed(case, [vmim()]), Policy(mode))
 
 
-def test_beside_harvester_a_limit_that_the_quota_lacks_is_put_back_without_room_as_upstream() -> None:
+def test_beside_harvester_a_lost_limit_is_put_back_plain() -> None:
     result, _plan = after(observed(quota({"limits.cpu": "3"}), [vmim()]), Policy(Mode.ASSIST))
     assert entries_by_value(result.annotations) == {by_uid(): by_value({"limits.cpu": "2"})}
     assert by_value(result.hard) == by_value({"limits.cpu": "5", "limits.memory": "5000Mi"})
 
 
-def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from() -> None:
+def test_one_patch_is_bound_to_what_was_decided_from() -> None:
     rq = quota(version="4711")
     patch = plan(observed(rq, [vmim()]), Policy(Mode.ASSIST)).patch(rq)
     tests = {op["path"]: op["value"] for op in patch if op["op"] == "test"}
@@ -148,14 +142,14 @@ def test_annotations_and_hard_change_in_one_patch_bound_to_what_was_decided_from
     ]
 
 
-def test_a_quota_without_annotations_gets_some_and_one_that_got_some_meanwhile_is_a_conflict() -> None:
+def test_the_first_annotations_conflict_with_anothers_first() -> None:
     rq = msgspec.structs.replace(quota(), metadata=msgspec.structs.replace(quota().metadata, annotations=None))
     patch = plan(observed(rq, [vmim()]), Policy(Mode.ASSIST)).patch(rq)
     assert {"op": "test", "path": "/metadata/annotations", "value": None} in patch
     assert {"op": "add", "path": "/metadata/annotations", "value": {}} in patch
 
 
-def test_a_vm_without_limits_is_told_and_does_not_hold_up_the_others() -> None:
+def test_a_vm_without_limits_does_not_hold_up_the_others() -> None:
     both = [vmi(), vmi("free", limits={})]
     new_plan = plan(observed(quota(), [vmim(vm="free"), vmim()], both), Policy(Mode.ASSIST))
     assert new_plan.hard == RAISED

@@ -59,7 +59,7 @@ def test_the_grant_bounds_the_base(annotation: str, hard: dict[str, str], base: 
     assert {n: q for n, q in ns1.hard.items() if n in base} == amounts(base)
 
 
-def test_the_condition_alone_is_enough_where_the_project_was_not_seen() -> None:
+def test_the_condition_is_enough_without_the_project() -> None:
     ns1 = RancherNamespace(BIG, HARD, asks=False, in_project=False)
     ns1.annotate(
         {constants.ANNOTATION_RANCHER_STATUS: '{"Conditions":[{"Type":"ResourceQuotaValidated","Status":"True"}]}'}
@@ -68,7 +68,7 @@ def test_the_condition_alone_is_enough_where_the_project_was_not_seen() -> None:
     assert ns1.hard == amounts(HARD)
 
 
-def test_without_project_and_condition_the_annotation_is_the_base() -> None:
+def test_without_both_the_annotation_is_the_base() -> None:
     ns1 = RancherNamespace(BIG, HARD, asks=False, in_project=False)
     ns1.look()
     assert ns1.hard == amounts({"limits.cpu": "60", "limits.memory": "500Gi"})
@@ -88,7 +88,7 @@ def test_a_grant_of_a_later_moment_is_the_base_at_once(migrates: bool) -> None:
     assert ns1.hard == amounts(HARD | {"limits.cpu": "60"}, [ADDED] if migrates else [])
 
 
-def test_ranchers_revert_under_a_migration_is_repaired_and_grants_nothing_new() -> None:
+def test_ranchers_revert_is_repaired_and_grants_nothing() -> None:
     ns1 = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10", "limits.memory": "10Gi"})
     ns1.migrate("vm1")
     ns1.look()
@@ -97,7 +97,7 @@ def test_ranchers_revert_under_a_migration_is_repaired_and_grants_nothing_new() 
     assert ns1.hard == amounts(HARD, [ADDED])
 
 
-def test_a_request_beyond_the_grant_is_said_when_rancher_has_answered() -> None:
+def test_a_denied_request_is_told_once_rancher_answered() -> None:
     ns1 = RancherNamespace(BIG, HARD, asks=False, project={"limits.cpu": "10"})
     new_plan = ns1.look()
     assert (reasons(new_plan), new_plan.recheck_after) == ([], 10.0)
@@ -155,7 +155,7 @@ def test_the_agent_of_rancher_reverts_nothing() -> None:
     assert by_value(ns1.quota.hard) == by_value(RAISED)
 
 
-def test_the_base_is_the_persons_number_while_the_quota_is_raised() -> None:
+def test_the_base_is_the_persons_number_while_it_is_raised() -> None:
     ns1 = RancherNamespace()
     ns1.migrate("vm1")
     ns1.settle()
@@ -218,7 +218,7 @@ def test_a_full_project_leaves_everything_as_it_was() -> None:
     assert ns1.writes == 2  # not in a loop
 
 
-def test_a_full_project_is_asked_again_when_something_there_changes() -> None:
+def test_a_full_project_is_asked_again_after_a_change() -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
     ns1.migrate("vm1")
     ns1.settle()
@@ -241,7 +241,7 @@ def test_the_first_in_line_gets_the_room_that_there_is() -> None:
     assert reasons(ns1.look()) == [EVENT_PROJECT_FULL]
 
 
-def test_a_second_migration_that_does_not_fit_leaves_the_first_its_headroom() -> None:
+def test_a_denied_second_migration_costs_the_first_nothing() -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "4"})
     ns1.migrate("vm1")
     ns1.settle()
@@ -250,7 +250,7 @@ def test_a_second_migration_that_does_not_fit_leaves_the_first_its_headroom() ->
     assert ns1.hard == ns1.requested == amounts(HARD, [ADDED])
 
 
-def test_a_request_beyond_the_grant_does_not_keep_a_migration_from_its_headroom() -> None:
+def test_a_denied_request_costs_a_migration_nothing() -> None:
     ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
     ns1.sync()
     ns1.settle()
@@ -284,7 +284,7 @@ def plan_again(ns1: RancherNamespace) -> Plan:
     return new_plan
 
 
-def test_entries_that_nobody_can_remove_are_ignored_until_the_last_is_gone() -> None:
+def test_stuck_entries_are_ignored_until_the_last_is_gone() -> None:
     ns1 = RancherNamespace(hard=RAISED, annotations={**MARKS, by_name(): ENTRY})
     ns1.migrate("vm1")
     ns1.settle()

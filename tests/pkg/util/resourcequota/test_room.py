@@ -95,7 +95,7 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     assert not room.migrations
 
 
-def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> None:
+def test_limited_resources_are_summed_over_counted_pods() -> None:
     pods = [pod("1"), pod("500m"), pod("2", phase="Succeeded"), pod("banana")]
     room = QuotaRoom.from_facts(
         observed(quota({"limits.cpu": "5", "secrets": "9"}, used={"limits.cpu": "7"})), POLICY, Pods(pods)
@@ -105,7 +105,7 @@ def test_what_the_quota_limits_is_summed_up_over_the_pods_that_it_counts() -> No
     assert room.used == cpu(limits_cpu="7")
 
 
-def test_of_what_has_ended_status_may_still_count_what_it_would_if_it_ran() -> None:
+def test_status_may_still_count_what_has_ended() -> None:
     stuck = pod("1", deletionTimestamp="2020-01-01T00:00:00Z", deletionGracePeriodSeconds=30)
     gone, finished = pod("250m"), pod("4", phase="Succeeded")
     pods = Pods([stuck, finished], {gone_pod.uid: gone_pod for gone_pod in (gone, finished)})

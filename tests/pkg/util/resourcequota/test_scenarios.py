@@ -118,7 +118,7 @@ def raised(scenario: dict[str, Any], upstream: dict[str, Any], quota: ResourceQu
 
 
 @pytest.mark.parametrize("index", UNSTABLE)
-def test_where_upstream_swings_for_ever_it_settles_with_enough_room(index: int) -> None:
+def test_where_upstream_swings_it_settles_with_enough_room(index: int) -> None:
     scenario = SCENARIOS[index]
     quota = end_of(scenario)
     vmi = msgspec.convert(scenario["vmi"], VirtualMachineInstance)

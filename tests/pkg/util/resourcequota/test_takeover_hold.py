@@ -96,7 +96,7 @@ LIFE = {
     "Failed, the target still counts": Step([finished_vmim("Failed")], [SOURCE, TARGET], BEFORE, POD),
     "Failed, the target has failed": Step([finished_vmim("Failed")], [SOURCE, ended(TARGET, "Failed")], BEFORE, None),
     "Failed before there was a target": Step([finished_vmim("Failed")], [SOURCE], BEFORE, None),
-    "it has arrived and the source is gone, whatever the migration says": Step([MIGRATION], [TARGET], MOVED, None),
+    "it has arrived and the source is gone": Step([MIGRATION], [TARGET], MOVED, None),
     "the source is gone and nothing has arrived": Step([MIGRATION], [TARGET], BEFORE, None),
     "an abort is asked for, the target is there": Step([vmim("Running", abort=True)], [SOURCE, TARGET], BEFORE, POD),
     "the VM was deleted, both pods still count": Step([finished_vmim("Failed")], [SOURCE, TARGET], None, POD),
@@ -109,13 +109,13 @@ LIFE = {
         vmi(nodeName="node-3"),
         TWICE,
     ),
-    "one is left, and the next target will take its place": Step(
+    "one is left, the next target takes its place": Step(
         [finished_vmim(), vmim(name="second")], [SOURCE, TARGET], MOVED, POD
     ),
-    "a failed target is left, and the next one will take its place": Step(
+    "a failed target is left, the next takes its place": Step(
         [finished_vmim("Failed"), vmim(name="second")], [SOURCE, TARGET], BEFORE, POD
     ),
-    "a volume is plugged: its attachment pod is to come with the launcher": Step(
+    "a volume is plugged: its attachment pod is to come": Step(
         [vmim()], [SOURCE, attachment(SOURCE)], plugged("node-1"), BOTH_PODS
     ),
     "and after it": Step([vmim("Scheduling")], [SOURCE, attachment(SOURCE), TARGET], plugged("node-1"), BOTH_PODS),
@@ -126,13 +126,13 @@ LIFE = {
         plugged("node-2"),
         {"limits.cpu": "100m", "limits.memory": "80M"},
     ),
-    "a launcher with its attachment pod is left: the next target takes their place": Step(
+    "a whole side is left, the next target takes its place": Step(
         [finished_vmim(), vmim(name="second")],
         [SOURCE, attachment(SOURCE), TARGET, attachment(TARGET)],
         plugged("node-2"),
         BOTH_PODS,
     ),
-    "only its attachment pod is left: the next target comes beside it": Step(
+    "an attachment is left, the next target comes beside it": Step(
         [finished_vmim(), vmim(name="second")],
         [ended(SOURCE), attachment(SOURCE), TARGET, attachment(TARGET)],
         plugged("node-2"),
@@ -157,7 +157,7 @@ def test_the_entry_follows_the_pods(case: Step, stands: bool) -> None:
         assert by_value(result.hard) == {name: base + headroom[name] for name, base in by_value(HARD).items()}
 
 
-def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> None:
+def test_a_held_entry_is_the_sources_usage() -> None:
     """The ratio was raised from 1.5 to 4.5: while Pending the entry is the larger target's, then the source's."""
     larger = launcher(node="node-2", migration=MIGRATION, rendering=AT_4_5, created="2026-01-01T00:01:00Z")
     pending, _plan = after(namespace(quota(HARD, MARKS), [vmim()], [SOURCE], [BEFORE], rendering=AT_4_5))
@@ -166,7 +166,7 @@ def test_a_held_entry_is_what_the_source_counts_not_what_the_target_does() -> No
     assert entry(holding_rq.annotations[by_name()])["limits.memory"] == "4797464313"
 
 
-def test_beside_harvester_an_entry_stays_until_its_migration_is_over_wherever_the_vm_is() -> None:
+def test_beside_harvester_an_entry_stays_until_the_end() -> None:
     for migration, keys in ((MIGRATION, {by_uid()}), (finished_vmim(), set())):
         facts = namespace(quota(RAISED, {by_uid(): ENTRY}), [migration], [TARGET], [MOVED])
         assert {e.key for e in entries(after(facts, Policy(Mode.ASSIST))[0].annotations)} == keys
@@ -268,7 +268,7 @@ def test_the_end_of_another_migration_does_not_count() -> None:
     assert not new_plan.problems
 
 
-def test_a_hold_that_is_over_stays_over_and_says_so_as_long_as_the_pod_counts() -> None:
+def test_a_hold_that_is_over_stays_over() -> None:
     facts = hold_facts("2026-01-01T11:00:00Z", now=NOON)
     result, new_plan = after(facts)
     again = plan(remembering(replace(facts, quota=result), new_plan.timers, NOON + 1), EXACT)

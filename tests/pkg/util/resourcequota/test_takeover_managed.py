@@ -79,15 +79,13 @@ EDITED = {
         {"limits.cpu": "3015m", "pods": "6", "services": "2"},
         '{"limits.cpu":"1","pods":"5","services":"2"}',
     ),
-    "while a VM migrates spec.hard lowered to the base is raised again": Edited(BASE, MIGRATING, RUNNING, RAISED),
-    "an entry that was removed comes back, and the raised spec.hard is no base": Edited(
-        RAISED, WITHOUT_ENTRY, RUNNING, RAISED
-    ),
-    "an entry that was removed when no migration needs it any more": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
+    "spec.hard lowered to the base is raised again": Edited(BASE, MIGRATING, RUNNING, RAISED),
+    "a removed entry comes back, spec.hard is no base": Edited(RAISED, WITHOUT_ENTRY, RUNNING, RAISED),
+    "a removed entry that no migration needs": Edited(RAISED, WITHOUT_ENTRY, OVER, BASE),
     "an entry that was removed together with the raise": Edited(BASE, WITHOUT_ENTRY, RUNNING, RAISED),
     "a person replaced the whole quota during a migration": Edited(MORE, {}, RUNNING, MORE_RAISED, SAID_MORE),
     "an edit seen when the next migration has begun already": Edited(MORE, QUIET, RUNNING, MORE_RAISED, SAID_MORE),
-    "a limit of what pods do not use up is followed also while a VM migrates": Edited(
+    "a limit of what pods do not use is followed at once": Edited(
         {**RAISED, "services": "4"},
         MIGRATING,
         RUNNING,
@@ -110,7 +108,7 @@ EDITED = {
     "a compensation counts as something added": Edited(
         RAISED, {**QUIET, COMPENSATION: '{"limits.cpu":"1"}'}, OVER, BASE
     ),
-    "what we wrote is spoiled, an entry stands: the record counts": Edited(
+    "a spoiled record of what was applied, and an entry": Edited(
         RAISED, {**MIGRATING, APPLIED: "{nope"}, RUNNING, RAISED
     ),
 }
@@ -163,7 +161,7 @@ def test_an_edit_while_a_vm_migrates_is_said_once() -> None:
     assert not plan(facts_of(result, RUNNING), EXACT).problems
 
 
-def test_a_record_that_is_garbage_while_an_entry_stands_leaves_spec_hard_alone_and_says_so() -> None:
+def test_a_garbage_record_leaves_spec_hard_alone() -> None:
     spoiled = managed(RAISED, {**MIGRATING, RECORD: "{nope"})
     new_plan = plan(facts_of(spoiled, RUNNING), EXACT)
     assert not new_plan.hard
@@ -197,7 +195,7 @@ def test_released_or_without_its_label_it_gets_its_base_back(
 
 
 @pytest.mark.parametrize("estimate", list(EstimateKind))
-def test_beside_harvester_it_is_raised_and_restored_as_in_takeover(estimate: EstimateKind) -> None:
+def test_beside_harvester_it_is_raised_as_in_takeover(estimate: EstimateKind) -> None:
     """Harvester's controllers know default quotas only."""
     for migrations in (OVER, RUNNING):
         facts = facts_of(managed(annotations=QUIET), migrations)

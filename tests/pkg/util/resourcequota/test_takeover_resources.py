@@ -172,7 +172,7 @@ def test_every_counted_resource(case: Counted) -> None:
     assert parse_resource_list(result.hard) == raised
 
 
-def test_a_recorded_migration_raises_the_quota_by_its_recorded_target_to_the_byte() -> None:
+def test_a_recorded_migration_raises_by_its_target() -> None:
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source, target = recorded("vm1-t8vc9", Pod), recorded("vm1-hq9zx", Pod)
     source = msgspec.structs.replace(source, status=msgspec.structs.replace(source.status, phase="Running"))
@@ -202,7 +202,7 @@ entry has of it: the launcher and its support container."""
 
 @sentences(DEFAULTED)
 @pytest.mark.parametrize("instance", [SEED, RESIZED], ids=["as it was", "with a plugged cpu"])
-def test_a_limit_ranges_default_counts_as_far_as_the_source_has_it(
+def test_a_limit_ranges_default_counts_as_in_the_source(
     instance: VirtualMachineInstance, case: tuple[str, str, str | None]
 ) -> None:
     before_start, now, expected = case
@@ -252,7 +252,7 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: tuple[Mappin
     assert by_value(result.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
 
 
-def test_the_overhead_of_kubevirts_runtime_class_counts_and_that_of_another_does_not() -> None:
+def test_only_kubevirts_runtime_class_adds_overhead() -> None:
     """The API server sets a pod's overhead from its RuntimeClass; KubeVirt asks for the one that its CR names."""
     rendering = replace(AT_1_5, kubevirt=KubeVirtConfiguration(default_runtime_class="kata"))
     plain = launcher(SEED, rendering=rendering)
@@ -281,7 +281,7 @@ class Ended:
 
 
 ENDED = {
-    "KubeVirt names it as the source: count/pods counts it beside the target": Ended("virt-launcher-vm1-first", "2"),
+    "KubeVirt names it as the source": Ended("virt-launcher-vm1-first", "2"),
     "no migration names it: the base pays for it": Ended("virt-launcher-vm1-other", "1"),
     "the next one is to be aborted: it gets nothing": Ended("virt-launcher-vm1-first", "0", abort=True),
 }
@@ -311,7 +311,7 @@ def test_a_finished_launcher_counts_as_an_object(case: Ended) -> None:
 
 
 @pytest.mark.parametrize("targets", [0, 1, 2])
-def test_what_finished_launchers_lack_is_added_once_for_the_namespace(targets: int) -> None:
+def test_what_ended_launchers_lack_is_added_once(targets: int) -> None:
     """Two VMs each have a finished launcher; the base has room for one of them."""
     instances = [vmi(name, nodeName="node-1") for name in ("vm1", "vm2")]
     pods, migrations = [], []

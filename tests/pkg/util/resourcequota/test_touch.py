@@ -67,7 +67,7 @@ def raised(request: pytest.FixtureRequest) -> Controller:
     return controller
 
 
-def test_after_a_quarter_of_a_second_then_with_growing_pauses_until_it_moves(raised: Controller) -> None:
+def test_touches_come_with_growing_pauses_until_it_moves(raised: Controller) -> None:
     raised.run(100.0, [vmim(refused=True)])
     pauses = [later - earlier for earlier, later in zip([0.0, *raised.touches], raised.touches, strict=False)]
     assert pauses == pytest.approx(DELAYS[: len(pauses)])
@@ -101,7 +101,7 @@ def test_not_before_status_hard_shows_the_room(raised: Controller) -> None:
     assert raised.touches == []
 
 
-def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised: Controller) -> None:
+def test_a_change_of_the_quota_does_not_restart_the_pauses(raised: Controller) -> None:
     """Rancher reverts it every fifth of a second; each time it is raised again before KubeVirt is to be woken."""
     refused = [vmim(refused=True)]
     for tenth in range(20):
@@ -110,7 +110,7 @@ def test_a_change_of_the_quota_meanwhile_does_not_begin_the_pauses_again(raised:
     assert len(raised.touches) == 2
 
 
-def test_none_comes_before_quota_admission_may_know_what_changed_last(raised: Controller) -> None:
+def test_none_comes_before_quota_admission_can_know(raised: Controller) -> None:
     refused = [vmim(refused=True)]
     raised.look(0.0, refused)
     now = raised.quota
@@ -133,7 +133,7 @@ def test_one_touch_serves_all_that_wait() -> None:
     assert controller.touches == [0.25]
 
 
-def test_one_that_is_refused_later_is_served_a_quarter_of_a_second_later(raised: Controller) -> None:
+def test_one_that_is_refused_later_is_touched_for_itself(raised: Controller) -> None:
     both = [vmim(), vmim(vm="vm2")]
     raised.look(0.0, both)
     raised.quota = with_enforced(raised.quota)
@@ -144,7 +144,7 @@ def test_one_that_is_refused_later_is_served_a_quarter_of_a_second_later(raised:
     assert raised.touches == [20.25]
 
 
-def test_each_touch_changes_the_annotation_and_says_when_the_next_is_due(raised: Controller) -> None:
+def test_a_touch_changes_the_annotation_and_has_a_next(raised: Controller) -> None:
     raised.look(0.0, [vmim(refused=True)])
     raised.look(0.25, [vmim(refused=True)])
     text = raised.quota.annotations[ANNOTATION_TOUCHED]

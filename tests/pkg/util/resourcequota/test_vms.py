@@ -39,9 +39,7 @@ def test_a_vm_without_limits_is_harvesters_problem_only(policy: Policy, said: li
     assert [problem.reason for problem in problems] == said
 
 
-def test_a_vm_that_is_not_understood_is_its_own_problem_with_the_error_as_its_cause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_vm_that_is_not_understood_is_its_own_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> object:
         raise KeyError("limits.cpu")
 
@@ -60,7 +58,7 @@ TARGETS = {
 SIDE = pod_usage(SOURCE)
 AMOUNTS: dict[str, tuple[Facts, Stage, str]] = {
     "not migrating: nothing": (namespace(quota(), [vmim("Succeeded")], [SOURCE], [HERE]), Stage.FINISHED, ""),
-    "announced without a target: what it may have, and nothing is wanted": (
+    "announced without a target: nothing is wanted": (
         namespace(quota(), [vmim(abort=True)], [SOURCE], [HERE]),
         Stage.WITHOUT_TARGET,
         "pending_usage target_limit need",
@@ -123,12 +121,12 @@ def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], V
     assert usages_of(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.WITHOUT_TARGET
 
 
-def test_a_vm_whose_vmi_is_not_known_is_not_asked_for_more_either() -> None:
+def test_a_vm_without_a_known_vmi_is_not_asked_for_more() -> None:
     result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
     assert (result["vm1"].stage, problems) == (Stage.WITHOUT_TARGET, [])
 
 
-def test_nothing_is_to_come_once_both_pods_of_the_target_are_there() -> None:
+def test_nothing_is_to_come_once_the_target_is_whole() -> None:
     move, source = vmim("Scheduled"), launcher(PLUGGED)
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     pods = [source, attachment(source), target, attachment(target)]
@@ -164,7 +162,7 @@ def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> Non
     assert least <= most
 
 
-def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
+def test_a_forged_attachment_counts_no_more_than_kubevirts() -> None:
     real = attachment(SOURCE)
     resources = {"limits": {"cpu": "10", "memory": "50Gi"}, "requests": {"cpu": "10", "memory": "50Gi"}}
     spec = msgspec.convert({"containers": [{"name": "x", "resources": resources}]}, type(real.spec))
@@ -175,7 +173,7 @@ def test_a_forged_attachment_pod_is_worth_no_more_than_kubevirts_own() -> None:
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
 
 
-def test_a_pod_that_is_being_deleted_counts_until_its_grace_period_is_over_whatever_is_cached() -> None:
+def test_a_terminating_pod_counts_until_its_grace_is_over() -> None:
     metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
     source = msgspec.structs.replace(SOURCE, metadata=msgspec.structs.replace(SOURCE.metadata, **metadata))
     facts = namespace(quota(), [vmim()], [source], [HERE])
@@ -200,9 +198,7 @@ def with_container(pod: Pod, resources: tuple[dict[str, str], dict[str, str]]) -
 
 
 @pytest.mark.parametrize("resources", INJECTED.values(), ids=INJECTED)
-def test_while_only_kubevirt_and_webhooks_shape_launchers_the_source_as_it_is_is_the_bound(
-    resources: tuple[dict[str, str], dict[str, str]],
-) -> None:
+def test_under_the_policy_the_source_as_it_is_is_the_bound(resources: tuple[dict[str, str], dict[str, str]]) -> None:
     source = with_container(SOURCE, resources)
     result = {}
     for in_force in (True, False):
@@ -214,7 +210,7 @@ def test_while_only_kubevirt_and_webhooks_shape_launchers_the_source_as_it_is_is
     assert result[False]["requests.cpu"] < result[True]["requests.cpu"]
 
 
-def test_a_source_that_is_believed_still_gets_what_a_raised_ratio_adds() -> None:
+def test_a_trusted_source_still_gets_a_raised_ratios_share() -> None:
     sidecar = INJECTED["a mesh's sidecar"]
     rendering = replace(AT_4_5, policy_in_force=True)
     facts = namespace(quota(), [vmim()], [with_container(SOURCE, sidecar)], [HERE], rendering=rendering)
@@ -222,7 +218,7 @@ def test_a_source_that_is_believed_still_gets_what_a_raised_ratio_adds() -> None
     assert usages_of(facts, EXACT)[0]["vm1"].target_limit == pod_usage(rendered)
 
 
-def test_a_target_with_more_than_its_source_has_no_more_than_that() -> None:
+def test_a_target_has_no_more_than_its_source() -> None:
     move = vmim("Scheduled")
     target = launcher(HERE, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
     injected = with_container(target, INJECTED["a mesh's sidecar"])
@@ -241,7 +237,7 @@ def test_since_is_the_oldest_migration_under_way() -> None:
     assert claim.since == "2026-01-02T00:00:00Z"
 
 
-def test_a_target_from_before_the_ratio_was_lowered_counts_as_far_as_its_source() -> None:
+def test_an_older_target_counts_as_far_as_its_source() -> None:
     """Its attachment pod, still to come, has room."""
     move = vmim("Scheduling")
     target = launcher(PLUGGED, node="node-2", migration=move, created="2026-01-01T00:01:00Z")
@@ -254,7 +250,7 @@ def test_a_target_from_before_the_ratio_was_lowered_counts_as_far_as_its_source(
 BARE = machine({"resources": {"requests": {"memory": "1Gi"}}})
 
 
-def test_limits_that_another_quota_asks_for_are_no_reason_to_call_a_pod_too_large() -> None:
+def test_another_quotas_limits_make_no_pod_too_large() -> None:
     facts = namespace(quota({"requests.memory": "9Gi"}), [vmim()], [launcher(BARE)], [BARE])
     result, problems = usages_of(facts, EXACT)
     assert not problems

@@ -157,7 +157,7 @@ async def said(operation: str, resource: str) -> str:
     return decision.message
 
 
-async def test_the_refused_are_told_who_since_when_for_whom_and_what_to_do() -> None:
+async def test_the_denied_are_told_who_since_when_and_what_to_do() -> None:
     assert await said("CREATE", "pods") == (
         "namespace ns1 is locked by headroom (system:serviceaccount:headroom:headroom) on host since "
         "2027-01-15T08:00:00Z for the migration of vm1, vm2: pods other than migration targets can't be created "
@@ -172,9 +172,7 @@ async def test_a_lock_that_is_gone_refuses_nothing() -> None:
 
 
 @pytest.mark.parametrize(("age", "allowed"), [(129.0, False), (130.0, True)])
-async def test_a_lock_past_its_end_refuses_nothing_also_when_no_controller_deletes_it(
-    age: float, allowed: bool
-) -> None:
+async def test_a_lock_past_its_end_denies_nothing(age: float, allowed: bool) -> None:
     assert (await validator(locked=True, age=age).validate(request())).allowed is allowed
 
 
@@ -198,9 +196,7 @@ async def test_a_lock_that_the_cache_does_not_show_yet_is_asked_for() -> None:
 
 @pytest.mark.parametrize("granted", [True, False, None], ids=["no larger than its source", "larger", "no answer"])
 @pytest.mark.parametrize("vm", ["vm1", "vm2"])
-async def test_a_target_that_the_lock_does_not_name_passes_where_its_vm_has_not_grown(
-    vm: str, granted: bool | None
-) -> None:
+async def test_an_unnamed_target_passes_unless_its_vm_has_grown(vm: str, granted: bool | None) -> None:
     """Another VM's launcher may have the label of a migration that the lock names."""
     config = {"url": "https://h/lock"}
     hook = lock_webhook("ns1", config, owners=[ME], virt_controllers=[VIRT], admitted=["uid/vm1"])
@@ -271,7 +267,7 @@ class GoneLive(FakeView):
         return None if quota.name == "gone" else await super().observe_live(quota)
 
 
-async def test_a_quota_that_is_gone_meanwhile_says_nothing_about_the_others() -> None:
+async def test_a_quota_that_is_gone_says_nothing_of_the_others() -> None:
     hard = {"limits.cpu": "5"}
     quotas = [quota(hard, labels={}, name=name) for name in ("gone", "stands")]
     instances, pods = [vmi("vm1", nodeName="node1")], [plain_launcher(node="node1")]

@@ -38,7 +38,7 @@ async def test_a_pod_is_pending_where_it_is_not_seen() -> None:
         assert held(ledger, "ns1/q1", since=now(), **dict.fromkeys(seen, "1")) == [count]
 
 
-async def test_one_that_never_turns_up_is_given_up_by_an_answer_to_a_question_of_later() -> None:
+async def test_a_pod_that_never_turns_up_is_given_up() -> None:
     ledger = Ledger()
     ledger.remember(candidate("ns1", "a"), {"q1": USAGE})
     await asyncio.sleep(EXPIRY + 1.0)

@@ -46,12 +46,12 @@ def namespace(
 FULL = pod("1.9", name="filler")
 CASES = {
     "as large as its source": (namespace(FULL), target("vm2"), True),
-    "enlarged by a live update, which the base does not cover": (namespace(FULL), target("vm2", "4"), False),
+    "enlarged by a live update": (namespace(FULL), target("vm2", "4"), False),
     "enlarged, and the base covers it": (namespace(), target("vm2", "4"), True),
     "enlarged by more than the base covers": (namespace(), target("vm2", "4100m"), False),
     "nothing was added for it yet: quota decides": (namespace(FULL, entries=("vm1",)), target("vm2"), True),
     "the entry holds less, by a cap": (namespace(FULL, granted='{"limits.cpu":"1"}'), target("vm2"), False),
-    "the receiver of a decentralized migration is the only pod of its VM": (
+    "the receiver of a decentralized migration": (
         namespace(FULL, pod("2", name="more"), phase="WaitingForSync"),
         target("vm2", "3"),
         False,
@@ -80,7 +80,7 @@ async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
     assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
 
 
-async def test_harvesters_number_for_a_vm_that_has_grown_is_not_granted_to_its_target() -> None:
+async def test_harvesters_number_for_a_grown_vm_is_not_granted() -> None:
     """Its formula is of the VM's specification, which a tenant has enlarged since."""
     state = namespace(FULL, granted='{"limits.cpu":"4","limits.memory":"9Gi"}')
     assert state.instances is not None
@@ -92,7 +92,7 @@ async def test_harvesters_number_for_a_vm_that_has_grown_is_not_granted_to_its_t
     assert (await checked.validate(request(target("vm2", "2"), user=KUBEVIRT))).allowed
 
 
-async def test_within_what_was_granted_nothing_is_asked_and_nothing_is_kept_waiting() -> None:
+async def test_within_the_grant_nothing_is_read_or_kept_waiting() -> None:
     view = FakeView(namespace(FULL), None)
     assert (await validator(view).validate(request(target("vm2"), user=KUBEVIRT))).allowed
     assert (view.looked, now()) == ([], 0.0)

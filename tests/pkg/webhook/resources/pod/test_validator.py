@@ -85,7 +85,7 @@ def view() -> FakeView:
     return FakeView(state(), state())
 
 
-async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why(view: FakeView) -> None:
+async def test_what_fits_into_the_base_passes_else_it_is_told_why(view: FakeView) -> None:
     assert await allowed(validator(view), pod("1")) == [True]
     checked = validator(view)
     decision = await checked.validate(request(pod("1001m")))
@@ -94,7 +94,7 @@ async def test_what_fits_into_the_base_passes_and_what_does_not_is_told_why(view
     assert now() == 0.0, "what is refused holds no place"
 
 
-async def test_pods_that_are_let_through_are_counted_before_a_watch_shows_them(view: FakeView) -> None:
+async def test_admitted_pods_count_before_a_watch_shows_them(view: FakeView) -> None:
     checked = validator(view)
     assert await allowed(checked, pod("300m"), pod("300m")) == [True, True]
     # What does not fit beside them waits until they are there, or are known not to come.
@@ -125,7 +125,7 @@ async def test_all_at_once_is_no_better_than_one_after_the_other(view: FakeView)
     assert sum(await asyncio.gather(*fifty)) == 10
 
 
-async def test_a_pod_that_never_came_holds_up_another_one_but_refuses_none() -> None:
+async def test_a_pod_that_never_came_delays_others_and_denies_none() -> None:
     """Quota, or another webhook, refused it after us."""
     checked = validator(FakeView(state(), state()))
     assert await allowed(checked, pod("1")) == [True]
@@ -195,7 +195,7 @@ CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, pass
     "being deleted": (FULL, holding("4", deleting=True), "1", True),
     "without an answer the cache decides": (state(), UNANSWERED, "1001m", False),
     "without an answer it fits by the cache": (state(), UNANSWERED, "1", True),
-    "no answer is needed where it does not fit beside the pods that are there": (
+    "no answer is needed where it does not fit anyhow": (
         state(pod("1"), used="2"), UNANSWERED, "1m", False
     ),
     "a quota that no cache knows yet has a base": (State(limits=LIMITS), state(), "1001m", False),
@@ -243,17 +243,17 @@ LOWERED = state(used="2", target=True, hard="3", phase="Running")
 Seen = tuple[State, State | None]
 """By the cache, and by the API server."""
 WAITS: dict[str, tuple[Seen, Seen, bool]] = {
-    "a pod has just gone, as our count knows and status.used does not yet": (
+    "a pod has just gone, and status.used has it still": (
         (state(), state(used="3")), (state(), state(used="2")), True
     ),
-    "also where a watch still shows it, and the API server does not": (
+    "also where only a watch still shows it": (
         (state(pod("1", name="gone"), used="3"), state(used="3")), (state(), state(used="2")), True
     ),
     "there is no answer any more": ((state(), state(used="3")), (state(), UNANSWERED), False),
-    "the quota was read before it was raised: its target is there already": (
+    "the quota was read before the raise, its target after": (
         (LOWERED, LOWERED), (TARGET_RUNS, TARGET_RUNS), True
     ),
-    "a target that was made between the lists of a live look is of a migration that this does not know": (
+    "a target made between the lists of a live look": (
         (TARGET_RUNS, without_migrations(TARGET_RUNS)), (TARGET_RUNS, TARGET_RUNS), True
     ),
 }  # fmt: skip
@@ -321,7 +321,7 @@ async def test_a_watch_that_is_behind_refuses_nothing(case: Seen) -> None:
     assert now() == 0.0
 
 
-async def test_a_status_that_knows_of_pods_of_another_replica_is_believed() -> None:
+async def test_a_status_with_another_replicas_pods_is_trusted() -> None:
     view = FakeView(state(), state(used="3"))
     assert await allowed(validator(view), pod("1")) == [False]
     assert now() == pytest.approx(PATIENCE, abs=0.1)
@@ -346,7 +346,7 @@ class Slow(FakeView):
         return await super().source_live(namespace)
 
 
-async def test_beside_a_slow_api_server_there_is_time_for_a_second_live_look() -> None:
+async def test_beside_a_slow_api_server_a_second_look_is_in_time() -> None:
     """A look was late by 0.2 s: a look took 1.2 to 2 s, and of 45 pods that had room 2 were refused."""
     view = Slow(state(), state(used="3"))
     with deadline(REVIEW_SECONDS):
@@ -358,7 +358,7 @@ async def test_beside_a_slow_api_server_there_is_time_for_a_second_live_look() -
     assert now() < REVIEW_SECONDS
 
 
-async def test_what_stood_in_its_way_before_the_last_look_refuses_nothing() -> None:
+async def test_what_stood_in_its_way_before_denies_nothing() -> None:
     """The last one found room, but not all of it was answered."""
 
     class Mute(FakeView):
@@ -478,7 +478,7 @@ async def test_a_growth_is_counted_once() -> None:
     assert await allowed(checked, pod("301m"), pod("300m")) == [False, True]
 
 
-async def test_of_a_namespace_without_a_quota_of_ours_nothing_is_watched_or_kept() -> None:
+async def test_without_a_served_quota_nothing_is_watched_or_kept() -> None:
     view = FakeView(State(), State())
     checked = validator(view)
     for number in range(100):

@@ -76,7 +76,7 @@ UPDATES: dict[str, tuple[ResourceQuota, ResourceQuota, State, State | None, str,
     "a namespace that was switched off since lets it be lowered": (
         STANDING, LOWERED, RUNNING, switched_off_since(), "", ["namespace"]
     ),
-    "a write that ends an entry may lower the limit, whatever a cache knows": (
+    "a write that ends an entry may lower the limit": (
         STANDING, quota(dict(HARD), MARKS), RUNNING, RUNNING, "", []
     ),
     "what is not lowered costs no look": (STANDING, STANDING, RUNNING, RUNNING, "", []),
@@ -84,7 +84,7 @@ UPDATES: dict[str, tuple[ResourceQuota, ResourceQuota, State, State | None, str,
     "what is not managed is left alone": (
         quota(dict(RAISED), ONE, labels={}), quota({}, labels={}), RUNNING, RUNNING, "", []
     ),
-    "the mark that makes the skip ours stays while VMs migrate": (
+    "the mark that makes the skip headroom's stays": (
         STANDING, without(OWNER), RUNNING, RUNNING, KEPT.format(f"{OWNER} can be removed"), ["namespace"]
     ),
     "where none does it may go": (AT_REST.quotas[0], without(OWNER, kind=MARKS), AT_REST, AT_REST, "", []),
@@ -114,7 +114,7 @@ async def test_an_update(case: tuple[ResourceQuota, ResourceQuota, State, State 
 
 RECORDED = {BASE: '{"limits.cpu":"3"}', **ONE}
 UNDER_RANCHERS_NAME = {
-    "headroom records what Rancher has granted while VMs migrate": (RECORDED | {BASE: '{"limits.cpu":"2"}'}, True),
+    "headroom records what Rancher has granted": (RECORDED | {BASE: '{"limits.cpu":"2"}'}, True),
     "headroom ends an entry and the record with it": (MARKS, True),
     "Rancher leaves the annotations as they are": (RECORDED, False),
 }
@@ -202,7 +202,7 @@ KEPT_IN_STATUS: Mapping[str, tuple[ResourceQuota, Mapping[str, str], Mapping[str
     "below what it was before the raise": (
         STANDING, HARD, {**HARD, "limits.cpu": "2"}, ALICE, "limits.cpu can't be 2, the lowest allowed value is 3",
     ),
-    "to a spec.hard below base and headroom, which its writer answers for": (LOWERED, RAISED, HARD, ALICE, ""),
+    "to a spec.hard that is below base and headroom": (LOWERED, RAISED, HARD, ALICE, ""),
     "nothing migrates": (quota(dict(RAISED), MARKS), RAISED, HARD, ALICE, ""),
     "a quota that takes no part": (quota(dict(RAISED), ONE, labels={}), RAISED, HARD, ALICE, ""),
     "a limit without headroom": (quota({**RAISED, "pods": "9"}, ONE), {"pods": "9"}, {"pods": "1"}, ALICE, ""),

@@ -113,7 +113,7 @@ def test_who_asks_for_no_more_is_not_told(old: VirtualMachine) -> None:
 @pytest.mark.parametrize(
     "text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]", f"[{'{},' * 256}{{}}]"]
 )
-def test_templates_that_are_garbage_are_refused_where_storage_is_limited(text: str) -> None:
+def test_garbage_templates_are_denied_where_storage_is_limited(text: str) -> None:
     decision = decide(machine(text=text), None, LIMIT, [quota({})])
     assert decision.message.startswith("failed to unmarshal the volumeClaimTemplates annotation: ")
     assert decide(machine(text=text), None, "", [quota({})]).allowed
