@@ -39,6 +39,7 @@ class Metric:
     """The processes that export it: all, the leader once its caches have synced, or those that serve webhooks."""
 
     def counter(self) -> Counter:
+        """Returns the counter, registered. Raises ValueError where the name is registered already; so do the others."""
         return Counter(self.name, self.help, list(self.labels))
 
     def gauge(self) -> Gauge:
@@ -46,6 +47,7 @@ class Metric:
         return Gauge(self.name, self.help, list(self.labels))
 
     def histogram(self, buckets: Sequence[float]) -> Histogram:
+        """Returns the histogram; `buckets` are upper bounds in the metric's unit (seconds), ascending."""
         return Histogram(self.name, self.help, list(self.labels), buckets=buckets)
 
     def family(self, samples: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
@@ -69,6 +71,7 @@ class LateGauge:
         self._exported = False
 
     def set(self, value: float) -> None:
+        """Sets the value, and exports the gauge if it is the first one."""
         self._gauge.set(value)
         if not self._exported:
             self._exported = True

@@ -129,6 +129,7 @@ class Object(Struct):
 
     @property
     def deleting(self) -> bool:
+        """Reports whether the object has a deletionTimestamp: only finalizers or its grace period hold it."""
         return self.metadata.deletion_timestamp is not None
 
 

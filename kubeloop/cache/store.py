@@ -63,9 +63,11 @@ class Indexer(Generic[T]):
         return self._items.get(key)
 
     def list(self) -> builtins.list[T]:
+        """Returns every object, in the order of arrival."""
         return list(self._items.values())
 
     def list_keys(self) -> builtins.list[str]:
+        """Returns every key (`namespace/name`, or `name`), in the same order."""
         return list(self._items)
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:

@@ -55,6 +55,7 @@ class Client:
         return self.resource(resource.metadata())
 
     async def close(self) -> None:
+        """Closes every connection; running requests raise Unreachable, later ones Closed."""
         await self.transport.close()
 
     async def __aenter__(self) -> Self:

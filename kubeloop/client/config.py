@@ -88,6 +88,7 @@ class ClientConfig:
 
     @property
     def hostname(self) -> str:
+        """The name or address in `host`, an IPv6 address without brackets."""
         return split_url(self.host).hostname or ""
 
     @property
@@ -122,6 +123,7 @@ class ClientConfig:
         return headers, self.ssl_context(credential.certificate)
 
     def proxy_headers(self) -> dict[str, str]:
+        """Returns the headers for the proxy alone."""
         return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:

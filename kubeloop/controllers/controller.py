@@ -206,6 +206,7 @@ class Controller(Generic[T]):
             await asyncio.wait(unfinished, timeout=_CANCEL_GRACE)
 
     def healthy(self) -> list[str]:
+        """Returns the workers that have ended, a line each: only a restart repairs that."""
         if self._stopping:
             return []
         return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]

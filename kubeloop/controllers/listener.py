@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from kubeloop.controllers.errors import BindError
 from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
@@ -103,10 +104,15 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = Once(_REPEAT)
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens on every address of the host, and returns the first one. Raises OSError."""
+    async def start(self, bind_address: str) -> tuple[str, int]:
+        """Listens on "host:port" (port 0: a free one), on every address of the host, and returns host and port of the
+        first one. Raises BindError."""
         limit = _limit_to_system(self._limits.connections)
-        listening = await _open_listeners(host, port)
+        host, port = parse_bind_address(bind_address)
+        try:
+            listening = await _open_listeners(host, port)
+        except OSError as error:
+            raise BindError.of(bind_address, error) from error
         bound = listening[0].getsockname()
         for listener in listening:
             self._start(self._accept(listener, limit))
@@ -210,6 +216,18 @@ class Listener:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def parse_bind_address(text: str) -> tuple[str, int]:
+    """Parses "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise BindError(f"{text!r} is not an address to listen on: give host:port or :port")
+    return host, int(port)
 
 
 def _limit_to_system(connections: int) -> int:

@@ -13,6 +13,7 @@ from prometheus_client.exposition import choose_encoder
 
 from kubeloop.controllers.errors import BindError, described
 from kubeloop.controllers.listener import ConnectionMetrics, Limits, Listener
+from kubeloop.controllers.listener import parse_bind_address as parse_bind_address
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,6 @@ class HealthServer:
 
     async def listen(self, pages: Mapping[str, Page], bind_address: str) -> None:
         """Serves pages by path. Raises BindError."""
-        host, port = parse_bind_address(bind_address)
 
         async def answer(request: web.BaseRequest) -> web.Response:
             response = _response(pages, request)
@@ -54,10 +54,7 @@ class HealthServer:
             return response
 
         listener = Listener(answer, None, LIMITS, ConnectionMetrics())
-        try:
-            self.addresses.append(await listener.start(host, port))
-        except OSError as error:
-            raise BindError.of(bind_address, error) from error
+        self.addresses.append(await listener.start(bind_address))
         self._listeners.append(listener)
 
     def log_addresses(self) -> None:
@@ -85,18 +82,6 @@ async def serve_health(management: Checks, bind_address: str, metrics_bind_addre
         await server.close()
         raise
     return server
-
-
-def parse_bind_address(text: str) -> tuple[str, int]:
-    """Parses "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        colon = ""
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise BindError(f"{text!r} is not an address to listen on: give host:port or :port")
-    return host, int(port)
 
 
 def _response(pages: Mapping[str, Page], request: web.BaseRequest) -> web.Response:

@@ -53,6 +53,7 @@ class Seen:
 
     @property
     def json(self) -> Any:
+        """The body, decoded. Raises ValueError for one that is not JSON."""
         return json.loads(self.body)
 
 
@@ -92,9 +93,11 @@ class ScriptedServer:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
     def config(self, **fields: Any) -> ClientConfig:
+        """Returns a configuration for this server; `fields` are further ones of ClientConfig."""
         return ClientConfig(host=self.url, **fields)
 
     async def start(self) -> None:
+        """Listens on a free port of 127.0.0.1; after a `stop` on the same one. Raises OSError."""
         app = web.Application(client_max_size=2**28)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # handler_cancellation: a reply that hangs ends when its client leaves.
@@ -183,6 +186,8 @@ def raw(content: bytes, code: int = 200, headers: Mapping[str, str] | None = Non
 
 
 def slow(seconds: float, then: Reply) -> Reply:
+    """Returns a reply that comes so many seconds later."""
+
     async def reply(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(seconds)
         return await then(request)
@@ -261,6 +266,7 @@ class LiveWatch:
             self.closed.set()
 
     def send(self, *steps: Step) -> None:
+        """Appends steps: they are played in this order, once a client watches."""
         for step in steps:
             self._steps.put_nowait(step)
 

@@ -51,10 +51,12 @@ def piece(content: bytes) -> bytes:
 
 
 def drop() -> End:
+    """The connection is reset."""
     return End.DROP
 
 
 def hang() -> End:
+    """Nothing more comes, and the connection stays open."""
     return End.HANG
 
 

@@ -15,9 +15,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from kubeloop.controllers.errors import BindError, described
+from kubeloop.controllers.errors import described
 from kubeloop.controllers.listener import Limits, Listener
-from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.admission import (
     REVIEW_SECONDS,
     BadReview,
@@ -80,11 +79,7 @@ class WebhookServer:
 
     async def start(self, bind_address: str) -> None:
         """Listens on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
-        host, port = parse_bind_address(bind_address)
-        try:
-            self.address = await self._listener.start(host, port)
-        except OSError as error:
-            raise BindError.of(bind_address, error) from error
+        self.address = await self._listener.start(bind_address)
         log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self._hooks)))
 
     async def close(self) -> None:

@@ -155,6 +155,7 @@ class RateLimitingQueue(DelayingQueue[K]):
             log.exception("queue %s: the rate limiter failed to forget %s", self.name, item)
 
     def num_requeues(self, item: K) -> int:
+        """Returns the failures that the rate limiter counts for the item since it was last forgotten."""
         return self._rate_limiter.num_requeues(item)
 
     def _delay(self, item: K) -> float:

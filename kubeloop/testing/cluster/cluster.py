@@ -100,6 +100,7 @@ class ClusterStatus:
     versions: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> str:
+        """Returns one JSON object with these fields, sorted by name."""
         return json.dumps(asdict(self), sort_keys=True)
 
 

@@ -106,14 +106,17 @@ class Objects:
         return self._objects.setdefault(resource.path(), {})
 
     def get(self, resource: Resource[T], key: str) -> T | None:
+        """Returns the object of a key (`namespace/name`, or `name`), or None."""
         raw = self.raw(resource).get(key)
         return None if raw is None else self._typed(resource, raw)
 
     def all(self, resource: Resource[T]) -> list[T]:
+        """Returns the objects of a kind."""
         return [self._typed(resource, raw) for raw in self.raw(resource).values()]
 
     @property
     def watches(self) -> int:
+        """The number of open watches."""
         return sum(map(len, self._watches.values()))
 
     def remove(self, resource: Resource[Any], key: str) -> None:
