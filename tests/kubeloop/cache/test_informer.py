@@ -263,10 +263,10 @@ def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     assert all(obj.labels == {} for obj in notifications)
 
 
-LISTED = sent("a", labels={"x": "y"})
+LISTED = [sent("a", labels={"x": "y"}), sent("b")]
 LISTS: dict[str, tuple[Reply, list[Reply]]] = {
-    "a WatchList": (watch(added(LISTED), bookmark("1", initial_events_end=True), hang()), []),
-    "a list": (REFUSED, [listing([LISTED], "1")]),
+    "a WatchList": (watch(*map(added, LISTED), bookmark("1", initial_events_end=True), hang()), []),
+    "a list": (REFUSED, [listing(LISTED, "1")]),
 }
 
 
@@ -274,7 +274,7 @@ LISTS: dict[str, tuple[Reply, list[Reply]]] = {
 async def test_a_transform_sees_the_objects_of_a_list(watch_reply: Reply, lists: list[Reply]) -> None:
     async with running([watch_reply], lists, transform=without_labels) as run:
         await run.informer.wait_for_sync(1.0)
-        assert [obj.labels for obj in run.informer.indexer.list()] == [{}]
+        assert [obj.labels for obj in run.informer.indexer.list()] == [{}, {}]
 
 
 def fail(_: Pod) -> Pod:
@@ -305,13 +305,7 @@ def test_a_transform_that_fails_keeps_the_stored_object(
     assert shared.undecodable() == []
 
 
-@pytest.mark.parametrize(
-    ("watch_reply", "lists"),
-    {
-        "a WatchList": (watch(added(LISTED), added(sent("b")), bookmark("1", initial_events_end=True), hang()), []),
-        "a list": (REFUSED, [listing([LISTED, sent("b")], "1")]),
-    }.values(),
-)
+@pytest.mark.parametrize(("watch_reply", "lists"), LISTS.values(), ids=LISTS)
 async def test_an_object_of_a_list_whose_transform_raises_is_left_out(watch_reply: Reply, lists: list[Reply]) -> None:
     async with running([watch_reply], lists, transform=lambda obj: fail(obj) if obj.labels else obj) as run:
         await run.informer.wait_for_sync(1.0)

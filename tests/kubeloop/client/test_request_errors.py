@@ -170,7 +170,7 @@ def test_no_error_shows_the_login_of_an_address(address: str) -> None:
 async def test_the_same_warning_is_logged_once_for_a_kind_and_a_minute(
     rig: TransportRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warning = {"Warning": '299 - "spec.x is deprecated"'}
+    warning = {"Warning": '299 - "unknown field \\"spec.x\\"", 299 - "v1beta1 is deprecated"'}
     for number in range(100):
         path = f"/api/v1/namespaces/ns{number}/pods/p{number}"
         rig.server.always(PATCH, path, raw(b"{}", 200, warning))
@@ -178,8 +178,9 @@ async def test_the_same_warning_is_logged_once_for_a_kind_and_a_minute(
     rig.server.always(POST, "/api/v1/namespaces/ns/configmaps", raw(b"{}", 200, warning))
     await rig.transport.request("POST", "/api/v1/namespaces/ns/configmaps", body=b"{}")
     assert caplog.messages == [
-        "PATCH /api/v1/pods: the API server warns: spec.x is deprecated",
-        "POST /api/v1/configmaps: the API server warns: spec.x is deprecated",
+        f"{request}: the API server warns: {warned}"
+        for request in ("PATCH /api/v1/pods", "POST /api/v1/configmaps")
+        for warned in ('unknown field "spec.x"', "v1beta1 is deprecated")
     ]
 
 

@@ -186,17 +186,6 @@ async def test_a_strict_client_has_its_writes_validated_strictly(rig: TransportR
     assert rig.server.requests[0].query == {"a": "b"} | params
 
 
-async def test_what_the_server_warns_of_is_logged_once(rig: TransportRig, caplog: pytest.LogCaptureFixture) -> None:
-    warnings = '299 - "unknown field \\"spec.hrad\\"", 299 - "v1beta1 is deprecated"'
-    rig.server.always(PATCH, PATH, raw(b"{}", 200, {"Warning": warnings}))
-    for _ in range(2):
-        await rig.transport.request("PATCH", PATH, body=b"{}")
-    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(messages) == 2
-    assert messages[0].endswith(' the API server warns: unknown field "spec.hrad"')
-    assert messages[1].endswith("v1beta1 is deprecated")
-
-
 async def test_a_kubeconfig_may_ask_for_uncompressed_answers(rig: TransportRig) -> None:
     rig.server.always(GET, PATH, OK)
     await rig.new_transport(rig.server.config(compression=False)).request("GET", PATH)

@@ -113,7 +113,6 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     await cluster.start(handler=calls)
     await asyncio.sleep(100)
     assert calls.keys == []
-    assert cluster.management.unsynced()
     assert cluster.management.unsynced() == ["pods"]
     assert await cluster.management.wait_for_sync(timeout=1) is False
     cluster.pods.answering.set()
@@ -399,7 +398,6 @@ async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pyt
     assert set(calls.keys) == {"ns/a"}
     assert counted == []
     assert cluster.management.unsynced() == ["nodes (nodes is forbidden)"]
-    assert cluster.management.unsynced()
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.getMessage().startswith("nodes: ")
 
@@ -412,51 +410,31 @@ async def test_a_forbidden_kind_holds_only_the_handlers_that_need_it(caplog: pyt
     assert not cluster.management.unsynced()
 
 
-async def test_required_kinds_hold_the_handlers_until_installed() -> None:
+REQUIRED: dict[str, tuple[bool, bool, list[str]]] = {
+    # required only if it is defined, is defined -> the reason for which handlers wait
+    "a required kind that is not installed": (False, False, ["settings (not installed)"]),
+    "a defined kind that is not served": (True, True, ["settings (not served)"]),
+    "a kind without a definition": (True, False, []),
+}
+
+
+@pytest.mark.parametrize(("if_defined", "is_defined", "reasons"), REQUIRED.values(), ids=REQUIRED)
+async def test_required_kinds_hold_the_handlers(if_defined: bool, is_defined: bool, reasons: list[str]) -> None:
     cluster, calls = ManagementCluster(), Calls()
     cluster.server.install(SETTINGS, installed=False)
+    if is_defined:
+        cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
     management = cluster.management
-    management.require(management.settings, management.resource_quotas)
+    management.require(management.settings, management.resource_quotas, if_defined=if_defined)
     cluster.quotas.put("a", "ns")
     await cluster.start(handler=calls)
     await asyncio.sleep(60)
-    assert calls.keys == []
-    assert not management.settings.cache().installed
-    assert management.unsynced() == ["settings (not installed)"]
+    assert calls.keys == ([] if reasons else ["ns/a"])
+    assert (management.settings.cache().installed, management.unsynced()) == (False, reasons)
     cluster.server.install(SETTINGS)
     await asyncio.sleep(LONGEST_POLL)
-    assert management.settings.cache().installed
+    assert (management.settings.cache().installed, management.unsynced()) == (True, [])
     assert calls.keys == ["ns/a"]
-    assert not management.unsynced()
-
-
-async def test_a_defined_kind_that_is_not_served_holds_the_handlers() -> None:
-    cluster, calls = ManagementCluster(), Calls()
-    cluster.server.install(SETTINGS, installed=False)
-    cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
-    management = cluster.management
-    management.require(management.settings, if_defined=True)
-    cluster.quotas.put("a", "ns")
-    await cluster.start(handler=calls)
-    await asyncio.sleep(60)
-    assert calls.keys == []
-    assert management.unsynced() == ["settings (not served)"]
-    cluster.server.install(SETTINGS)
-    await asyncio.sleep(LONGEST_POLL)
-    assert calls.keys == ["ns/a"]
-    assert not management.unsynced()
-
-
-async def test_one_without_a_definition_holds_nothing_up() -> None:
-    cluster, calls = ManagementCluster(), Calls()
-    cluster.server.install(SETTINGS, installed=False)
-    management = cluster.management
-    management.require(management.settings, if_defined=True)
-    cluster.quotas.put("a", "ns")
-    await cluster.start(handler=calls)
-    await asyncio.sleep(5)
-    assert calls.keys == ["ns/a"]
-    assert management.unsynced() == []
 
 
 async def test_a_kind_requested_during_the_stop_leaves_no_task() -> None:
