@@ -165,11 +165,6 @@ async def test_a_plugin_is_told_about_the_cluster_when_it_asks(tmp_path: Path, p
     }
 
 
-async def test_a_plugin_runs_in_the_folder_of_the_process(tmp_path: Path, plugin: Plugin) -> None:
-    await authenticate(config_of(tmp_path, plugin.user(command="./plugin/plugin.sh")))
-    assert plugin.folder() == os.getcwd()
-
-
 async def test_a_plugin_that_has_to_ask_needs_a_terminal(tmp_path: Path, plugin: Plugin) -> None:
     with pytest.raises(ConfigError, match=r"failed: it asks for input .* is not a terminal"):
         await authenticate(config_of(tmp_path, plugin.user(interactiveMode="Always")))
@@ -179,6 +174,7 @@ async def test_a_plugin_that_has_to_ask_needs_a_terminal(tmp_path: Path, plugin:
 async def test_a_relative_plugin_is_found_beside_its_kubeconfig(tmp_path: Path, plugin: Plugin) -> None:
     config = config_of(tmp_path, plugin.user(command="./plugin/plugin.sh"))
     assert (await authenticate(config))[0]["Authorization"] == "Bearer t"
+    assert plugin.folder() == os.getcwd(), "it runs in the folder of the process"
 
 
 async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: Path, plugin: Plugin) -> None:

@@ -108,15 +108,19 @@ UNSENDABLE: dict[str, Callable[[ClientConfig], ClientConfig]] = {
     "a token that ends in a newline": lambda config: _with(config, credentials=Static(f"Bearer {SECRET}\n")),
     "a token with a control character": lambda config: _with(config, credentials=Static(f"Bearer {SECRET}\x00")),
     "a user to impersonate with a newline": lambda config: _with(config, impersonation=Impersonation("a\r\nX: y")),
-    "credentials that fail in their own way": lambda config: _with(config, credentials=Odd()),
+    "credentials that fail in their own way": lambda config: _with(config, credentials=Odd(TypeError("not ASCII"))),
+    "credentials that cannot be had": lambda config: _with(config, credentials=Odd(ConfigError("no login"))),
 }
 
 
 class Odd:
     refreshable = True
 
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
     async def get(self, *, refresh: bool = False) -> Credential:
-        raise TypeError("cadata should be an ASCII string")
+        raise self._error
 
 
 def _with(config: ClientConfig, **fields: Any) -> ClientConfig:

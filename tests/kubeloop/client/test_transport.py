@@ -236,13 +236,6 @@ class Tokens:
         return Credential(f"Bearer t{self.generation}")
 
 
-class FailingCredentials:
-    refreshable = True
-
-    async def get(self, *, refresh: bool = False) -> Credential:
-        raise errors.ConfigError("the credential plugin 'x' failed: no login")
-
-
 async def test_a_refused_token_is_renewed_once(rig: TransportRig) -> None:
     rig.server.script(GET, PATH, status(401, "Unauthorized"), OK)
     transport = rig.new_transport(rig.server.config(credentials=Tokens()))
@@ -257,13 +250,6 @@ async def test_a_token_that_stays_refused_is_unauthorized(rig: TransportRig) -> 
     with pytest.raises(errors.Unauthorized):
         await transport.request("GET", PATH)
     assert len(rig.server.requests) == 2
-
-
-async def test_credentials_that_cannot_be_had_are_an_api_error(rig: TransportRig) -> None:
-    transport = rig.new_transport(rig.server.config(credentials=FailingCredentials()))
-    with pytest.raises(errors.Unauthorized, match="no login"):
-        await transport.request("GET", PATH)
-    assert rig.server.requests == []
 
 
 async def test_a_rate_limit_holds_requests_back(rig: TransportRig) -> None:

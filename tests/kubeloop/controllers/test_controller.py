@@ -532,23 +532,6 @@ async def test_a_handler_that_blocks_the_loop_is_named(
     assert blocked == {"waits": 0, "blocks": 2.0}
 
 
-async def test_refused_keys_are_named_until_they_succeed() -> None:
-    kind, errors = ControlledQuotas(), {"ns/a": Forbidden("may not"), "ns/b": ValueError("a mistake")}
-
-    async def fails(key: str, obj: ResourceQuota | None) -> None:
-        if error := errors.get(key):
-            raise error
-
-    await kind.start(fails=fails)
-    kind.put("a", "ns")
-    kind.put("b", "ns")
-    await asyncio.sleep(1)
-    assert [*map(str, kind.controller.troubles(now()))] == ["fails: ns/a: Forbidden: may not"]
-    errors.clear()
-    await asyncio.sleep(100)
-    assert kind.controller.troubles(now()) == []
-
-
 async def test_active_workers_count_while_handlers_run() -> None:
     kind = ControlledQuotas()
 
