@@ -118,8 +118,9 @@ def _save(window: Window) -> Step | None:
     additions = [parse_resource_list(record.additional) for record in records.values()]
     additional = format_resource_list(reduce(maximum, additions, {}))
     status = budget.status
-    names = {original.name for original in status.original_blocking_resource_quotas or ()}
-    is_complete = names >= records.keys() and recorded_migrations(budget).keys() >= released_migrations.keys()
+    originals = {original.name: original.spec.hard for original in status.original_blocking_resource_quotas or ()}
+    is_complete = all(originals.get(name) == record.hard for name, record in records.items())
+    is_complete = is_complete and recorded_migrations(budget).keys() >= released_migrations.keys()
     if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
     specs = {quota.name: quota.spec for quota in window.observed.quotas}
@@ -195,9 +196,10 @@ _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
 
 Row = Callable[[Window], Step | None]
-OPENING: Final[Sequence[Row]] = (_lock, _settle, _save, _raise)
-CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _await_enforcement, _clear, _unlock, _mirror)
-"""The first row that has something to say is the next step; where none has, it waits."""
+OPENING: Final[Sequence[Row]] = (_lock, _save, _settle, _raise)
+CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock, _mirror)
+"""The first row that has something to say is the next step; where none has, it waits. What the status says is written
+while a lock reaches every API server, and while a restored quota reaches admission."""
 
 
 # What is written.

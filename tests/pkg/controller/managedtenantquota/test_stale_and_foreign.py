@@ -96,8 +96,6 @@ class TestForeignWriters:
 
     async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
-        await process.look()
-        await asyncio.sleep(0.2)
         cluster.budgets.before.append(
             lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})
         )

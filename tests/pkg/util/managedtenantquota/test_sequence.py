@@ -55,8 +55,12 @@ UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
 
 
 NEXT: Mapping[str | float, Mapping[str, Observed]] = {
-    0.09: {"a lock that was made just now": observed(lock=lock(age=0.01))},
+    0.09: {"a lock that was made just now": observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock(age=0.01))},
     "Save": {
+        "a lock that was made just now, and nothing is saved": observed(lock=lock(age=0.01)),
+        "saved, and the quota was lowered meanwhile": observed(
+            budgets=[budget(saved={"quota": TWICE}, added=FULL)], lock=lock()
+        ),
         "saved, and something else would be added": observed(budgets=[budget(saved=SAVED)], lock=lock()),
         "a migration that another quota blocks joins": observed(
             TWO_BLOCK, [budget({**ENOUGH, "pods": "1"}, saved=SAVED)], lock=lock()
@@ -113,7 +117,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
     },
     1.0: {
         "restored, and admission goes by the raised limits still": raised(
-            quotas=[quota(FULL, enforced=RAISED)], around=DONE, lock=lock()
+            quotas=[quota(FULL, enforced=RAISED)], budgets=[budget()], around=DONE, lock=lock()
         )
     },
     "Clear": {
@@ -174,9 +178,10 @@ def test_the_next_write(case: tuple[Observed, str | float]) -> None:
 
 
 def test_a_lock_holds_as_soon_as_its_time_has_passed() -> None:
-    step = next_step(observed(lock=lock(age=0.125)), WindowPolicy(settle=0.125))
+    saved = budget(saved=SAVED, added=FULL)
+    step = next_step(observed(budgets=[saved], lock=lock(age=0.125)), WindowPolicy(settle=0.125))
     assert isinstance(step, Write)
-    assert step.name == "Save"
+    assert step.name == "Raise"
 
 
 class Bodies(NamedTuple):
