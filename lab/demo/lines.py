@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import Final, TextIO
 
 from lab.record import Amounts, EventSeen, Happening, Mark, PhaseChange, QuotaVersion, Record
+
+_INDENT: Final = " " * 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ class Lines:
         self.say(str(check))
 
     def say(self, text: str) -> None:
-        """A line as it is."""
+        """A line as it is; a terminal gets it folded between words, indented to where its text begins."""
+        if self._stream.isatty():
+            text = fill(text, get_terminal_size().columns, subsequent_indent=_INDENT, replace_whitespace=False)
         try:
             if not self.is_broken:
                 print(text, file=self._stream, flush=True)

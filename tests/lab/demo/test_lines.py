@@ -71,3 +71,10 @@ def test_a_terminal_gets_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     show(stream, sample().record, Report(), 20.0)
     assert "\x1b[" in stream.getvalue()
     assert "limits.memory" in stream.getvalue()
+
+
+def test_a_terminal_gets_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    Lines(stream).say("\n== cpu 5015m, memory 10040344313; cpu 5015m, memory 10040344313; cpu 5015m, memory 1 ==")
+    assert [len(line) for line in stream.getvalue().splitlines()] == [0, 75, 21]
