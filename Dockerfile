@@ -1,5 +1,7 @@
 # The image, with a container engine: docker build . (`make image` assembles the same without one).
-# BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it.
+# BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it. The defaults are tags,
+# which move: what is built for others names both by digest, as the registry that it pulls from has them. The image of
+# `make image` has no base image: its packages are checked by hash, and its SBOM has the hashes.
 ARG BUILD_IMAGE=python:3.11-slim-bookworm
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 

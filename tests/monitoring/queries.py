@@ -11,6 +11,10 @@ from deploy.render import CHART, DEPLOY
 
 ALERTS = CHART / "files" / "alerts.yaml"
 DASHBOARD = DEPLOY / "monitoring" / "dashboard.json"
+INHIBITION_RULE = DEPLOY / "monitoring" / "inhibition-rule.yaml"
+"""The PrometheusRule whose alert holds back others."""
+INHIBITION = DEPLOY / "monitoring" / "inhibition.yaml"
+"""Alertmanager's configuration for that."""
 
 
 def panels() -> dict[str, list[str]]:
@@ -24,6 +28,7 @@ def panels() -> dict[str, list[str]]:
 
 
 def queries() -> list[str]:
-    groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    alerts, inhibition = (yaml.safe_load(path.read_text("utf-8")) for path in (ALERTS, INHIBITION_RULE))
+    groups = [*alerts["groups"], *inhibition["spec"]["groups"]]
     of_alerts = [rule["expr"] for group in groups for rule in group["rules"]]
     return [*of_alerts, *(query for of_panel in panels().values() for query in of_panel)]

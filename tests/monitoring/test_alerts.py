@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kubeloop.testing.cluster.binaries import ensure_prometheus
 from tests.monitoring.prometheus import severities
-from tests.monitoring.queries import ALERTS
+from tests.monitoring.queries import ALERTS, INHIBITION, INHIBITION_RULE
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("HEADROOM_OBSERVABILITY"), reason="needs promtool: make observability"
@@ -103,19 +105,27 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def check(folder: Path, changes: Series, alerts: Mapping[str, str]) -> None:
     """Reports whether exactly these alerts (name to severity) fire within the hour."""
-    series = [{"series": name, "values": values} for name, values in {**HEALTHY, **changes}.items() if values != GONE]
+    series = {name: values for name, values in {**HEALTHY, **changes}.items() if values != GONE}
     fires = 'max by (alertname, severity) (max_over_time(ALERTS{alertstate="firing"}[1h]))'
-    samples = [
-        {"labels": f'{{alertname="{name}",severity="{severity}"}}', "value": 1}
-        for name, severity in sorted(alerts.items())
-    ]
+    labels = [f'{{alertname="{name}",severity="{severity}"}}' for name, severity in sorted(alerts.items())]
+    run_test(folder, [ALERTS], series, [(fires, "59m", labels)])
+
+
+def run_test(
+    folder: Path, rules: Sequence[Path], series: Series, expressions: Sequence[tuple[str, str, Sequence[str]]]
+) -> None:
+    """Runs `promtool test rules`: each expression has, at its time, series with exactly these labels, of value 1."""
     test = {
         "interval": "1m",
-        "input_series": series,
-        "promql_expr_test": [{"expr": fires, "eval_time": "59m", "exp_samples": samples}],
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": time, "exp_samples": [{"labels": each, "value": 1} for each in labels]}
+            for query, time, labels in expressions
+        ],
     }
     file = folder / "test.yaml"
-    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}), "utf-8")
+    document = {"rule_files": list(map(str, rules)), "evaluation_interval": "1m", "tests": [test]}
+    file.write_text(json.dumps(document), "utf-8")
     process = promtool("test", "rules", file)
     assert process.returncode == 0, process.stderr + process.stdout
 
@@ -138,3 +148,58 @@ def test_nothing_fires(case: str, tmp_path: Path) -> None:
 
 def test_every_alert_has_a_fault() -> None:
     assert {alert for _, alert in FAULTS.values()} == severities().keys()
+
+
+# ---- inhibition.yaml -------------------------------------------------------------------------------------------
+
+QUOTA_RATIO = """kube_resourcequota{type="used"} / ignoring(type) (kube_resourcequota{type="hard"} > 0)"""
+MIXIN = {"KubeQuotaAlmostFull": "> 0.9 < 1", "KubeQuotaFullyUsed": "== 1", "KubeQuotaExceeded": "> 1"}
+"""Alerts of Kubernetes' mixin, which rancher-monitoring has, to what they compare a quota's used share with."""
+FULL = {
+    "ns1": ("10", "0x60", "KubeQuotaFullyUsed"),
+    "ns2": ("9.5", "0x60", "KubeQuotaAlmostFull"),
+    "ns3": ("11", "0x60", "KubeQuotaExceeded"),
+    "stuck": ("10", "86460x60", "KubeQuotaFullyUsed"),
+}
+"""Namespace to what is used of ten, how old its oldest entry is, and the alert about it."""
+
+
+def heard(firing: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Returns the alerts (name and namespace) that inhibition.yaml does not hold back."""
+    (rule,) = yaml.safe_load(INHIBITION.read_text("utf-8"))["inhibit_rules"]
+    (source,), (target,), labels = rule["source_matchers"], rule["target_matchers"], rule["equal"]
+    assert labels == ["namespace"]
+    names = re.compile(target.removeprefix('alertname =~ "').removesuffix('"'))
+    firing = set(firing)
+    sources = {namespace for name, namespace in firing if source == f"alertname = {name}"}
+    return {(name, namespace) for name, namespace in firing if not (names.fullmatch(name) and namespace in sources)}
+
+
+def test_a_full_quota_is_no_alert_while_vms_migrate(tmp_path: Path) -> None:
+    """For forty minutes; after that it is one again."""
+    mixin = [
+        {"alert": name, "expr": f"{QUOTA_RATIO} {share}", "for": "15m", "labels": {"severity": "info"}}
+        for name, share in MIXIN.items()
+    ]
+    rules = tmp_path / "mixin.yaml", tmp_path / "inhibition.yaml"
+    rules[0].write_text(json.dumps({"groups": [{"name": "mixin", "rules": mixin}]}), "utf-8")
+    rules[1].write_text(json.dumps(yaml.safe_load(INHIBITION_RULE.read_text("utf-8"))["spec"]), "utf-8")
+    series: dict[str, str] = {}
+    for namespace, (used, age, _alert) in FULL.items():
+        series |= {
+            f'kube_resourcequota{{namespace="{namespace}",type="used"}}': f"{used}x60",
+            f'kube_resourcequota{{namespace="{namespace}",type="hard"}}': "10x60",
+            f'headroom_quota_entries{{namespace="{namespace}",state="migrating"}}': "1x40 stale",
+            f'headroom_quota_oldest_entry_seconds{{namespace="{namespace}"}}': age,
+        }
+    full = {(alert, namespace) for namespace, (_, _, alert) in FULL.items()}
+    migrating = full | {("HeadroomMigrating", namespace) for namespace in ("ns1", "ns2", "ns3")}
+    fires = 'max by (alertname, namespace) (ALERTS{alertstate="firing"})'
+    expected = [
+        (fires, time, [f'{{alertname="{name}",namespace="{namespace}"}}' for name, namespace in sorted(firing)])
+        for time, firing in (("30m", migrating), ("50m", full))
+    ]
+    run_test(tmp_path, rules, series, expected)
+    stuck = {("KubeQuotaExceeded", "ns3"), ("KubeQuotaFullyUsed", "stuck")}
+    assert {alert for alert in heard(migrating) if alert[0] in MIXIN} == stuck
+    assert heard(full) == full
