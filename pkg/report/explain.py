@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import field
 
-from kubeloop.api.meta import rfc3339
+from kubeloop.api.meta import from_rfc3339, rfc3339
 from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -19,6 +19,7 @@ from pkg.api.kubevirt import (
 )
 from pkg.report import causes
 from pkg.report.fit import Fit, fits, with_migrations
+from pkg.report.installation import duration_text
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
@@ -50,6 +51,8 @@ class _FailureEvent(NamedTuple):
 _NO_FAILURE = _FailureEvent("", "", "")
 _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
+_UNEXPLAINED_AFTER = 60.0
+"""Seconds until a wait without a reason is one: KubeVirt starts a target within seconds, and retries in minutes."""
 _POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 
@@ -163,20 +166,33 @@ def _wait_verdict(
     if verdict:
         return verdict
     if is_refused(migration):
-        message = max(_failures(snapshot, instance, migration), default=_NO_FAILURE).message
-        if devices := extra_devices_text(message, {name for fit in quota_fits for name in fit.needs}):
-            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
-        retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
-        if snapshot.installed.is_stopped:
-            return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
-        if refusals := dict.fromkeys(fit.refusal for fit in quota_fits if fit.refusal):
-            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
-        return Verdict.WAITS_FOR_KUBEVIRT, retry + _next_touch_note(snapshot, instance)
+        return _retry_verdict(snapshot, instance, migration, quota_fits)
     limit = _parallel_limit_note(snapshot, instance)
     ahead = causes.priority_note(snapshot, migration) if limit else ""
     reasons = [limit, ahead, *causes.vm_notes(snapshot, instance)]
-    notes = "; ".join(filter(None, reasons))
+    notes = "; ".join(filter(None, reasons)) or _unexplained_note(snapshot, migration, quota_fits)
     return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {notes}" if notes else "")
+
+
+def _retry_verdict(
+    snapshot: Snapshot,
+    instance: VirtualMachineInstance,
+    migration: VirtualMachineInstanceMigration,
+    quota_fits: Sequence[Fit],
+) -> tuple[Verdict, str]:
+    """Returns what a migration waits for that was refused and fits now."""
+    name = migration.name
+    message = max(_failures(snapshot, instance, migration), default=_NO_FAILURE).message
+    if devices := extra_devices_text(message, {name for fit in quota_fits for name in fit.needs}):
+        return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
+    retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
+    if snapshot.installed.is_stopped:
+        return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
+    if refusals := dict.fromkeys(fit.refusal for fit in quota_fits if fit.refusal):
+        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
+    unexplained = "" if message else _unexplained_note(snapshot, migration, quota_fits)
+    retry += _next_touch_note(snapshot, instance)
+    return Verdict.WAITS_FOR_KUBEVIRT, "; ".join(filter(None, [retry, unexplained]))
 
 
 def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
@@ -226,11 +242,28 @@ def _creation_verdict(
 
 def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
     """Explains why the reserve refuses a target: the pod asks for more than what was added for it."""
-    expected = {name: need.requested for fit in quota_fits for name, need in fit.needs.items()}
     return (
-        f"the pod asks for more than headroom expects of it and has added ({format_amounts(expected)}): see "
+        f"the pod asks for more than headroom expects of it and has added ({_expected_amounts(quota_fits)}): see "
         f"what changes the VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
     )
+
+
+def _unexplained_note(snapshot: Snapshot, migration: VirtualMachineInstanceMigration, quota_fits: Sequence[Fit]) -> str:
+    """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
+    them. A refused pod leaves nothing else."""
+    created = migration.metadata.creation_timestamp
+    age = snapshot.now - from_rfc3339(created) if created else 0.0
+    if age < _UNEXPLAINED_AFTER or not quota_fits:
+        return ""
+    return (
+        f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks for "
+        f"more than headroom expects of it and has added ({_expected_amounts(quota_fits)}) is refused, and named in "
+        f"virt-controller's log: {causes.ADMISSION}"
+    )
+
+
+def _expected_amounts(quota_fits: Sequence[Fit]) -> str:
+    return format_amounts({name: need.requested for fit in quota_fits for name, need in fit.needs.items()})
 
 
 def _failures(
