@@ -344,13 +344,26 @@ class VirtualMachineInstanceTemplate(Struct):
 
 
 class InstancetypeMatcher(Struct):
-    """kubevirt.io/v1 InstancetypeMatcher."""
+    """kubevirt.io/v1 InstancetypeMatcher and PreferenceMatcher."""
 
     name: str = ""
+    kind: str = ""
+    revision_name: str = ""
+
+
+class ControllerRevisionRef(Struct):
+    name: str = ""
+
+
+class InstancetypeStatusRef(Struct):
+    """kubevirt.io/v1 InstancetypeStatusRef."""
+
+    controller_revision_ref: ControllerRevisionRef = ControllerRevisionRef()
 
 
 class VirtualMachineSpec(Struct):
     instancetype: InstancetypeMatcher | None = None
+    preference: InstancetypeMatcher | None = None
     run_strategy: str | None = None
     running: bool | None = None
     update_volumes_strategy: str | None = None
@@ -359,6 +372,8 @@ class VirtualMachineSpec(Struct):
 
 class VirtualMachineStatus(Struct):
     printable_status: str | None = None
+    instancetype_ref: InstancetypeStatusRef | None = None
+    preference_ref: InstancetypeStatusRef | None = None
     created: bool = False
     ready: bool = False
 

@@ -18,7 +18,8 @@ from pkg.cmd.flags import option
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import target_claim_usage
-from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
+from pkg.util.kubevirt.defaults import with_defaults, with_topology
+from pkg.util.kubevirt.instancetype import missing_instancetype
 from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
@@ -68,8 +69,8 @@ def delta(options: DeltaOptions) -> int:
     namespace's quota, a JSON line each.
 
     Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod and
-    PersistentVolumeClaim objects (RuntimeClass and NetworkAttachmentDefinition too) hold for the VMIs that follow them.
-    Without any such object the quota is taken to limit both cpu and memory.
+    PersistentVolumeClaim objects (RuntimeClass, NetworkAttachmentDefinition, instancetypes and preferences too) hold
+    for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory.
     """
     return describe_each(options.file, (_KIND, _VM), _Calculator(options).take)
 
@@ -89,16 +90,20 @@ class _Calculator:
         quantities is none."""
         if self._context.take(document):
             return None
-        vmi = _decode(document, self._options.arch, self._options.estimate)
+        vmi = _decode(document, self._context, self._options.arch)
         if self._profile is None:
             self._say_once(self._context.version() or "")
         rendering = self._context.rendering(vmi.namespace, self._profile, self._options.overhead_ratio)
         line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
         if self._options.estimate is EstimateKind.HARVESTER:
+            if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
+                vmi = with_topology(vmi)
             profile, ratio = rendering.profile, self._options.overhead_ratio or rendering.harvester_ratio
             delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
             overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
             return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
+        if not vmi.uid:  # one that the API server has stored is complete
+            vmi = with_defaults(vmi, rendering)
         # All that quota counts of the target's launcher and attachment pods, and of the claim for its state.
         pods = target_usage(vmi, self._context.source(vmi), rendering, ResourceQuotaSpec())
         claim = target_claim_usage(vmi, self._context.claims(vmi.namespace), rendering)
@@ -112,7 +117,7 @@ class _Calculator:
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
 
-def _decode(document: Mapping[str, Any], arch: Arch | None, estimate: EstimateKind) -> VirtualMachineInstance:
+def _decode(document: Mapping[str, Any], context: Context, arch: Arch | None) -> VirtualMachineInstance:
     """Returns the VMI that a document holds, or that KubeVirt makes of its VM, of `arch` if it names none; a document
     without a kind is taken for a VMI if it looks like one. Raises Foreign, ManifestError, msgspec.ValidationError."""
     kind = document.get("kind", _KIND)
@@ -122,15 +127,12 @@ def _decode(document: Mapping[str, Any], arch: Arch | None, estimate: EstimateKi
     if not isinstance(_part(template, "spec").get("domain"), dict):
         raise ManifestError("no spec.domain" if kind == _KIND else "no spec.template.spec.domain")
     if kind == _VM:
-        vm = msgspec.convert(document, VirtualMachine)
+        vm = context.expanded(msgspec.convert(document, VirtualMachine))
         if missing := missing_instancetype(vm):
-            raise ManifestError(f"its {missing} is not read: give the VirtualMachineInstance, once it runs")
+            raise ManifestError(f"its {missing} is not before it: put it there, or give the VirtualMachineInstance")
         vmi = vmi_of(vm)
     else:
         vmi = msgspec.convert(document, VirtualMachineInstance)
-    # Harvester's formula takes a VMI as it is; one that the API server has stored is complete.
-    if not vmi.uid and (vmi.spec.domain.cpu is not None or estimate is EstimateKind.EXACT):
-        vmi = with_topology(vmi)
     if arch is None or vmi.spec.architecture:
         return vmi
     return msgspec.structs.replace(vmi, spec=msgspec.structs.replace(vmi.spec, architecture=arch.value))

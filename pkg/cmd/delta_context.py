@@ -13,10 +13,12 @@ from kubeloop.api.meta import Object
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.cmd.manifests import group_of
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.kubevirt.instancetype import Instancetypes
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_resources, observed_version
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
@@ -37,11 +39,15 @@ class NetworkAttachmentDefinition(Object):
 _KINDS: Final[Mapping[str, type[Object]]] = {
     kind.__name__: kind for kind in (*AROUND_VMIS, RuntimeClass, NetworkAttachmentDefinition)
 }
+_SIZES: Final[Mapping[str, type[Object]]] = {
+    resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)
+}
 _GROUPS: Final = {
     "KubeVirt": "kubevirt.io",
     "Setting": "harvesterhci.io",
     "RuntimeClass": "node.k8s.io",
     "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
+    **{resource.kind: resource.group for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)},
 }
 """The API groups of those that are not in the core: other projects have kinds of the same names."""
 
@@ -54,6 +60,7 @@ class Context:
         self._indexers[Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
+        self._instancetypes = Instancetypes()
         self._source = Source(
             namespaces=self._reader(Namespace),
             limit_ranges=self._reader(LimitRange),
@@ -65,10 +72,13 @@ class Context:
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keep a document; False: its kind is none of a context's. msgspec.ValidationError if it is malformed."""
         name = str(document.get("kind"))
-        kind = _KINDS.get(name)
+        kind = _KINDS.get(name) or _SIZES.get(name)
         if kind is None or group_of(document) not in (None, _GROUPS.get(name, "")):
             return False
         obj = msgspec.convert(document, kind)
+        if name in _SIZES:
+            self._instancetypes.add(obj)
+            return True
         match obj:
             case KubeVirt() if obj.status.phase is None:  # written by hand
                 status = msgspec.structs.replace(obj.status, phase=KUBEVIRT_PHASE_DEPLOYED)
@@ -79,6 +89,10 @@ class Context:
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
         self._indexers[kind].update(obj)
         return True
+
+    def expanded(self, vm: VirtualMachine) -> VirtualMachine:
+        """Returns the VM with what its instancetype and its preference give it, as far as they were read."""
+        return self._instancetypes.expanded(vm)
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
         """Returns how KubeVirt renders launcher pods there; `profile` and `ratio` override the KubeVirt object. Where

@@ -16,8 +16,6 @@ from kubeloop.api.registry import NODES
 from kubeloop.api.resource_list import total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
-from kubeloop.client.resource_reader import list_installed
-from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.flags import option
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
@@ -25,7 +23,7 @@ from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, Tone
 from pkg.report.evacuation import Evacuation, Violation, evacuation, evacuations
 from pkg.report.fit import Fit
 from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
-from pkg.report.reader import read_capacity, read_snapshot, require
+from pkg.report.reader import read_capacity, read_snapshot, read_vms, require
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import format_amount, format_amounts
@@ -96,7 +94,7 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
 
 async def _sizes(client: Client, snapshot: Snapshot, options: PlanOptions, growth: Growth | None) -> Sizes:
     namespace, at_once = options.namespace or "", options.at_once or _AT_ONCE
-    vms = await list_installed(client.resource(VIRTUAL_MACHINES), namespace)
+    vms = await read_vms(client, namespace)
     try:
         return sizes(snapshot, namespace, vms, ratio=options.overhead_ratio, at_once=at_once, growth=growth)
     except NotSized as exc:

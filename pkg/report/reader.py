@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeVar
@@ -21,11 +22,13 @@ from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
 from kubeloop.webhook.registration import NotReached
 from pkg.api.harvesterhci import SETTINGS
+from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import (
     KUBEVIRTS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
+    VirtualMachine,
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -47,6 +50,7 @@ from pkg.util.constants import (
     SETTING_OVERHEAD_RATIO,
     WEBHOOK_CONFIGURATION_NAME,
 )
+from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
@@ -123,6 +127,22 @@ async def read_snapshot(
         failures=failures,
         projects=projects,
     )
+
+
+async def read_vms(client: Client, namespace: str) -> list[VirtualMachine]:
+    """Reads all VMs of a namespace, with what their instancetypes and preferences give them, as far as these may be
+    read. Raises ApiError."""
+    vms = await _list(client, VIRTUAL_MACHINES, namespace)
+    if not any(map(missing_instancetype, vms)):
+        return vms
+    instancetypes = Instancetypes()
+    for kind in INSTANCETYPES:
+        for obj in await _list_allowed(client, kind, namespace if kind.namespaced else ""):
+            instancetypes.add(obj)
+    for name in {name for vm in vms for name in revision_names(vm)}:
+        with suppress(NotFound, Forbidden):
+            instancetypes.add(await client.resource(CONTROLLER_REVISIONS).get(name=name, namespace=namespace))
+    return list(map(instancetypes.expanded, vms))
 
 
 async def _read_quotas(client: Client, namespace: str) -> list[ResourceQuota]:

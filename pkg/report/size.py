@@ -23,7 +23,8 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.claims import target_claim_usage
-from pkg.util.kubevirt.defaults import missing_instancetype, with_topology
+from pkg.util.kubevirt.defaults import with_defaults
+from pkg.util.kubevirt.instancetype import missing_instancetype
 from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import sides_of
@@ -112,11 +113,12 @@ def sizes(
     halted = {vm.name: vm for vm in vms if vm.name not in running}
     unread = {name: missing for name, vm in halted.items() if (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
-        raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} is not read: start the VM first")
+        raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} cannot be read: start the VM first")
     pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
     grown_vm = growth.vm if growth else ""
     try:
-        vmis = {name: with_topology(vmi_of(vm)) for name, vm in halted.items() if name not in unread} | running
+        vmis = {name: with_defaults(vmi_of(vm), rendering) for name, vm in halted.items() if name not in unread}
+        vmis |= running
         if growth is not None and growth.vm in vmis:
             vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
         elif growth is not None:
@@ -127,7 +129,7 @@ def sizes(
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
     remarks = [
-        f"VM {name} is not counted: it does not run, and its {missing} is not read: ask again once it runs"
+        f"VM {name} is not counted: it does not run, and its {missing} cannot be read: ask again once it runs"
         for name, missing in unread.items()
     ]
     verdict = f"large enough: all VMs run, and {at_once} can migrate at once"

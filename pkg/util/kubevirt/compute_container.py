@@ -57,12 +57,12 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     limits |= virtual_devices
     vmi_amounts: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
-    overcommit = _positive_or_default(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
+    overcommit = memory_overcommit(rendering)
     rule, request = rendering.profile.memory_request, requests.get(MEMORY, ZERO)
     if rule is MemoryRequest.OVERCOMMITTED and overcommit != _DEFAULT_MEMORY_OVERCOMMIT:
         requests[MEMORY] = _requested_amount(request, overcommit)
     elif rule is MemoryRequest.FILLED and not request:
-        _fill_memory(domain.memory, overcommit, vmi_amounts)
+        fill_memory(domain.memory, overcommit, vmi_amounts)
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
@@ -183,13 +183,19 @@ def _policy_pool(domain: DomainSpec) -> int:
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def _fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:
+def fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:
     """Sets an unset request of memory: to the limit, else to the guest's memory."""
     limits, requests = vmi_amounts
     if limits.get(MEMORY, ZERO):
         requests[MEMORY] = limits[MEMORY]
     elif MEMORY not in requests and (guest := _guest_memory(memory)).value() > 0:
         requests[MEMORY] = _requested_amount(guest, overcommit)
+
+
+def memory_overcommit(rendering: Rendering) -> int:
+    """Returns the percentage of its request that a guest's memory may be, by the CR."""
+    developer = rendering.kubevirt.developer_configuration or DeveloperConfiguration()
+    return _positive_or_default(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
 
 
 def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:

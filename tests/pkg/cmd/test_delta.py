@@ -155,7 +155,8 @@ SIZE = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"
 
 
 def vm(**spec: Any) -> str:
-    template = {"spec": {"domain": {"cpu": {"cores": 2}, "resources": SIZE}}}
+    domain = {} if "instancetype" in spec else {"cpu": {"cores": 2}, "resources": SIZE}
+    template = {"spec": {"domain": domain}}
     body = {"kind": "VirtualMachine", "metadata": {"name": "vm1"}, "spec": {"template": template, **spec}}
     return json.dumps({"apiVersion": "kubevirt.io/v1", **body})
 
@@ -169,8 +170,23 @@ def test_a_vm_counts_as_the_vmi_that_it_becomes(call: Call, estimate: EstimateKi
 
 def test_a_vm_of_an_instancetype_is_named_and_not_guessed(call: Call) -> None:
     assert call(vm(instancetype={"name": "u1.small"})) == []
-    assert "VirtualMachine vm1: its instancetype u1.small is not read" in call.stderr
+    assert "VirtualMachine vm1: its instancetype u1.small is not before it: put it there" in call.stderr
     assert call.code == 1
+
+
+def test_a_vm_counts_with_the_instancetype_before_it(call: Call) -> None:
+    version, kind = "instancetype.kubevirt.io/v1beta1", "VirtualMachineClusterInstancetype"
+    spec = {"cpu": {"guest": 2}, "memory": {"guest": "4Gi"}}
+    small = {"apiVersion": version, "kind": kind, "metadata": {"name": "u1.small"}, "spec": spec}
+    foreign = {**small, "apiVersion": "example.org/v1", "spec": {"cpu": {"guest": 64}}}
+    given = "\n".join([json.dumps(small), json.dumps(foreign), vm(instancetype={"name": "u1.small"})])
+    for release in ("1.5", "1.8"):  # virt-api filled in the request of memory, or virt-controller does
+        (line,) = call(given, estimate=EstimateKind.EXACT, kubevirt_profile=release)
+        (by_hand,) = call(
+            vmi(cpu={"cores": 2}, memory={"guest": "4Gi"}), estimate=EstimateKind.EXACT, kubevirt_profile=release
+        )
+        assert line["delta"] == by_hand["delta"]
+        assert int(line["delta"]["requests.memory"]) > 4 << 30
 
 
 @pytest.mark.parametrize(

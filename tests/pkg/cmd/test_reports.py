@@ -27,6 +27,7 @@ from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, groups, listing, resources, status
 from pkg.api.harvesterhci import SETTINGS
+from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.cmd.reports import Screenful, line, table
 from pkg.config.cause import Cause, encode_causes
@@ -288,6 +289,28 @@ def test_how_large_a_quota_must_be(call: Call) -> None:
     assert "3 at once" in output
     answer = json.loads(call("plan", "--size", "-n", NS, "-o", "json").out)
     assert answer["quotas"][0]["resources"]["limits.cpu"]["largestMigrates"] == "4030m"
+
+
+def test_a_halted_vm_has_the_size_of_its_instancetype(server: ThreadedServer, call: Call) -> None:
+    """As its revision has it: the instancetype was changed since."""
+    machine = {"metadata": {"name": "halted", "namespace": NS}, "spec": {"instancetype": {"name": "big"}}}
+    halted = {**machine, "status": {"instancetypeRef": {"controllerRevisionRef": {"name": "big-1"}}}}
+    sizes = [{"spec": {"cpu": {"guest": cpus}, "memory": {"guest": "1Gi"}}} for cpus in (8, 4)]
+    script = server.server
+    script.always(LIST, VIRTUAL_MACHINES.path(NS), listing([halted], "10"))
+
+    def allrun() -> str:
+        answer = json.loads(call("plan", "--size", "-n", NS, "-o", "json").out)
+        return str(answer["quotas"][0]["resources"]["limits.cpu"]["allRun"])
+
+    assert allrun() == "2015m"
+    cluster_wide = next(kind for kind in INSTANCETYPES if kind.kind == "VirtualMachineClusterInstancetype")
+    script.always(LIST, cluster_wide.path(), listing([{"metadata": {"name": "big"}, **sizes[0]}], "10"))
+    assert allrun() == str(2015 + 8015) + "m"
+    labels = {"instancetype.kubevirt.io/object-name": "big"}
+    revision = {"metadata": {"name": "big-1", "namespace": NS, "labels": labels}, "data": sizes[1]}
+    script.always(GET, CONTROLLER_REVISIONS.path(NS, "big-1"), body(revision))
+    assert allrun() == str(2015 + 4015) + "m"
 
 
 def test_plan_says_which_vm_migrates_already(call: Call) -> None:

@@ -195,7 +195,7 @@ def test_what_other_ratios_would_need() -> None:
 
 HALTED = edited(vm(status="Stopped", spec={"runStrategy": "Halted"}), metadata={"name": "vm9", "namespace": "ns1"})
 OF_A_TYPE = edited(HALTED, spec={"runStrategy": "Halted", "instancetype": {"name": "u1.large"}})
-UNREAD = "VM vm9 is not counted: it does not run, and its instancetype u1.large is not read: ask again once it runs"
+UNREAD = "VM vm9 is not counted: it does not run, and its instancetype u1.large cannot be read: ask again once it runs"
 
 
 def test_a_halted_vm_of_an_instancetype_is_named_and_not_guessed() -> None:
@@ -211,7 +211,7 @@ def test_a_vm_of_an_instancetype_that_runs_counts_as_it_runs() -> None:
 
 
 def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
-    with pytest.raises(NotSized, match=r"instancetype u1\.large of VM vm9 is not read: start the VM first"):
+    with pytest.raises(NotSized, match=r"instancetype u1\.large of VM vm9 cannot be read: start the VM first"):
         sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", cpu=Quantity.parse("4")))
 
 

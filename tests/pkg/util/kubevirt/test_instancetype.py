@@ -1,0 +1,136 @@
+"""A VM is as large as its instancetype and its preference make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
+from pkg.api.kubevirt import VirtualMachine
+from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
+
+TYPES = {resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
+TWO = {"cpu": {"guest": 2}, "memory": {"guest": "4Gi"}}
+FOUR = {"cpu": {"guest": 4}, "memory": {"guest": "8Gi"}}
+
+
+def known(**specs: Mapping[str, Any]) -> Instancetypes:
+    """Returns the objects, each named `x`, by the short name of its kind; a namespaced one is of ns1."""
+    kinds = {
+        "cluster_type": "VirtualMachineClusterInstancetype",
+        "type": "VirtualMachineInstancetype",
+        "cluster_preference": "VirtualMachineClusterPreference",
+        "preference": "VirtualMachinePreference",
+        "revision": "ControllerRevision",
+    }
+    instancetypes = Instancetypes()
+    for short, spec in specs.items():
+        labels = {"instancetype.kubevirt.io/object-name": "x"}
+        metadata = {"name": "x", "namespace": "" if "cluster" in short else "ns1", "labels": labels}
+        body = {"data": {"spec": spec}} if short == "revision" else {"spec": spec}
+        instancetypes.add(msgspec.convert({"metadata": metadata, **body}, TYPES[kinds[short]]))
+    return instancetypes
+
+
+def vm(domain: Mapping[str, Any] | None = None, status: Mapping[str, Any] | None = None, **spec: Any) -> VirtualMachine:
+    template = {"spec": {"domain": domain or {}}}
+    body = {"metadata": {"name": "vm1", "namespace": "ns1"}, "spec": {"template": template, **spec}}
+    return msgspec.convert({**body, "status": status or {}}, VirtualMachine)
+
+
+def domain_of(machine: VirtualMachine) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(machine.spec.template.spec.domain)
+    return {name: part for name, part in document.items() if part}
+
+
+CPU = {"cores": 1, "sockets": 2, "threads": 1}
+BY_NAME: Mapping[str, Any] = {"name": "x"}
+NAMESPACED: Mapping[str, Any] = {"name": "x", "kind": "VirtualMachineInstancetype"}
+REVISION = {"instancetypeRef": {"controllerRevisionRef": {"name": "x"}}}
+SIZED = {"cpu": CPU, "memory": {"guest": "4Gi"}}
+SIZES = {
+    "of the cluster": (known(cluster_type=TWO, type=FOUR), BY_NAME, {}, SIZED),
+    "of the namespace": (known(cluster_type=FOUR, type=TWO), NAMESPACED, {}, SIZED),
+    "by a kind in plural": (known(type=TWO), {**NAMESPACED, "kind": "virtualmachineinstancetypes"}, {}, SIZED),
+    "by the spec's revision": (known(cluster_type=FOUR, revision=TWO), {**BY_NAME, "revisionName": "x"}, {}, SIZED),
+    "by the status' revision": (known(cluster_type=FOUR, revision=TWO), BY_NAME, REVISION, SIZED),
+    "the status' revision is another one's": (
+        known(cluster_type=FOUR, type=FOUR, revision=TWO), {"name": "y"}, REVISION, None,
+    ),
+    "a revision that is not read": (known(cluster_type=TWO), {**BY_NAME, "revisionName": "y"}, {}, SIZED),
+    "memory overcommitted": (
+        known(cluster_type={**TWO, "memory": {"guest": "4Gi", "overcommitPercent": 15}}), BY_NAME, {},
+        {**SIZED, "resources": {"requests": {"memory": "3650722304"}}},
+    ),
+    "pinned, in huge pages, with a device": (
+        known(
+            cluster_type={
+                "cpu": {"guest": 2, "dedicatedCPUPlacement": True, "isolateEmulatorThread": True},
+                "memory": {"guest": "4Gi", "hugepages": {"pageSize": "1Gi"}},
+                "gpus": [{"name": "g", "deviceName": "nvidia.com/a"}],
+                "launchSecurity": {"sev": {}},
+            }
+        ), BY_NAME, {},
+        {
+            "cpu": {**CPU, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True},
+            "memory": {"guest": "4Gi", "hugepages": {"pageSize": "1Gi"}},
+            "devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/a"}]},
+            "launchSecurity": {"sev": {}},
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIZES.values(), ids=SIZES)
+def test_the_size_of_an_instancetype(case: tuple[Instancetypes, Any, Any, dict[str, Any] | None]) -> None:
+    instancetypes, matcher, status, domain = case
+    expanded = instancetypes.expanded(vm(instancetype=matcher, status=status))
+    assert domain_of(expanded) == (domain or {})
+    assert missing_instancetype(expanded) == ("" if domain else "instancetype y")
+
+
+PREFERRED = {
+    "devices": {"preferredAutoattachGraphicsDevice": False, "preferredTPM": {"persistent": True}},
+    "firmware": {"preferredEfi": {"persistent": True}},
+    "preferredArchitecture": "arm64",
+    "annotations": {"a": "preferred"},
+}
+
+
+def test_a_preference_holds_where_the_vm_says_nothing() -> None:
+    instancetypes = known(cluster_preference=PREFERRED)
+    plain = instancetypes.expanded(vm(preference=BY_NAME))
+    assert domain_of(plain) == {
+        "devices": {"autoattachGraphicsDevice": False, "tpm": {"persistent": True}},
+        "firmware": {"bootloader": {"efi": {"persistent": True}}},
+    }
+    template = plain.spec.template
+    assert (template.spec.architecture, template.metadata.annotations) == ("arm64", {"a": "preferred"})
+    own = {"devices": {"autoattachGraphicsDevice": True, "tpm": {"enabled": False}}, "firmware": {"bootloader": {}}}
+    assert domain_of(instancetypes.expanded(vm(own, preference=BY_NAME))) == own
+
+
+UNREAD = {
+    "an instancetype": ({"instancetype": BY_NAME}, "instancetype x"),
+    "one that a volume names": ({"instancetype": {"inferFromVolume": "root"}}, "instancetype that a volume names"),
+    "a preference": ({"instancetype": NAMESPACED, "preference": BY_NAME}, "preference x"),
+    "a revision of an old format": ({"instancetype": {**BY_NAME, "revisionName": "old"}}, "instancetype x"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD.values(), ids=UNREAD)
+def test_what_is_not_read_is_named(case: tuple[dict[str, Any], str]) -> None:
+    spec, text = case
+    instancetypes = known(type=TWO)
+    old = {"metadata": {"name": "old", "namespace": "ns1"}, "data": {"apiVersion": "v1alpha1"}}
+    instancetypes.add(msgspec.convert(old, TYPES["ControllerRevision"]))
+    assert missing_instancetype(instancetypes.expanded(vm(**spec))) == text
+
+
+def test_the_revisions_that_a_vm_is_started_by() -> None:
+    machine = vm(instancetype=BY_NAME, preference={**BY_NAME, "revisionName": "p"}, status=REVISION)
+    assert revision_names(machine) == ["x", "p"]
+    assert revision_names(vm(status=REVISION)) == []
