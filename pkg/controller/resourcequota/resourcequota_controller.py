@@ -83,6 +83,8 @@ class _QuotaState:
     quota as it was at the last request."""
     namespace: Namespace | None = None
     """The namespace as our last request left it."""
+    granted_entries: Mapping[str, str] | None = None
+    """The entries of the last request that Rancher has granted."""
     reported_problems: Mapping[str, float] = field(default_factory=dict)
     """The keys of problems that were reported, and when each was last seen."""
     would_write: str = ""
@@ -166,6 +168,8 @@ class ResourceQuotaHandler:
             observed = await self._observe_live(observed)
             quota, decided = observed.quota, self._plan(observed, state)
         state.timers = decided.timers
+        if observed.rancher.asks:
+            self._report_granted(observed, state)
         state.lower_since = state.lower_since if decided.hard else None
         await self._report_problems(observed, state, decided.problems)
         if not decided or self._report_dry_run(quota, state, decided):
@@ -179,7 +183,7 @@ class ResourceQuotaHandler:
             names = names_of(entry_keys([*quota.annotations, *decided.annotations]), observed.instances)
             decided = summarized(decided, quota, names)
             await self._write(quota, state, decided, used)
-            self._report_entries(observed, decided, names)
+            self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:
             await self._request(observed, state, decided)
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
@@ -295,22 +299,32 @@ class ResourceQuotaHandler:
             _TOUCHES.inc()
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
-    def _report_entries(self, observed: Facts, decided: Plan, names: Mapping[str, str]) -> None:
-        """Reports on a VM's VMI that something was added for it, or has been given back."""
+    def _report_entries(self, observed: Facts, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> None:
+        """Reports on a VM's VMI that something was added for it, or has been given back: by its entry in the old and
+        the new annotations."""
         quota = observed.quota
-        for key, name in names.items():
-            if key not in decided.annotations or name not in observed.instances:
+        for key, name in names_of(entry_keys([*old, *new]), observed.instances).items():
+            vmi, text = observed.instances.get(name), new.get(key)
+            if vmi is None or (old.get(key) is None) == (text is None):
                 continue
-            old_text, new_text = quota.annotations.get(key), decided.annotations[key]
-            if old_text is None and new_text is not None:
+            if text is not None:
                 message = (
-                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, new_text))} "
-                    "for its migration"
+                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, text))} for its migration"
                 )
-                self.events.event(observed.instances[name], "Normal", EVENT_RAISED, message)
-            elif old_text is not None and new_text is None:
+                self.events.event(vmi, "Normal", EVENT_RAISED, message)
+            else:
                 message = f"quota {quota.name}: what was added for its migration has been given back"
-                self.events.event(observed.instances[name], "Normal", EVENT_GIVEN_BACK, message)
+                self.events.event(vmi, "Normal", EVENT_GIVEN_BACK, message)
+
+    def _report_granted(self, observed: Facts, state: _QuotaState) -> None:
+        """Reports the entries of a request once Rancher has written the quota by it, and their end. What was granted
+        before this process came is not reported."""
+        request = request_of(observed.rancher.namespace)
+        if request is None or is_granted(request, observed.quota):
+            entries = request.entries if request else {}
+            if state.granted_entries is not None:
+                self._report_entries(observed, state.granted_entries, entries)
+            state.granted_entries = entries
 
     def _report_dry_run(self, quota: ResourceQuota, state: _QuotaState, decided: Plan) -> bool:
         """Reports, with --dry-run, what would be written, once until it changes. Returns whether it is a dry run."""

@@ -81,6 +81,26 @@ async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> 
     assert (len(cluster.namespaces.asked("patch")), cluster.quota_patches) == (2, 0)
 
 
+async def test_a_vm_is_told_once_rancher_has_raised_and_lowered() -> None:
+    cluster = ProjectCluster()
+    await cluster.look()
+    cluster.migrate()
+    await cluster.look()
+    assert cluster.events.told == []
+    cluster.rancher_writes()
+    for _ in range(2):
+        await cluster.look()
+    cluster.migrate(phase="Succeeded")
+    for _ in range(2):
+        await cluster.look()
+        cluster.rancher_writes()
+    assert [(key, reason) for key, reason, _text in cluster.events.told] == [
+        ("ns1/vm1", "ResourceQuotaRaised"),
+        ("ns1/vm1", "ResourceQuotaGivenBack"),
+    ]
+    assert cluster.events.told[0][2] == "quota q is raised by limits.cpu 2, limits.memory 4.4Gi for its migration"
+
+
 async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> None:
     cluster = ProjectCluster()
     cluster.migrate()
