@@ -16,6 +16,7 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import unmigratable_reason
+from pkg.report.placement import SCHEDULABLE, PlacedPod, may_run_on, requirement_text
 from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
@@ -24,8 +25,6 @@ from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
-_SCHEDULABLE: Final = "kubevirt.io/schedulable"
-"""KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 _EVERYWHERE: Final = ResourceQuotaSpec()
 
@@ -78,7 +77,7 @@ class NodeCapacity:
     """The nodes and all pods of the cluster; None if they may not be read."""
 
     nodes: Sequence[Node] | None = None
-    pods: Sequence[Pod] | None = None
+    pods: Sequence[PlacedPod] | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -86,7 +85,18 @@ class NodeCapacity:
         unread = [name for name, objects in (("nodes", self.nodes), ("pods", self.pods)) if objects is None]
         if unread:
             return [f"{' and '.join(unread)} may not be listed: whether other nodes have room is not known"]
-        return ["of placement only requests and taints of nodes are looked at, not selectors and affinities"]
+        return ["of placement, affinities to other pods and the nodes of volumes are not looked at"]
+
+    def allowed_nodes(self, launcher: Pod | None) -> tuple[set[str], str]:
+        """Returns the nodes that have the labels that a launcher requires, and what these are, for people."""
+        pod = self._pods_by_key.get(launcher.key) if launcher else None
+        if pod is None:
+            return {node.name for node in self.nodes or ()}, ""
+        return {node.name for node in self.nodes or () if may_run_on(pod, node)}, requirement_text(pod)
+
+    @cached_property
+    def _pods_by_key(self) -> dict[str, PlacedPod]:
+        return {pod.key: pod for pod in self.pods or ()}
 
     def of_other_nodes(self, evacuated: str) -> dict[str, ResourceList] | None:
         """Returns what is free on each node that takes VMs, except the evacuated one, by quota's names of resources;
@@ -125,7 +135,7 @@ def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str
 
 def _evacuation(snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None) -> NodeEvacuation:
     node = plan.node or ""
-    unplaced = _unplaced_vms(snapshot, plan, capacity.of_other_nodes(node), ratio)
+    unplaced = _unplaced_vms(snapshot, plan, capacity, ratio)
     return NodeEvacuation(node, plan, [*_blocked_by_quota(snapshot, plan), *unplaced])
 
 
@@ -140,19 +150,24 @@ def _blocked_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Viola
 
 
 def _unplaced_vms(
-    snapshot: Snapshot, plan: MigrationPlan, free_by_node: dict[str, ResourceList] | None, ratio: str | None
+    snapshot: Snapshot, plan: MigrationPlan, capacity: NodeCapacity, ratio: str | None
 ) -> Iterator[Violation]:
     """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
     is free."""
+    free_by_node = capacity.of_other_nodes(plan.node or "")
     if free_by_node is None:
         return
-    requests_by_vm = [(_requests(snapshot, vm, ratio), vm) for vm in plan.vms if not vm.migrates]
-    for requests, vm in sorted(requests_by_vm, key=lambda pair: pair[0].get("requests.memory", ZERO), reverse=True):
-        fitting = [name for name, free in free_by_node.items() if _has_capacity(free, requests)]
+    targets = [(*_target(snapshot, vm, ratio), vm) for vm in plan.vms if not vm.migrates]
+    for requests, launcher, vm in sorted(
+        targets, key=lambda target: target[0].get("requests.memory", ZERO), reverse=True
+    ):
+        allowed, requirement = capacity.allowed_nodes(launcher)
+        fitting = [name for name in allowed & free_by_node.keys() if _has_capacity(free_by_node[name], requests)]
         if not fitting:
-            yield Violation(
-                vm.namespace, vm.vm, f"no other node has room for its target pod: {format_amounts(requests)}"
-            )
+            reason = f"no other node has room for its target pod: {format_amounts(requests)}"
+            if requirement:
+                reason += f", and has what it requires: {requirement}"
+            yield Violation(vm.namespace, vm.vm, reason)
             continue
         target_node = max(fitting, key=lambda name: (free_by_node[name].get("requests.memory", ZERO), name))
         for name, amount in requests.items():
@@ -160,15 +175,17 @@ def _unplaced_vms(
                 free_by_node[target_node][name] -= amount
 
 
-def _requests(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> ResourceList:
-    """Returns what the scheduler reads of the target pod."""
+def _target(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> tuple[ResourceList, Pod | None]:
+    """Returns the target pod's requests, and the source's launcher, which requires the same of nodes."""
     instance = _instance(snapshot, vm)
     if instance is None:
-        return {}
+        return {}, None
     rendering = snapshot.rendering(vm.namespace, ratio)
     sides = sides_of(instance, snapshot.migrations_of(vm.namespace, vm.vm), snapshot.controlled(vm.namespace))
-    usage = target_usage(instance, sides.source[0] if sides.source else None, rendering, _EVERYWHERE)
-    return {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
+    source = sides.source[0] if sides.source else None
+    usage = target_usage(instance, source, rendering, _EVERYWHERE)
+    requests = {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
+    return requests, source.launcher if source else None
 
 
 def _has_capacity(free: Mapping[str, Any], requests: ResourceList) -> bool:
@@ -183,7 +200,7 @@ def _requestable(node: Node) -> ResourceList:
 
 def _takes_vms(node: Node, nodes: Iterable[Node]) -> bool:
     """Reports whether launchers can be placed on a node: KubeVirt labels the nodes where it runs."""
-    if any(_SCHEDULABLE in other.labels for other in nodes) and node.labels.get(_SCHEDULABLE) != "true":
+    if any(SCHEDULABLE in other.labels for other in nodes) and node.labels.get(SCHEDULABLE) != "true":
         return False
     tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
     return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")

@@ -36,6 +36,7 @@ from pkg.api.rancher import PROJECTS
 from pkg.config.cause import decode_causes
 from pkg.report.evacuation import NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
+from pkg.report.placement import PLACED_PODS
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import unenforced_limits
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
@@ -156,7 +157,7 @@ async def _read_quotas(client: Client, namespace: str) -> list[ResourceQuota]:
 
 async def read_capacity(client: Client) -> NodeCapacity:
     """Reads the nodes and all pods of the cluster, as far as they may be listed. Raises ApiError."""
-    return NodeCapacity(await read_nodes(client), await _list_or_none(client, registry.PODS))
+    return NodeCapacity(await read_nodes(client), await _list_or_none(client, PLACED_PODS))
 
 
 async def read_nodes(client: Client) -> list[Node] | None:

@@ -11,6 +11,7 @@ import msgspec
 from kubeloop.api.core import Node, Pod
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.evacuation import Evacuation, NodeCapacity, evacuations
+from pkg.report.placement import PlacedPod
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -45,8 +46,12 @@ def planned(
     instances: Sequence[VirtualMachineInstance], nodes: Sequence[Node] | None, *more_pods: Pod, **fields: Any
 ) -> Evacuation:
     snapshot = snapshot_of(instances, **fields)
-    pods = None if nodes is None else [*snapshot.pods, *more_pods]
-    return evacuations(snapshot, NodeCapacity(nodes, pods))
+    return evacuations(snapshot, NodeCapacity(nodes, None if nodes is None else placed(*snapshot.pods, *more_pods)))
+
+
+def placed(*pods: Pod, **placement: Any) -> list[PlacedPod]:
+    documents = [msgspec.to_builtins(pod) for pod in pods]
+    return [msgspec.convert({**each, "spec": {**each["spec"], **placement}}, PlacedPod) for each in documents]
 
 
 def stays(evacuation: Evacuation) -> list[tuple[str, str, str]]:
@@ -101,6 +106,48 @@ def test_whether_the_targets_have_room_on_the_other_nodes(case: tuple[Sequence[N
     ] * count
 
 
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def affinity(*terms: Sequence[Mapping[str, Any]], by: str = "matchExpressions") -> dict[str, Any]:
+    selector_terms = [{by: term} for term in terms]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": selector_terms}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+IN_ZONE_B, HAS_GPU, NO_GPU = (
+    expression("zone", "In", "b"),
+    expression("gpu", "Exists"),
+    expression("gpu", "DoesNotExist"),
+)
+BY_AFFINITY = "its node affinity"
+REQUIRED: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "a label that it has": ({"nodeSelector": {"zone": "b"}}, ""),
+    "one that it has not": ({"nodeSelector": {"zone": "b", "gpu": "a"}}, "gpu=a, zone=b"),
+    "a value": (affinity([IN_ZONE_B]), ""),
+    "another value": (affinity([expression("zone", "NotIn", "b")]), BY_AFFINITY),
+    "both of a term": (affinity([IN_ZONE_B, HAS_GPU]), BY_AFFINITY),
+    "one of two terms": (affinity([HAS_GPU], [NO_GPU]), ""),
+    "a larger number": (affinity([expression("cores", "Gt", "8")]), ""),
+    "a smaller number": (affinity([expression("cores", "Lt", "8")]), BY_AFFINITY),
+    "a number of a word": (affinity([expression("zone", "Gt", "8")]), BY_AFFINITY),
+    "the node's name": (affinity([expression("metadata.name", "In", "node-2")], by="matchFields"), ""),
+    "nothing, in an empty term": (affinity([]), BY_AFFINITY),
+}  # fmt: skip
+
+
+@sentences(REQUIRED)
+def test_what_a_target_requires_of_its_node(case: tuple[Mapping[str, Any], str]) -> None:
+    placement, requirement = case
+    labels = {"kubevirt.io/schedulable": "true", "zone": "b", "cores": "16"}
+    nodes = [node("node-1"), edited(node("node-2"), metadata={"labels": labels})]
+    snapshot = snapshot_of(on("node-1", "vm1"))
+    evacuation = evacuations(snapshot, NodeCapacity(nodes, placed(*snapshot.pods, **placement)))
+    reasons = [reason.partition(", and has what it requires: ")[2] for _name, _vm, reason in stays(evacuation)]
+    assert reasons == [requirement] * bool(requirement)
+
+
 def test_two_that_fit_one_by_one_may_not_fit_together() -> None:
     """Room for one target on each of two nodes; for the third VM there is none."""
     nodes = [node("node-1"), node("node-2", memory="4Gi"), node("node-3", memory="4Gi")]
@@ -123,7 +170,7 @@ def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
     )
     snapshot = snapshot_of([*on("node-1", "vm1"), bound])
     stuck = replace(snapshot, quotas=[charged(quota(dict(HARD), labels={"a": "b"}), snapshot.pods)])
-    evacuation = evacuations(stuck, NodeCapacity([node("node-1"), node("node-2")], stuck.pods))
+    evacuation = evacuations(stuck, NodeCapacity([node("node-1"), node("node-2")], placed(*stuck.pods)))
     assert [
         (vm, "no label" in reason, "its disk is not shared" in reason) for _name, vm, reason in stays(evacuation)
     ] == [("vm1", True, False), ("vm2", True, True)]
