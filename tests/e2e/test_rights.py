@@ -17,6 +17,7 @@ from kubeloop.testing.cluster.paths import Paths
 from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace
+from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.selfcheck.probe import PROBE_CONFIGURATION
 from pkg.util.constants import ANNOTATION_BASE
 from tests.e2e.accounts import (
@@ -176,6 +177,8 @@ async def reports_are_asked_for(kubeconfig: Path, admin: Admin) -> None:
     namespace = await admin.namespace({**HARD, "persistentvolumeclaims": "5"})
     await namespace.machine()
     await namespace.create_machine("vm2", strategy="Halted")
+    sized = {"instancetype": {"name": "small", "revisionName": "small-1"}}
+    await namespace.patch(VIRTUAL_MACHINES, "vm2", {"spec": sized})
     await admin.client.resource(PODS).create(LOGGED, namespace=NAMESPACE)
     of_one = ("-n", namespace.name)
     for command in (
