@@ -1,5 +1,5 @@
-"""One embedded cluster for all tests of a run that need one, with its stand-ins. It ends with the run, however that
-ends."""
+"""The order of the files, and one embedded cluster for all tests of a run that need one, with its stand-ins. It ends
+with the run, however that ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import pytest
 
 from kubeloop.testing.cluster.cluster import Cluster
 from lab.cluster import EmbeddedCluster
+
+LONGEST = (
+    "tests/simulation/",
+    "tests/pkg/util/resourcequota/test_interleavings.py",
+    "tests/lab/cmd/test_commands.py",
+    "tests/e2e/test_rancher.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first: at the end of a run each would keep one worker busy while the others are idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -171,8 +171,6 @@ def plugged(node: str = "node-1") -> VirtualMachineInstance:
 
 
 def vm(
-    cpu: str = "2",
-    memory: str = "4Gi",
     *,
     spec: Mapping[str, Any] | None = None,
     domain: Mapping[str, Any] | None = None,
@@ -180,7 +178,7 @@ def vm(
     **metadata: Any,
 ) -> VirtualMachine:
     """A VM that is about to start."""
-    resources = {"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": "125m", "memory": "2730Mi"}}
+    resources = {"limits": LIMITS, "requests": {"cpu": "125m", "memory": "2730Mi"}}
     template = {"spec": {"domain": {"cpu": {"cores": 2}, "resources": resources, **(domain or {})}}}
     strategy = {"runStrategy": "Always"} if spec is None else spec
     return build(VirtualMachine, "vm1", {"template": template, **strategy}, {"printableStatus": status}, **metadata)
@@ -359,12 +357,12 @@ def moving(instance: VirtualMachineInstance, source: str = "old", destination: s
 
 
 def between_claims(
-    migration: VirtualMachineInstanceMigration, source: str = "state-1", target: str = "state-2"
+    migration: VirtualMachineInstanceMigration, target: str = "state-2"
 ) -> VirtualMachineInstanceMigration:
     """The migration with the claims that KubeVirt names in its status."""
     state = msgspec.structs.replace(
         migration.status.migration_state or MigrationState(),
-        source_persistent_state_claim=source,
+        source_persistent_state_claim="state-1",
         target_persistent_state_claim=target,
     )
     return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))

@@ -78,13 +78,13 @@ def forget(api: Api) -> None:
         api.delete(path)
 
 
-def kubeconfig_of(api: Api, account: str, folder: Path, namespace: str = NAMESPACE) -> Path:
+def kubeconfig_of(api: Api, account: str, folder: Path) -> Path:
     """The kubeconfig of a service account that is there."""
-    path = f"{CORE}/namespaces/{namespace}/serviceaccounts/{account}/token"
+    path = f"{CORE}/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
     token = api.create(path, {"spec": {"expirationSeconds": 7200}})["status"]["token"]
     content = json.loads(api.kubeconfig.read_text("utf-8"))
     content["users"][0]["user"] = {"token": token}
-    content["contexts"][0]["context"]["namespace"] = namespace
+    content["contexts"][0]["context"]["namespace"] = NAMESPACE
     config = folder / f"{account}.kubeconfig"
     config.write_text(json.dumps(content), "utf-8")
     return config

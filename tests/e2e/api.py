@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import ssl
 import tempfile
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager, Retry
 
 Raw = dict[str, Any]
 
 CORE = "/api/v1"
 KUBEVIRT = "/apis/kubevirt.io/v1"
 MERGE_PATCH = "application/merge-patch+json"
-IDLE = 30.0
-"""Seconds. The API server closes a connection that was idle for 90: a POST on it would fail."""
+_AGAIN = Retry(1, allowed_methods=["GET", "PUT", "PATCH", "DELETE"], redirect=False, respect_retry_after_header=False)
 
 
 class ApiFailure(Exception):
@@ -33,7 +31,7 @@ class ApiFailure(Exception):
 
 
 class Api:
-    """Requests as the user of a kubeconfig, or as `user` by impersonation. One connection a thread."""
+    """Requests as the user of a kubeconfig, or as `user` by impersonation, from any thread."""
 
     def __init__(self, kubeconfig: Path, *, user: str = "", groups: tuple[str, ...] = ()) -> None:
         self.kubeconfig = kubeconfig
@@ -41,9 +39,9 @@ class Api:
         cluster, credentials = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.address = urlsplit(cluster["server"]).netloc
         self.tls = _tls(cluster, credentials)
-        self._local = threading.local()
-        self._headers = {"Impersonate-User": user} if user else {}
-        self._groups = groups
+        self._pool = PoolManager(maxsize=16, ssl_context=self.tls, timeout=20.0)
+        self._headers = [("Impersonate-User", user)] if user else []
+        self._headers += [("Impersonate-Group", group) for group in groups]
 
     def as_user(self, user: str, *groups: str) -> Api:
         """The same server, as another user."""
@@ -83,40 +81,22 @@ class Api:
             if failure.status != 404:
                 raise
 
-    def connection(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(self.address, timeout=20.0, context=self.tls)
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
+    ) -> BaseHTTPResponse:
+        """Sends one request, again after a broken connection unless it is a POST; any answer is one."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = HTTPHeaderDict([*self._headers, ("Content-Type", content)])
+        return self._pool.urlopen(method, f"https://{self.address}{path}", body=data, headers=headers, retries=_AGAIN)
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "application/json"
     ) -> Raw:
-        """Sends one request, repeated once after a broken connection unless it is a POST."""
-        data = None if body is None else json.dumps(body).encode()
-        for attempt in (1, 2):
-            try:
-                return self._send_once(method, path, data, content)
-            except (OSError, http.client.HTTPException) as failed:
-                self._local.connection = None  # it may be in the middle of an answer
-                if attempt == 2 or method == "POST" or isinstance(failed, TimeoutError):
-                    raise
-        raise AssertionError("unreachable")
-
-    def _send_once(self, method: str, path: str, data: bytes | None, content: str) -> Raw:
-        connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        if connection is None or time.monotonic() - self._local.used > IDLE:
-            connection = self._local.connection = self.connection()
-        self._local.used = time.monotonic()
-        connection.putrequest(method, path)
-        for name, value in {**self._headers, "Content-Type": content}.items():
-            connection.putheader(name, value)
-        for group in self._groups:
-            connection.putheader("Impersonate-Group", group)
-        connection.putheader("Content-Length", str(len(data or b"")))
-        connection.endheaders(data)
-        response = connection.getresponse()
-        answer = response.read()
+        """Raises ApiFailure for an answer that is no success."""
+        response = self.request(method, path, body, content)
         if response.status >= 300:
-            raise ApiFailure(response.status, _message(answer))
-        decoded: Raw = json.loads(answer)
+            raise ApiFailure(response.status, _message(response.data))
+        decoded: Raw = response.json()
         return decoded
 
 

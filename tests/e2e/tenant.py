@@ -26,14 +26,14 @@ class Tenant(Namespace):
         await namespace.create(QUOTAS, bodies.default_quota("default-abc", HARD))
         return namespace
 
-    async def vm(self, name: str = "vm1") -> None:
+    async def vm(self) -> None:
         """A VM object and its VMI, with limits 2 / 4Gi and requests 2730Mi."""
         seed = {
             "cpu": {"cores": 2, "sockets": 1, "threads": 1},
             "resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"memory": "2730Mi"}},
         }
-        await self.create(VMS, bodies.machine(name, {}, strategy="Halted"))
-        body = bodies.kubevirt("VirtualMachineInstance", name, {"domain": seed})
+        await self.create(VMS, bodies.machine("vm1", {}, strategy="Halted"))
+        body = bodies.kubevirt("VirtualMachineInstance", "vm1", {"domain": seed})
         await self.create(VMIS, body | {"status": {"phase": "Running"}})
 
     async def refused(self, vm: str = "vm1", name: str = "") -> str:

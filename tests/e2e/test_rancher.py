@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,17 @@ from lab.rancher import lock
 from lab.rancher.releases import DEFAULT, NEWEST
 from pkg.util import constants
 from tests.e2e.accounts import NAMESPACE, apply, documents, remove
-from tests.e2e.admin import HARD, Admin, RancherProject, admin_of
+from tests.e2e.admin import HARD, Admin, RancherProject
 from tests.e2e.api import CORE, Api
 from tests.e2e.headroom.amounts import plus, watched
 from tests.e2e.headroom.shapes import SEED
 from tests.program import ROOT, Program, program, run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.parametrize("rancher", [NEWEST], indirect=True),
+    pytest.mark.usefixtures("headroom"),
+]
 
 ONE = {"limits.cpu": "2015m", "limits.memory": "4649965313"}
 """What quota counts of one of the seed's launchers, without a setting of Harvester's for the overhead."""
@@ -37,15 +41,6 @@ REQUEST = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
 RIGHTS = ROOT / "deploy" / "rancher-impersonation.yaml"
 BY_REQUEST = pytest.mark.parametrize("way", ["annotation"], indirect=True)
 MOMENTS = ("Scheduling", "Running", "Succeeded", "Pending")
-
-
-@pytest.fixture(scope="module")
-def agent(cluster: Cluster) -> Iterator[RancherAgent]:
-    """Rancher 2.15.2, for the module."""
-    agent = RancherAgent(cluster.directory)
-    agent.install(NEWEST)
-    yield agent
-    agent.install(DEFAULT)
 
 
 @pytest.fixture(scope="module", params=["annotation", "impersonate"])
@@ -62,7 +57,7 @@ def way(api: Api, own_kubeconfig: Path, request: pytest.FixtureRequest) -> Itera
 
 
 @pytest.fixture(scope="module")
-def headroom(cluster: Cluster, agent: RancherAgent, way: str, own_kubeconfig: Path) -> Iterator[Program]:
+def headroom(cluster: Cluster, rancher: RancherAgent, way: str, own_kubeconfig: Path) -> Iterator[Program]:
     """The controller with its webhooks, with its own rights alone."""
     flags = ("--webhook", "--kubeconfig", str(own_kubeconfig), "--namespace", NAMESPACE)
     controller = program(cluster, "controller", *flags).start()
@@ -71,15 +66,9 @@ def headroom(cluster: Cluster, agent: RancherAgent, way: str, own_kubeconfig: Pa
     controller.stop()
 
 
-@pytest.fixture
-async def admin(cluster: Cluster, headroom: Program) -> AsyncIterator[Admin]:
-    async with admin_of(cluster) as administrator:
-        yield administrator
-
-
-async def running(project: RancherProject, limits: dict[str, str] | None = None) -> Namespace:
+async def running(project: RancherProject) -> Namespace:
     """A namespace of the project whose VM runs."""
-    namespace = await project.namespace(limits or HARD)
+    namespace = await project.namespace(HARD)
     await namespace.machine(spec=SEED, strategy="Always")
     await namespace.until_used(ONE)
     return namespace
@@ -122,14 +111,14 @@ async def test_a_migration_is_raised_and_everything_comes_back(cluster: Cluster,
     assert f"quotas of Rancher are raised by {way}" in status.stdout
 
 
-async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Admin, agent: RancherAgent) -> None:
+async def test_an_agent_that_restarts_again_and_again_reverts_nothing(admin: Admin, rancher: RancherAgent) -> None:
     namespace = await running_alone(admin)
     request = await requested(namespace)
     async with watched(namespace) as (versions,):
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
         for _ in range(5):
-            agent.restart()
+            rancher.restart()
             await asyncio.sleep(0.2)
         await namespace.hurry(migration)
         await namespace.succeed(migration)
@@ -252,8 +241,8 @@ async def test_a_namespace_without_a_project_is_raised_too(admin: Admin) -> None
     await at_rest(namespace, request)
 
 
-async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, agent: RancherAgent, way: str) -> None:
-    agent.install(DEFAULT)
+async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, rancher: RancherAgent, way: str) -> None:
+    rancher.install(DEFAULT)
     try:
         namespace = await running_alone(admin)
         request = await requested(namespace)
@@ -261,7 +250,7 @@ async def test_rancher_upgraded_in_the_middle_of_a_migration(admin: Admin, agent
         migration = await namespace.migrate(running=LASTING, linger=1.0)
         await namespace.until_phase(migration, "Running")
     finally:
-        agent.install(NEWEST)
+        rancher.install(NEWEST)
     await namespace.until_hard(RAISED)
     await namespace.hurry(migration)
     await namespace.succeed(migration)

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -55,7 +54,7 @@ def names(api: Api, path: str) -> set[str]:
 
 def refused_patches(api: Api) -> float:
     """Changes of quotas that the API server did not make: another writer was first."""
-    text = urlopen(f"https://{api.address}/metrics", context=api.tls).read().decode()
+    text = api.request("GET", "/metrics").data.decode()
     return sum(
         value
         for labels, value in samples(text, "apiserver_request_total")

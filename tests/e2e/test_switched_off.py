@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,16 +29,9 @@ WHERE = [("quota", "labels"), ("namespace", "annotations")]
 
 def warnings_of_patch(api: Api, path: str, patch: Mapping[str, Any]) -> list[str]:
     """Returns what the API server warns of when a person patches an object."""
-    headers = {"Content-Type": MERGE_PATCH, "Impersonate-User": "alice", "Impersonate-Group": "e2e:everything"}
-    connection = api.connection()
-    try:
-        connection.request("PATCH", path, json.dumps(patch), headers)
-        answer = connection.getresponse()
-        body = answer.read()
-        assert answer.status == 200, body
-        return answer.headers.get_all("Warning") or []
-    finally:
-        connection.close()
+    answer = api.as_user("alice", "e2e:everything").request("PATCH", path, patch, MERGE_PATCH)
+    assert answer.status == 200, answer.data
+    return answer.headers.getlist("Warning")
 
 
 @pytest.mark.parametrize(("kind", "field"), WHERE, ids=[f"{field} of the {kind}" for kind, field in WHERE])

@@ -64,8 +64,8 @@ class RecordBuilder:
     ) -> None:
         self.record.see_pod(self._pod(moment, name, phase, vm, job, takes or ONE))
 
-    def pod_deleted(self, moment: float, name: str, *, vm: str = "vm1", job: str = "") -> None:
-        self.record.lose_pod(self._pod(moment, name, "Running", vm, job, ONE))
+    def pod_deleted(self, moment: float, name: str) -> None:
+        self.record.lose_pod(self._pod(moment, name, "Running", "vm1", "", ONE))
 
     def instance(self, name: str, **status: str) -> None:
         self.record.vmis[name] = build(VirtualMachineInstance, name, {}, status, namespace=NAMESPACE)
@@ -101,10 +101,11 @@ class Watching:
         await asyncio.sleep(timeout / 10)
 
 
-def driver_of(builder: RecordBuilder, *, client: Any = None, cluster: Any = None, deserted: bool = False) -> Driver:
-    """A driver of steps without a cluster, or with what the test gives it."""
+def driver_of(builder: RecordBuilder, *, client: Any = None, deserted: bool = False) -> Driver:
+    """A driver of steps without a cluster."""
     watching: Any = Watching()
-    return Driver(cluster, client, builder.record, watching, Report(), is_deserted=lambda: deserted)
+    no_cluster: Any = None
+    return Driver(no_cluster, client, builder.record, watching, Report(), is_deserted=lambda: deserted)
 
 
 BASE, RAISED, HELD = ("3", "5000Mi"), ("5", "9980344313"), ("5015m", "10040344313")

@@ -19,11 +19,9 @@ def build_object(kind: type[T], name: str, spec: Any = None, status: Any = None,
     return build(kind, name, spec, status, **{"namespace": NAMESPACE, "resourceVersion": "7", **meta})
 
 
-def vm(
-    name: str = "vm1", *, strategy: str | None = "Always", status: dict[str, Any] | None = None, **meta: Any
-) -> VirtualMachine:
+def vm(*, strategy: str | None = "Always", status: dict[str, Any] | None = None, **meta: Any) -> VirtualMachine:
     spec: dict[str, Any] = {"template": {"spec": {"domain": SEED_DOMAIN}}, "runStrategy": strategy}
-    return build_object(VirtualMachine, name, spec, status, **meta)
+    return build_object(VirtualMachine, "vm1", spec, status, **meta)
 
 
 def vmi(
@@ -63,7 +61,6 @@ def launcher(
     phase: str = "Running",
     job: str = "",
     vmi_name: str = "vm1",
-    conditions: list[dict[str, Any]] | None = None,
     **meta: Any,
 ) -> Pod:
     """A launcher pod; the target of migration `job` when there is one."""
@@ -78,13 +75,13 @@ def launcher(
         "ownerReferences": controlled_by("VirtualMachineInstance", vmi_name, f"uid-{vmi_name}"),
     }
     spec = {"containers": [{"name": "compute"}], **({"nodeName": node} if node else {})}
-    return build_object(Pod, name, spec, {"phase": phase, "conditions": conditions or []}, **meta)
+    return build_object(Pod, name, spec, {"phase": phase}, **meta)
 
 
-def attachment(owner: str = "source", *, name: str = "hp-volume-a", phase: str = "Running", **meta: Any) -> Pod:
+def attachment(owner: str = "source", *, phase: str = "Running", **meta: Any) -> Pod:
     """The attachment pod of a launcher."""
     meta |= {"labels": {"kubevirt.io": "hotplug-disk"}, "ownerReferences": controlled_by("Pod", owner, f"uid-{owner}")}
-    return build_object(Pod, name, {"containers": [{"name": "hotplug-disk"}]}, {"phase": phase}, **meta)
+    return build_object(Pod, "hp-volume-a", {"containers": [{"name": "hotplug-disk"}]}, {"phase": phase}, **meta)
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str | None = "True", **labels: str) -> Node:

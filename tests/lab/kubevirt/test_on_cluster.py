@@ -45,8 +45,8 @@ async def unlimited(admin: Admin) -> Namespace:
     return await admin.namespace()
 
 
-async def instance(namespace: Namespace, name: str = "vm1") -> VirtualMachineInstance:
-    return await namespace.get(VMIS, name)
+async def instance(namespace: Namespace) -> VirtualMachineInstance:
+    return await namespace.get(VMIS, "vm1")
 
 
 async def phases(namespace: Namespace, migration: str) -> list[str | None]:

@@ -21,7 +21,7 @@ DELETED: dict[str, Any] = {"deletionTimestamp": NOW}
 REJECTED = {"type": "migrationRejectedByResourceQuota", "status": "True"}
 
 
-def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **changes: Any) -> View:
+def look(phase: str = "", *, age: float = 60.0, **changes: Any) -> View:
     """A view in which nothing is missing and every phase has lasted long enough."""
     migration = changes.pop("migration", None) or vmim(phase=phase, **changes.pop("vmim", {}))
     started = phase in PACED_PHASES
@@ -34,9 +34,7 @@ def look(phase: str = "", *, age: float = 60.0, delay: float = 0.2, **changes: A
         "age": age,
     }
     values = {**defaults, **changes}
-    return View(
-        migration=migration, options=MigrationOptions.of(StandInOptions(phase_delay=delay), migration), **values
-    )
+    return View(migration=migration, options=MigrationOptions.of(StandInOptions(), migration), **values)
 
 
 def failing(phase: str) -> dict[str, Any]:

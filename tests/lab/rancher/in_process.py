@@ -97,9 +97,9 @@ class RancherInProcess:
         text = self.annotations(namespace).get(ANNOTATION_RANCHER_RESOURCE_QUOTA)
         return None if text is None else json.loads(text)["limit"]
 
-    def validated(self, namespace: str = "ns1") -> str | None:
+    def validated(self) -> str | None:
         """Returns "fits", the condition's message, or None without a condition."""
-        text = self.annotations(namespace).get(condition.ANNOTATION, "{}")
+        text = self.annotations().get(condition.ANNOTATION, "{}")
         conditions = [c for c in json.loads(text).get("Conditions", ()) if c["Type"] == condition.VALIDATED]
         return (conditions[0]["Message"] or "fits") if conditions else None
 
