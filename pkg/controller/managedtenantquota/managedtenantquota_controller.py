@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace, ResourceQuota
@@ -43,8 +43,8 @@ _OPENING_SECONDS = 12.0
 itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
 _KNOWN_SECONDS = 0.5
-"""For so long a step goes on from what the one before has seen and written; then the API server is asked again: a cache
-may stand still."""
+"""For so long the caches may lack what was written under a lock; then the API server is asked again: they may stand
+still."""
 _REMEMBERED = 4096
 _REFUSED = {
     "Restore": (EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
@@ -62,8 +62,9 @@ class WindowHandler:
         self._first_seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, WindowTimers] = defaultdict(WindowTimers)
-        self._last_observed: TTLCache[str, Observed] = TTLCache(_REMEMBERED, ttl=_KNOWN_SECONDS, timer=loop_time)
-        """By namespace what was seen and written last; nothing of one in which something failed since."""
+        self._last_observed: LRUCache[str, tuple[float, Observed]] = LRUCache(_REMEMBERED)
+        """By locked namespace when and what was seen and written last; nothing of one in which something failed
+        since."""
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
@@ -117,8 +118,9 @@ class WindowHandler:
         if isinstance(step, Wait):
             return window, step
         async with asyncio.timeout(window.seconds_left if window.lock and not window.overdue else None):
-            last_observed = self._last_observed.pop(key, None)
-            if last_observed is not None and (observed := self._observer.continued(last_observed)):
+            since, last_observed = self._last_observed.pop(key, (0.0, None))
+            is_recent = loop_time() - since <= _KNOWN_SECONDS
+            if last_observed and (observed := self._observer.continued(last_observed, step.opens, is_recent)):
                 with suppress(Conflict, AlreadyExists):  # another client writes there, and the caches do not show it
                     return await self._take_steps(observed)
             return await self._take_steps(await self._observer.live(key))
@@ -130,7 +132,8 @@ class WindowHandler:
             window = await self._window(observed)
             step = next_step(window)
             if isinstance(step, Wait):
-                self._last_observed[key] = observed
+                if observed.lock:
+                    self._last_observed[key] = loop_time(), observed
                 return window, step
             observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")

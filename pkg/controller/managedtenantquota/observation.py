@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -59,8 +60,8 @@ class WindowObserver:
     rancher: RancherWrites
     _own_user: str = field(default="", init=False)
     """Our user name."""
-    _proven: tuple[float, dict[str, Any]] | None = field(default=None, init=False)
-    """Where the API server has reached the webhook, and until when that counts."""
+    _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
+    """Until when it counts that the API server has reached the webhook, and where."""
 
     def concerns_us(self, namespace: str) -> bool:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
@@ -73,14 +74,15 @@ class WindowObserver:
         lock = recognise(self.locks.get(name=lock_name(namespace)))
         return observe(self.facts, lock, namespace, self.clock())
 
-    def continued(self, previous: Observed) -> Observed | None:
+    def continued(self, previous: Observed, opens: bool, is_recent: bool) -> Observed | None:
         """Returns the last observation, with each object that is newer in the cache. Every write is bound to the
-        version of what it changes. None if the caches have other objects: the API server has to be asked."""
+        version of what it changes. None if the API server has to be asked: the caches have other objects, or older ones
+        although the last observation is not recent, or a window is to be widened and the webhook is not proven."""
         cached = self.cached(previous.namespace)
-        if _uids(cached) != _uids(previous):
+        if _uids(cached) != _uids(previous) or (opens and not self._is_proven()):
             return None
         locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]
-        return replace(
+        observed = replace(
             previous,
             exists=cached.exists,
             facts=cached.facts,
@@ -90,6 +92,7 @@ class WindowObserver:
             quotas=_newest(cached.quotas, previous.quotas),
             lock=recognise(newer(*locks)) if locks else None,
         )
+        return observed if is_recent or _versions(observed) == _versions(cached) else None
 
     async def live(self, namespace: str) -> Observed:
         """Returns the observation with live budgets, quotas and lock. Raises ApiError.
@@ -137,14 +140,17 @@ class WindowObserver:
 
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
-        if self._proven is None or loop_time() > self._proven[0]:
-            self._proven, config = None, await self._read_client_config()
+        if not self._is_proven():
+            self._proven, config = (-math.inf, {}), await self._read_client_config()
             try:
                 await probe(self.client, self.settings.namespace)
             except NotReached as exc:
                 raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
             self._proven = loop_time() + _PROVEN_SECONDS, config
         return self._proven[1]
+
+    def _is_proven(self) -> bool:
+        return loop_time() <= self._proven[0]
 
     async def _read_client_config(self) -> dict[str, Any]:
         """Reads the clientConfig from the configuration that is probed next: a broken registration is not copied."""
@@ -164,6 +170,11 @@ class WindowObserver:
 def _uids(observed: Observed) -> object:
     objects = [*observed.budgets, *observed.quotas]
     return {obj.uid for obj in objects}, observed.lock and observed.lock.configuration.uid
+
+
+def _versions(observed: Observed) -> object:
+    objects = [*observed.budgets, *observed.quotas, *([observed.lock.configuration] if observed.lock else [])]
+    return [obj.metadata.resource_version for obj in objects]
 
 
 def _newest(cached: Iterable[Known], written: Iterable[Known]) -> list[Known]:
