@@ -140,13 +140,16 @@ class OwnRules:
         return present if refusal else lacking
 
     def _retire(self) -> None:
-        """Without a base: what was added is removed, and with it every entry of headroom's. An entry that was found
-        when the quota was taken over has perhaps never been applied."""
+        """Without a base: what was added is removed, and with it every entry of headroom's. An entry, or a
+        compensation, that was found when the quota was taken over has perhaps never been applied."""
         draft, facts, quota = self.draft, self.draft.facts, self.draft.facts.quota
         if draft.base.limits is None or not draft.default:
             return
         remove(draft.annotations, *RECORDS)
-        if facts.limits or not is_ours(quota):
+        if facts.limits:
+            return
+        if not is_ours(quota):
+            remove(draft.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
             return
         entries = read(quota.annotations)
         keys = [key for key in entry_keys(quota.annotations) if not is_by_uid(key)]

@@ -198,14 +198,15 @@ def test_a_new_vmi_has_no_claim_to_the_old_ones_uid() -> None:
     assert not new_plan.hard
 
 
-def test_an_entry_that_was_never_ours_is_not_subtracted() -> None:
+@pytest.mark.parametrize(("key", "goes_after"), [(by_name(), 60.0), (COMPENSATION, None)])
+def test_what_was_never_ours_is_not_subtracted(key: str, goes_after: float | None) -> None:
     """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
     policy = Policy(Mode.TAKEOVER)
-    adoption = plan(observed(quota(HARD, {by_name(): ENTRY}), limits=""), policy)
-    marked = applied(quota(HARD, {by_name(): ENTRY}), adoption)
+    adoption = plan(observed(quota(HARD, {key: ENTRY}), limits=""), policy)
+    marked = applied(quota(HARD, {key: ENTRY}), adoption)
     second = plan(observed(marked, limits="", timers=adoption.timers), policy)
     assert not second
-    assert second.recheck_after == 60.0
+    assert (second.recheck_after, key in marked.annotations) == (goes_after, goes_after is not None)
 
 
 # ---- the namespace loses its annotation ----------------------------------------------------------------------
