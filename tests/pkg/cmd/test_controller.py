@@ -59,7 +59,7 @@ def test_a_second_signal_ends_it_at_once(server: ThreadedServer, kubeconfig: str
         assert program.stop() == 128 + signal.SIGTERM
 
 
-def test_it_is_alive_before_and_ready_only_after_its_caches_have_synced(
+def test_it_is_alive_first_and_ready_once_its_caches_have_synced(
     server: ThreadedServer, kubeconfig: str, tmp_path: Path
 ) -> None:
     server.server.always(LIST, QUOTAS, silent())

@@ -59,7 +59,7 @@ def test_the_exact_estimate_is_what_the_seed_saw_quota_count(call: Call) -> None
     }
 
 
-def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call) -> None:
+def test_harvesters_overhead_leaves_networks_out(call: Call) -> None:
     bound: dict[str, Any] = {"devices": {"interfaces": [{"name": "a", "passtBinding": {}}]}}
     overheads = [
         call(vmi(**domain), estimate=estimate, overhead_ratio="1.0")[0]["overhead"]
@@ -69,7 +69,7 @@ def test_harvesters_overhead_leaves_networks_out_as_its_formula_does(call: Call)
     assert [overhead - overheads[0] for overhead in overheads] == [0, 0, 0, 250 * 1024**2]
 
 
-def test_the_vmis_own_architecture_counts_before_the_one_that_is_given(call: Call) -> None:
+def test_the_vmis_own_architecture_counts_first(call: Call) -> None:
     document = json.loads(vmi())
     document["spec"]["architecture"] = "arm64"
     (of_its_own,) = call(json.dumps(document))

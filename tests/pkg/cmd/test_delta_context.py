@@ -102,7 +102,7 @@ def test_an_object_holds_until_a_later_one_of_its_name(call: Call) -> None:
     assert limited == [False, True, False, True, True, False]
 
 
-def test_without_any_object_of_a_cluster_the_quota_limits_cpu_and_memory(call: Call) -> None:
+def test_without_a_cluster_the_quota_limits_cpu_and_memory(call: Call) -> None:
     (alone,) = targets(call, vmi(limits=False))
     assert {"limits.cpu", "limits.memory"} <= alone.keys()
 
@@ -195,7 +195,7 @@ def test_an_unknown_newer_version_is_said_once(call: Call) -> None:
     assert call.stderr == "headroom: KubeVirt v1.11.2 is not known, profile 'main' is used\n"
 
 
-def test_a_kubevirt_object_without_a_phase_counts_and_one_that_is_not_deployed_does_not(call: Call) -> None:
+def test_a_kubevirt_counts_without_a_phase_and_deployed(call: Call) -> None:
     by_hand, deploying = overheads(
         call,
         kubevirt(phase=None, additionalGuestMemoryOverheadRatio="2"),

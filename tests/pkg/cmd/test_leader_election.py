@@ -42,9 +42,7 @@ def test_a_lost_lease_ends_it_with_1_and_one_line(server: ThreadedServer, kubeco
         assert "Traceback" not in program.text()
 
 
-def test_a_replica_that_may_not_read_its_lease_is_not_ready_and_an_event_says_so(
-    server: ThreadedServer, kubeconfig: str, tmp_path: Path
-) -> None:
+def test_a_replica_that_may_not_read_its_lease_says_so(server: ThreadedServer, kubeconfig: str, tmp_path: Path) -> None:
     refusal = 'User "u" cannot get leases'
     server.server.always(GET, LEASE, status(403, "Forbidden", refusal))
     server.server.always(POST, registry.EVENTS.path("own"), body({}))

@@ -37,7 +37,7 @@ def test_a_quantity_is_described(call: Call, line: str, printed: dict[str, Any])
         pytest.param(b"9" * 100_000, "9" * 100_000, id="digits without end"),
     ],
 )
-def test_a_line_that_is_no_quantity_has_an_error_and_the_next_goes_on(call: Call, line: bytes, shown_text: str) -> None:
+def test_a_line_that_is_no_quantity_is_an_error_of_its_own(call: Call, line: bytes, shown_text: str) -> None:
     bad, good = call(line + b"\n7\n")
     assert (bad["in"], bad.keys()) == (shown_text, {"in", "error"})
     assert len(bad["error"]) < 200
@@ -68,7 +68,7 @@ def test_an_operation_adds_its_result(call: Call, flag: str, line: str, result: 
         pytest.param("1\t2\t3", r"'2\t3'", id="three of them"),
     ],
 )
-def test_an_operation_without_two_quantities_is_an_error_of_that_line(call: Call, line: str, says: str) -> None:
+def test_an_operation_without_two_quantities_is_an_error(call: Call, line: str, says: str) -> None:
     bad, good = call(f"{line}\n1\t1\n", add=True)
     assert says in bad["error"]
     assert good["result"] == "2"

@@ -119,9 +119,7 @@ def test_an_account_that_may_not_read_is_one_line_and_exit_1(
     assert (result.code, result.said_in_one_line()) == (1, 'User "u" cannot do that')
 
 
-def test_a_quota_that_may_not_be_written_is_named_and_the_others_are_given_back(
-    server: ThreadedServer, call: Call, kubeconfig: str
-) -> None:
+def test_a_quota_that_may_not_be_written_is_named(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
     serve_quotas(server, quota("a", MARKS), quota("b", MARKS))
     server.server.always(PATCH, "/api/v1/namespaces/a/resourcequotas/q", status(403, "Forbidden", "nobody may"))
     result = call("release", "--kubeconfig", kubeconfig)

@@ -166,7 +166,7 @@ def test_status_is_its_head_and_what_is_raised_or_wrong(server: ThreadedServer, 
     assert "  ! limits.cpu is 9, base and additions give 5015m\n" in call("status").out
 
 
-def test_status_of_the_cluster_compares_with_what_the_nodes_offer(server: ThreadedServer, call: Call) -> None:
+def test_the_clusters_status_compares_with_what_nodes_offer(server: ThreadedServer, call: Call) -> None:
     nodes = [{"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "memory": "4Gi"}}}]
     server.server.always(LIST, registry.NODES.path(), listing(nodes, "10"))
     output = call("status", "--cluster").out
@@ -201,7 +201,7 @@ def test_explain_as_a_table(call: Call) -> None:
     assert "headroom: raises limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi" in output
 
 
-def test_explain_names_the_page_of_limits_where_quota_is_not_the_reason(call: Call, server: ThreadedServer) -> None:
+def test_explain_names_the_page_of_other_reasons_than_quota(call: Call, server: ThreadedServer) -> None:
     page = "docs/limits.md"
     assert page not in call("explain", f"{NS}/vm1").out
     room = charged(quota({"limits.cpu": "20", "limits.memory": "50Gi"}, MARKS), [SOURCE])
@@ -228,7 +228,7 @@ def test_plan_of_a_node_as_a_table(server: ThreadedServer, call: Call) -> None:
     assert "all of them at once" in output
 
 
-def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server: ThreadedServer, call: Call) -> None:
+def test_where_there_is_little_room_cells_are_folded(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     lines = call("plan", "--evacuate", "node-1", "--overhead-ratio", "4.5", COLUMNS="96").out.splitlines()
     headings = ["VM", "node", "fits now", "fits at ratio 4.5", "with headroom", "headroom adds", "why"]
@@ -238,7 +238,7 @@ def test_where_there_is_little_room_cells_are_folded_and_headings_are_not(server
     assert "quota default-abc   kept by headroom" in lines
 
 
-def test_every_node_is_planned_and_a_vm_that_would_stay_is_a_failure(server: ThreadedServer, call: Call) -> None:
+def test_a_vm_that_would_stay_on_a_node_is_a_failure(server: ThreadedServer, call: Call) -> None:
     server.server.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([], "10"))
     full_node = {
         "status": {"allocatable": {"cpu": "8", "memory": "1Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -373,7 +373,7 @@ def test_that_headroom_does_not_run_is_said_first(case: list[str], server: Threa
     assert {(request.path, request.query["dryRun"]) for request in server.seen(POST)} == {(PROBE, "All")}
 
 
-def test_where_it_never_ran_that_is_said_first_and_nothing_is_raised(server: ThreadedServer, call: Call) -> None:
+def test_where_it_never_ran_that_is_said_first(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, LEASE, status(404, "NotFound"))
     output = call("explain", f"{NS}/vm1").out
     assert output.startswith(f"{NOWHERE}ns1/vm1 waits for quota: ")
@@ -402,7 +402,7 @@ DENIALS = {
 
 
 @sentences(DENIALS)
-def test_who_refuses_is_the_first_line_of_every_command_and_a_failed_check(
+def test_who_refuses_is_the_first_line_of_every_command(
     case: tuple[ApiError, str], server: ThreadedServer, call: Call
 ) -> None:
     error, name = case
@@ -520,7 +520,7 @@ def test_the_installation_is_looked_for_where_it_is_said_to_be(
     assert path == registry.LEASES.path(case[-1] if case else OWN, "headroom")
 
 
-def test_what_an_earlier_try_left_elsewhere_does_not_stand_for_what_runs(server: ThreadedServer, call: Call) -> None:
+def test_what_an_earlier_try_left_elsewhere_does_not_run(server: ThreadedServer, call: Call) -> None:
     server.server.always(GET, registry.LEASES.path("default", "headroom"), leased("2026-01-01T11:00:00Z", 15))
     published(server, "takeover", "exact", "default")
     published(server, "assist", "harvester", OWN)
@@ -637,7 +637,7 @@ def test_what_others_wrote_moves_no_cursor(case: list[str], server: ThreadedServ
     assert ("curl" in result.out + result.err) is ("status" not in case)
 
 
-def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
+def test_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
     server.server.always(LIST, migrations.path(NS), listing([raw(REFUSED)], "10"))
@@ -646,7 +646,7 @@ def test_who_looks_after_one_namespace_needs_no_right_to_the_whole_cluster(serve
     assert "waits for quota" in call("explain", f"{NS}/vm1").out
 
 
-def test_of_the_settings_only_the_one_that_the_role_names_is_listed(server: ThreadedServer, call: Call) -> None:
+def test_the_setting_that_the_role_names_is_listed_alone(server: ThreadedServer, call: Call) -> None:
     call("status")
     (request,) = server.seen(LIST, SETTINGS.path())
     assert request.query["fieldSelector"] == "metadata.name=additional-guest-memory-overhead-ratio"
@@ -686,9 +686,7 @@ def test_quantities_for_people(quantities: tuple[str, str], text: str) -> None:
     ],
     ids=["different", "the same", "different by a byte"],
 )
-def test_quantities_beside_each_other_are_in_units_unless_they_would_look_the_same(
-    quantities: Sequence[str], texts: list[str]
-) -> None:
+def test_quantities_in_units_look_different(quantities: Sequence[str], texts: list[str]) -> None:
     assert format_distinctly("limits.memory", *map(Quantity.parse, quantities)) == texts
 
 
@@ -765,9 +763,7 @@ def test_status_says_which_release_counts(
     assert ("Kubernetes" in call("status").out or "differ" in call("status").out) is bool(says)
 
 
-def test_in_assist_mode_no_raise_is_promised_that_harvesters_rules_do_not_make(
-    server: ThreadedServer, call: Call
-) -> None:
+def test_in_assist_mode_harvesters_rules_are_promised(server: ThreadedServer, call: Call) -> None:
     """A full base: the second pod's console log is beyond Harvester's formula."""
     published(server, "assist", "harvester")
     full = {"limits.cpu": "2015m", "limits.memory": "5000Mi"}

@@ -191,7 +191,7 @@ def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
     }
 
 
-def test_a_lock_without_a_budget_is_shown_and_a_namespace_that_was_not_asked_for_is_not() -> None:
+def test_a_lock_without_a_budget_is_shown_of_the_namespace_alone() -> None:
     assert [
         namespace_report.lock is not None
         for namespace_report in report_namespaces(snapshot(budgets=[], locks=[locked()]))

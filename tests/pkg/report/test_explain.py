@@ -283,7 +283,7 @@ def test_a_wait_of_a_moment_needs_no_reason() -> None:
     assert explain(snapshot, HERE).summary.endswith("KubeVirt has not started it yet")
 
 
-def test_limits_that_are_raised_and_not_enforced_are_kubernetes_to_copy() -> None:
+def test_raised_limits_are_enforced_once_kubernetes_copies_them() -> None:
     """Quota admission goes by status.hard: what spec.hard says lets no pod in."""
     snapshot = settled(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE]))
     lagging = replace(snapshot, quotas=[edited(rq, status={"hard": dict(HARD)}) for rq in snapshot.quotas])
@@ -319,7 +319,7 @@ def test_every_number_of_a_refusal() -> None:
     assert document["quotas"][0]["fitsThen"] is True
 
 
-def test_nothing_is_promised_of_a_quota_that_headroom_may_not_raise() -> None:
+def test_nothing_is_promised_where_headroom_may_not_raise() -> None:
     snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE])
     explanation = explain(replace(snapshot, installed=Installed(causes=[DENIED])), HERE).document()
     (fit,) = explanation["quotas"]
@@ -367,7 +367,7 @@ def test_the_room_of_a_project_of_rancher(case: tuple[dict[str, str] | None, Seq
     assert refusal in explanation.summary
 
 
-def test_at_a_larger_ratio_the_request_is_larger_than_what_the_source_uses() -> None:
+def test_at_a_larger_ratio_the_target_asks_for_more() -> None:
     explanation = explain(cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], ratio="4.5"), HERE)
     memory = explanation.fits[0].needs["limits.memory"]
     assert (str(memory.requested), str(memory.used)) == ("5682461313", "4797464313")
@@ -390,7 +390,7 @@ def test_compensation_is_part_of_what_headroom_does() -> None:
     assert str(fit.raised["limits.memory"]) == str(2 * (5622461313 + 60000000) - 5000 * 1024**2)
 
 
-def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
+def test_what_harvesters_controllers_have_added_is_there() -> None:
     """Their entries are named after the VMI's uid."""
     raised = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
     basis = Basis(Policy(Mode.ASSIST), "flags")
@@ -399,7 +399,7 @@ def test_room_that_harvesters_controllers_have_made_is_there_already() -> None:
 
 
 @pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
-def test_beside_harvester_takeover_is_promised_only_where_it_makes_room(used: str, served: bool) -> None:
+def test_beside_harvester_takeover_is_promised_where_it_helps(used: str, served: bool) -> None:
     """Others use of the second quota what no migration's entry makes up for."""
     full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
     snapshot = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')

@@ -107,7 +107,7 @@ FIRST = {
 
 
 @sentences(FIRST)
-def test_the_line_about_refusals_names_what_waits_in_the_namespace_asked_about(case: tuple[str, str]) -> None:
+def test_a_refusal_names_what_waits_in_the_namespace_asked_about(case: tuple[str, str]) -> None:
     namespace, problem = case
     installed = Installed(LeaseState("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
     assert installed.alarms(namespace) == [f"headroom cannot do its work: {problem}"]

@@ -84,7 +84,7 @@ def test_raises_of_the_last_hour_are_shown_the_latest_first() -> None:
 EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_nothing_of_a_tenants_is_more_than_text_and_nothing_is_fetched() -> None:
+def test_what_a_tenant_wrote_is_text_and_nothing_is_fetched() -> None:
     pending = edited(vmim(refused=True), metadata={"name": EVIL})
     odd = edited(charged(quota(HARD, {**MARKS, f"harvesterhci.io/migrating-{EVIL}": "{}"}), [SOURCE]))
     snapshot = replace(cluster([odd], [pending], [SOURCE], [HERE]), now=NOON)

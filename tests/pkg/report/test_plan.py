@@ -85,7 +85,7 @@ def test_each_vm_is_planned_by_itself() -> None:
     assert plan_of_all.together == []
 
 
-def test_what_the_base_lacks_for_other_reasons_than_the_overhead_is_not_added() -> None:
+def test_what_the_base_lacks_without_a_migration_is_not_added() -> None:
     """Two VMs run where one fits."""
     snapshot = running(vms("vm1", "vm2"))
     for vm in plan_migrations(snapshot).vms:
@@ -177,7 +177,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     assert "max-extra is 5Gi" in fit.action
 
 
-def test_vms_of_several_namespaces_are_planned_with_their_own_quotas() -> None:
+def test_vms_are_planned_with_the_quotas_of_their_namespaces() -> None:
     here, (vm9,) = running(vms("vm1")), vms("vm9")
     both = replace(here, instances=[*here.instances, edited(vm9, metadata={"namespace": "ns2"})])
     (plan_of_all,) = plan_evacuations(both, ["node-1"])

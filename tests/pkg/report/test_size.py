@@ -102,7 +102,7 @@ def test_a_vm_that_is_halted_is_to_run_too() -> None:
     assert cpu.run - cpu.others == Quantity.parse("2015m")
 
 
-def test_the_claim_of_a_state_is_needed_twice_only_while_its_vm_migrates() -> None:
+def test_a_state_has_a_second_claim_only_while_its_vm_migrates() -> None:
     instance = with_state(running_vmi("vm1"))
     hard = {"persistentvolumeclaims": "5", "services": "1"}
     full = quota(hard, MARKS, used={"persistentvolumeclaims": "3"})
@@ -165,7 +165,7 @@ def test_where_nothing_is_added_the_limit_itself_has_to_suffice() -> None:
     ]
 
 
-def test_a_vm_that_would_not_start_again_under_a_smaller_quota_is_named() -> None:
+def test_a_vm_that_would_not_start_under_the_quota_is_named() -> None:
     machines = [running_vmi("vm1"), running_vmi("vm2")]
     pods = [launcher(instance) for instance in machines]
     shrunk = charged(quota(HARD, MARKS), pods)
@@ -176,7 +176,7 @@ def test_a_vm_that_would_not_start_again_under_a_smaller_quota_is_named() -> Non
     ]
 
 
-def test_a_vm_that_would_not_start_again_at_a_larger_ratio_is_named() -> None:
+def test_a_vm_that_would_not_start_at_a_larger_ratio_is_named() -> None:
     limits = '{"limit":{"limitsCpu":"3","limitsMemory":"4800Mi"}}'
     machines, pods = [running_vmi("vm1")], [launcher(running_vmi("vm1"))]
     tight = charged(quota({"limits.cpu": "3", "limits.memory": "4800Mi"}, MARKS), pods)
@@ -215,7 +215,7 @@ def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
         sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", cpu=Quantity.parse("4")))
 
 
-def test_a_halted_vm_without_a_topology_has_the_socket_that_kubevirt_gives_it() -> None:
+def test_a_halted_vm_without_a_topology_has_one_socket() -> None:
     """100m for a vCPU, and 5m of the launcher's own."""
     snapshot = namespace(hard={"requests.cpu": "3"})
     domain = {"cpu": {"model": "host-model", "cores": None}, "resources": None}

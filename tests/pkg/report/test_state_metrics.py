@@ -133,7 +133,7 @@ class quotas_of(Listed[Any]):
         return self._now
 
 
-def test_what_the_quota_does_not_limit_is_not_added_and_the_compensation_is() -> None:
+def test_added_is_what_is_limited_with_the_compensation() -> None:
     annotations = {by_name(): ENTRY, "harvesterhci.io/migratingCompensation": '{"limits.memory":"1Gi"}'}
     metrics = state(quota({"limits.memory": "9Gi"}, annotations))
     assert samples(metrics, "headroom_quota_added") == {("ns1", "limits.memory"): 5.0 * 2**30}
@@ -217,7 +217,7 @@ def test_only_the_leader_exports_but_all_of_them_remember() -> None:
     assert samples(metrics, "headroom_quota_oldest_entry_seconds") == {("ns1",): 5}
 
 
-def test_a_kind_that_cannot_be_read_is_not_a_zero_and_not_a_failed_scrape() -> None:
+def test_a_kind_that_cannot_be_read_is_not_zero() -> None:
     class Forbidden(Listed[Any]):
         def list(self, namespace: str = "") -> list[Any]:
             raise CacheForbidden("resourcequotas", "no rights")

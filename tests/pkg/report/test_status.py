@@ -56,7 +56,7 @@ def test_a_quiet_quota() -> None:
     }
 
 
-def test_a_request_that_rancher_has_not_granted_is_a_line_and_no_base() -> None:
+def test_a_request_that_is_not_granted_is_a_line_and_no_base() -> None:
     big = '{"limit":{"limitsCpu":"60","limitsMemory":"5000Mi"}}'
     project = {"field.cattle.io/projectId": "c:p"}
     quota_status = only(status(cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limits=big, annotations=project)))
@@ -180,7 +180,7 @@ def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("mode", "base"), [(Mode.TAKEOVER, "9"), (Mode.ASSIST, None)])
-def test_beside_harvester_there_is_a_base_only_of_what_harvester_adds_to(mode: Mode, base: str | None) -> None:
+def test_beside_harvester_the_base_is_of_what_it_adds_to(mode: Mode, base: str | None) -> None:
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
     snapshot = cluster([quota({**HARD, "pods": "9"})], limits=limits)
     basis = Basis(Policy(mode, EstimateKind.EXACT), "flags")
@@ -240,7 +240,7 @@ LAGGING = {
 
 
 @sentences(LAGGING)
-def test_limits_that_quota_admission_does_not_go_by_are_a_problem(case: tuple[dict[str, str], str]) -> None:
+def test_limits_that_are_not_enforced_are_a_problem(case: tuple[dict[str, str], str]) -> None:
     enforced, problem = case
     (raised,) = settled(cluster([quota(HARD, MARKS)], [vmim()], [SOURCE], [HERE])).quotas
     raised = edited(raised, status={"hard": enforced})

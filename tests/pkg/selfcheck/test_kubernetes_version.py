@@ -22,7 +22,7 @@ class SteppedClock:
         return self.now
 
 
-def test_an_upgrade_of_several_servers_counts_by_both_until_the_old_one_is_silent() -> None:
+def test_in_an_upgrade_both_versions_count_until_one_is_silent() -> None:
     clock = SteppedClock()
     version = KubernetesVersion("v1.36.3", clock=clock)
     assert version.releases() == (RELEASES["1.36"],)

@@ -57,7 +57,7 @@ async def test_mode_estimate_and_version_are_published_and_kept() -> None:
 
 
 @virtual_time
-async def test_the_time_is_written_again_and_again_while_it_runs_and_the_end_at_the_end() -> None:
+async def test_the_time_is_written_while_it_runs_and_its_end() -> None:
     cluster = ServiceCluster()
     running = asyncio.create_task(cluster.publisher.run())
     await asyncio.sleep(10 * REFRESH + 1)
@@ -68,7 +68,7 @@ async def test_the_time_is_written_again_and_again_while_it_runs_and_the_end_at_
 
 
 @virtual_time
-async def test_a_controller_that_wrote_nothing_writes_no_end_and_one_that_may_not_write_ends_all_the_same() -> None:
+async def test_an_end_is_written_after_something_else_if_at_all() -> None:
     cluster = ServiceCluster()
     await cluster.publisher.end()
     assert not cluster.config_maps.calls
@@ -90,7 +90,7 @@ async def test_the_time_is_the_api_servers() -> None:
 
 
 @virtual_time
-async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -> None:
+async def test_a_cache_that_is_behind_is_published_while_it_lasts() -> None:
     cluster = ServiceCluster()
     for seconds, faults, problem in (
         (0.0, ["a moment"], ""),
@@ -107,7 +107,7 @@ async def test_a_cache_that_is_behind_is_published_once_it_lasts_and_as_long() -
 
 
 @virtual_time
-async def test_who_refuses_requests_is_published_at_once_before_all_else_for_people_and_for_programs() -> None:
+async def test_who_refuses_is_published_at_once_and_before_all_else() -> None:
     cluster = ServiceCluster()
     webhook = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     cluster.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]

@@ -54,7 +54,7 @@ def waiting(by: str) -> float | None:
     return REGISTRY.get_sample_value("headroom_requests_refused", {"by": by})
 
 
-async def test_causes_that_no_request_met_are_measured_and_shown_with_the_others() -> None:
+async def test_causes_that_no_request_met_are_measured_and_shown() -> None:
     rig = TroublesRig()
     reverting = Cause("field manager kubectl-edit", 0, "lowers it", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     rig.troubles.more_causes = lambda: [reverting]
@@ -93,7 +93,7 @@ CODES: dict[str, tuple[ApiError, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CODES)
-async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case: str) -> None:
+async def test_a_refusal_is_an_event_a_metric_and_a_cause(case: str) -> None:
     error, by, text = CODES[case]
     rig = TroublesRig()
     rig.cache("q")
@@ -115,7 +115,7 @@ async def test_a_refusal_is_one_event_a_metric_and_a_cause_until_it_is_over(case
     assert len(rig.events.recorded) == 2
 
 
-async def test_a_refusal_of_a_moment_is_not_told_and_one_that_is_seen_between_tries_is() -> None:
+async def test_a_refusal_is_told_once_it_is_more_than_a_moment() -> None:
     rig = TroublesRig()
     rig.cache("q")
     rig.refuse("ns1/q", Forbidden(DENIED))
@@ -153,7 +153,7 @@ async def test_a_kind_that_may_not_be_read_is_told_on_the_installation() -> None
     assert text.endswith(": resourcequotas")
 
 
-async def test_a_handler_with_events_of_its_own_is_published_all_the_same() -> None:
+async def test_a_handler_with_events_of_its_own_is_published() -> None:
     rig = TroublesRig()
     rig.refuse("shop", Forbidden(DENIED), handler="mtq", kind="namespaces")
     await rig.looks(10)

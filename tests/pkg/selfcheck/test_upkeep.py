@@ -43,7 +43,7 @@ def gaps_of(documents: list[dict[str, Any]], accounts: list[str] | None = None) 
     )
 
 
-def test_the_shipped_file_is_in_force_and_names_exactly_the_usual_accounts() -> None:
+def test_the_shipped_file_is_in_force_with_the_usual_accounts() -> None:
     assert gaps_of(SHIPPED) == []
     created = SHIPPED[0]["spec"]["validations"][0]["expression"]
     assert [name.strip(" '") for name in created.split("[")[1].rstrip("]").split(",")] == virt_controllers([])
@@ -115,7 +115,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     assert len(cluster.event_log.recorded) == 1
 
 
-async def test_every_process_learns_of_it_and_the_one_that_leads_says_it() -> None:
+async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
     cluster, answers, leads = PolicyCluster(), list[bool](), [False]
     upkeep = cluster.upkeep()
     upkeep.announce, upkeep.reports = lambda *, in_force: answers.append(in_force), lambda: leads[0]

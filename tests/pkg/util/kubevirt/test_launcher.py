@@ -82,7 +82,7 @@ HOOKS = {"two": ('[{"image": "a"}, {"image": "b"}]', 2), "none": ("[]", 0), "no 
 
 
 @sentences(HOOKS)
-def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(case: tuple[str, int]) -> None:
+def test_hook_sidecars_are_counted_and_ask_for_nothing(case: tuple[str, int]) -> None:
     annotation, count = case
     rendered = render({}, {"hooks.kubevirt.io/hookSidecars": annotation})
     sidecars = rendered.containers[1:]
@@ -96,7 +96,7 @@ def test_hook_sidecars_are_counted_and_ask_for_nothing_by_themselves(case: tuple
         "one that it may write: KubeVirt's webhook leaves it out": ({"path": "/var/run/secrets"}, 0),
     }
 )
-def test_a_path_of_the_compute_container_is_served_by_a_container(case: tuple[dict[str, Any], int]) -> None:
+def test_a_path_of_the_compute_container_has_a_container(case: tuple[dict[str, Any], int]) -> None:
     path, count = case
     volumes = [{"name": "token", "containerPath": path}, {"name": "no-filesystem", "containerPath": path}]
     vmi = machine({"devices": {"filesystems": [{"name": "token", "virtiofs": {}}]}}, volumes=volumes)

@@ -76,7 +76,7 @@ ONE_VM = {
 
 
 @sentences(ONE_VM)
-def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(
+def test_of_several_migrations_the_greatest_stage_counts(
     case: tuple[list[VirtualMachineInstanceMigration], Stage],
 ) -> None:
     migrations, stage = case
@@ -86,7 +86,7 @@ def test_of_several_migrations_of_one_vm_the_greatest_stage_counts(
 @pytest.mark.parametrize(
     ("condition", "stage"), [("migrationBlockedByUtilityVolumes", WITHOUT_TARGET), ("migrationBlockedByBackup", ACTIVE)]
 )
-def test_what_waits_gets_headroom_where_kubevirt_creates_a_target(condition: str, stage: Stage) -> None:
+def test_what_waits_counts_where_kubevirt_creates_a_target(condition: str, stage: Stage) -> None:
     body = msgspec.to_builtins(vmim())
     body["status"]["conditions"] = [{"type": condition, "status": "True"}]
     assert stage_of(msgspec.convert(body, VirtualMachineInstanceMigration)) is stage

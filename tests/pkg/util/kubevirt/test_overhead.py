@@ -104,7 +104,7 @@ def test_a_quantity_that_is_none_is_an_error_that_says_which(domain: dict[str, A
         overhead(spec(**domain))
 
 
-def test_a_fraction_of_a_byte_rounds_the_overhead_up_and_stays_exact_in_the_delta() -> None:
+def test_a_fraction_of_a_byte_rounds_up_the_overhead_alone() -> None:
     domain = {"memory": {"reservedOverhead": {"addedOverhead": "1500m"}}, "resources": {"limits": {"memory": "1Gi"}}}
     delta = harvester_delta(spec(**domain), BOTH, "1.0")
     assert delta is not None
@@ -276,7 +276,7 @@ def test_nothing_is_added_to_a_pod_that_others_gave_more(ratio: str, surplus: in
 
 @pytest.mark.parametrize("overhead", [1, 10**8 + 17, 7 * 10**9 + 3])
 @pytest.mark.parametrize("ratio", ["", "1.5", "10", "no number"])
-def test_what_nothing_explains_is_raised_to_the_formula_at_most_and_never_lowered(overhead: int, ratio: str) -> None:
+def test_what_nothing_explains_is_raised_to_the_formula_at_most(overhead: int, ratio: str) -> None:
     now = overhead_of(FREE, Rendering(ratio))
     pod = launcher(FREE, overhead=overhead, annotated=False)
     assert 0 <= overhead_difference(FREE, pod, Rendering(ratio)) <= max(now - overhead, 0)
@@ -287,14 +287,14 @@ def annotated(pod: Pod, overhead: int) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
 
 
-def test_where_others_gave_the_container_more_the_annotation_explains_it_as_far_as_there_is_less_than_now() -> None:
+def test_the_annotation_explains_a_container_that_is_enlarged() -> None:
     old_overhead, new_overhead = (overhead_of(FREE, Rendering(ratio)) for ratio in ("1.5", "1.6"))
     for surplus, difference in ((4_683_344, new_overhead - old_overhead - 4_683_344), (102_761_448, 0)):
         pod = annotated(launcher(FREE, overhead=old_overhead + surplus), old_overhead)
         assert overhead_difference(FREE, pod, Rendering("1.6")) == difference
 
 
-def test_an_annotation_that_a_tenant_wrote_is_not_believed_beside_the_container() -> None:
+def test_an_annotation_is_not_believed_beside_the_container() -> None:
     pod = annotated(launcher(FREE), 1)
     assert overhead_difference(FREE, pod, Rendering("1.5")) == 0
     resources = {"memory": "12Gi"}

@@ -91,7 +91,7 @@ def test_a_cr_that_is_not_deployed_says_nothing() -> None:
     ("label", "ratio"),
     [("1.3", 1.3), ("4", 4.0), ("20.5", 20.5), ("1", 1.0), ("0.9", 2.0), ("-3", 2.0), ("much", 2.0), ("", 2.0)],
 )
-def test_a_namespace_says_what_limits_that_a_quota_asks_for_are_of_requests(label: str, ratio: float) -> None:
+def test_a_namespaces_ratio_of_limits_to_requests(label: str, ratio: float) -> None:
     labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
     assert rendering([], None, (), namespace_labels=labels).memory_limits_ratio == ratio
 
@@ -124,7 +124,7 @@ WHERE = {
 
 
 @sentences(WHERE)
-def test_the_account_is_where_the_kubevirt_cr_that_counts_is_and_nowhere_else(case: tuple[list[KubeVirt], str]) -> None:
+def test_the_account_is_where_the_kubevirt_cr_that_counts_is(case: tuple[list[KubeVirt], str]) -> None:
     kubevirts, namespace = case
     for ordered in (kubevirts, kubevirts[::-1]):
         assert virt_controllers(ordered) == [f"system:serviceaccount:{namespace}:kubevirt-controller"]

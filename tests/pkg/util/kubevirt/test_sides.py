@@ -227,7 +227,7 @@ def deleted(pod: Pod, timestamp: str = "2026-01-01T12:00:00Z", grace: int | None
     return changed(pod, name=pod.name, deletion_timestamp=timestamp, deletion_grace_period_seconds=grace)
 
 
-def test_a_pod_counts_until_its_grace_is_over_and_the_moment_is_known() -> None:
+def test_a_pod_counts_until_its_grace_is_over() -> None:
     pods = [deleted(SOURCE), TARGET]
     during = sides_of(THERE, [SUCCEEDED], ControlledPods(pods, NOON + 30))
     assert names(during.leftovers) == [SOURCE.name]
@@ -283,7 +283,7 @@ def test_what_exceeds_the_bound_does_not_count() -> None:
     assert limited["limits.memory"] < Quantity.parse("8Gi")
 
 
-def test_an_extended_resource_of_a_network_counts_once_an_interface() -> None:
+def test_a_networks_extended_resource_counts_once_an_interface() -> None:
     usage = {"requests.intel.com/sriov": Quantity.of(5)}
     networked = machine({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}})
     assert bounded_usage(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}

@@ -30,7 +30,7 @@ def running(pod: Pod) -> Pod:
 
 
 @pytest.mark.parametrize("profile", ["1.8", "main", "0.54"])
-def test_a_recorded_source_tells_what_its_recorded_target_counts_to_the_byte(profile: str) -> None:
+def test_a_recorded_source_tells_its_target_to_the_byte(profile: str) -> None:
     """Whatever release is configured: with the ratio unchanged the observed pod is the answer."""
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source = running(recorded("vm1-t8vc9", Pod))
@@ -90,7 +90,7 @@ def test_unknown_constants(shift_mib: int, instance: VirtualMachineInstance, old
         assert real[name] <= predicted[name] <= real[name] + allowed
 
 
-def test_a_launcher_of_an_earlier_release_is_followed_by_one_of_the_installed_release() -> None:
+def test_a_launcher_of_an_earlier_release_has_a_new_target() -> None:
     """KubeVirt marks the VMIs whose launcher is outdated; migrating them is how workloads are updated."""
     source = launcher(profile=PROFILES["1.1"])
     outdated = vmi()
@@ -112,7 +112,7 @@ def test_without_annotation_the_compute_container_tells(
     assert rendered_overhead(instance, source, Rendering(quota_limits=limited)) == 345678901
 
 
-def test_a_pod_without_compute_container_does_not_tell_and_counts_as_it_is() -> None:
+def test_a_pod_without_compute_container_counts_as_it_is() -> None:
     source = msgspec.structs.replace(
         launcher(annotated=False),
         spec=msgspec.structs.replace(launcher().spec, containers=launcher().spec.init_containers or []),

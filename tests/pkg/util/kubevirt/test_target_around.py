@@ -61,7 +61,7 @@ def test_limit_ranges_count_as_admission_applies_them(case: Ranged, moment: str)
     assert usage == real
 
 
-def test_a_limit_that_a_quota_asks_for_since_the_source_started_is_foreseen() -> None:
+def test_a_limit_that_a_quota_has_since_is_foreseen() -> None:
     """KubeVirt gives the target limits as soon as a quota of the namespace limits them."""
     source = launcher(NO_LIMITS, limited=())
     assert pod_usage(source)["limits.memory"] == Quantity.parse("60M")  # the support container's alone
@@ -94,7 +94,7 @@ def test_the_overhead_of_a_runtime_class(
     assert launcher_usage(instance, source, now, UNSCOPED)["limits.cpu"] == Quantity.parse(counts)
 
 
-def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None:
+def test_without_a_source_the_crs_runtime_class_counts() -> None:
     now = Rendering("1.5", kubevirt=KATA, pod_overhead={"cpu": "250m"})
     assert launcher_usage(SEED, None, now, UNSCOPED)["limits.cpu"] == Quantity.parse("2265m")
 
@@ -102,7 +102,7 @@ def test_without_a_source_the_overhead_of_the_crs_runtime_class_counts() -> None
 # ---- support containers --------------------------------------------------------------------------------------
 
 
-def test_a_support_container_counts_as_the_kubevirt_cr_sizes_it_since() -> None:
+def test_a_support_container_counts_as_the_cr_sizes_it_now() -> None:
     sizes = {"type": "guest-console-log", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     sized = Rendering("1.5", kubevirt=msgspec.convert({"supportContainerResources": [sizes]}, KubeVirtConfiguration))
     usage = launcher_usage(SEED, Side(launcher(SEED)), sized, UNSCOPED)
@@ -229,7 +229,7 @@ def test_plugged_memory_and_a_raised_ratio_add_up(annotated: bool) -> None:
 
 
 @pytest.mark.parametrize(("old_label", "now", "counts"), [("1.5", "1.5", "2620950837"), ("1.5", "4.5", "3842855937")])
-def test_a_namespaces_label_sizes_the_limit_that_a_quota_asks_for(old_label: str, now: str, counts: str) -> None:
+def test_a_namespaces_label_sizes_a_quotas_limit(old_label: str, now: str, counts: str) -> None:
     """Its ratio is of the whole request, the overhead in it included."""
     vm = shaped({"requests": {"memory": "1500M"}})
     at_first = replace(MAIN, ratio=old_label, memory_limits_ratio=1.3)
