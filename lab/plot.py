@@ -69,10 +69,12 @@ class Canvas:
         cells = self._cells[row][column : column + length] if self._inside(column, row) else [("", "", "")]
         return all(back == colour for _, _, back in cells)
 
-    def rows(self, label: str = "") -> Iterator[Text]:
-        """Yields the lines of text; `label` stands left of each."""
-        for cells in self._cells:
+    def rows(self, label: str = "", ticks: Mapping[int, str] | None = None) -> Iterator[Text]:
+        """Yields the lines of text; `label` stands left of each, and of some, by their number, a value of the axis."""
+        for number, cells in enumerate(self._cells):
             line = Text(f"{label:<{GUTTER}} ", DIM, no_wrap=True)
+            if ticks is not None:
+                line = Text(f"{ticks.get(number, ''):>{GUTTER - 1}} ┤", DIM, no_wrap=True)
             for char, fore, back in cells:
                 line.append(char, f"{fore} on {back}".strip() if back else fore)
             yield line

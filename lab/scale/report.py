@@ -191,8 +191,9 @@ def _chart(line: str, points: Sequence[tuple[float, float, float]], area: str = 
     most = max((sample.hard for sample in samples), default=ZERO)
     scale = Scale(max((sample.time for sample in samples), default=0.0) or 1.0, _WIDTH - plot.GUTTER - 1)
     series = plot.columns(samples, scale, scale.seconds)
-    heading = Text(f"{'':<{plot.GUTTER}} ─ {line}", plot.HARD).append(f"  █ {area}" if area else "", plot.USED)
-    yield heading.append(f"  up to {most.nanos / NANOS:,.4g}", plot.DIM)
-    yield from plot.chart(series, top=Quantity(most.nanos * 11 // 10), height=_ROWS).rows()
+    yield Text(f"{'':<{plot.GUTTER}} ─ {line}", plot.HARD).append(f"  █ {area}" if area else "", plot.USED)
+    ticks = {0: most.nanos, _ROWS // 2: most.nanos / 2, _ROWS - 1: 0}
+    values = {row: f"{value / NANOS:,.4g}" for row, value in ticks.items()}
+    yield from plot.chart(series, top=Quantity(most.nanos * 11 // 10), height=_ROWS).rows(ticks=values)
     yield from plot.axis(scale, unit).rows()
     yield Text()
