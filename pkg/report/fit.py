@@ -38,7 +38,7 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
-from pkg.util.resourcequota.rancher_project import project_room, project_shortage
+from pkg.util.resourcequota.rancher_request import project_room, project_shortage
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.util.resourcequota.vms import vms_of
 

@@ -46,7 +46,7 @@ from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
-from pkg.util.resourcequota.rancher_project import project_room, text_of
+from pkg.util.resourcequota.rancher_request import project_room, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
 from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until
 from pkg.util.resourcequota.vms import vms_one_by_one

@@ -34,9 +34,11 @@ from pkg.util.resourcequota.base import (
 )
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.managed import is_default, is_off
 
 _ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+SILENCE = 10.0
+"""Seconds within which a Rancher that runs has answered a request."""
 OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
 
 
@@ -248,6 +250,11 @@ def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceLis
     return granted | {name: limit for name, limit in person.items() if hard.get(name) == limit}
 
 
+def is_granted(request: Request, quota: ResourceQuota) -> bool:
+    """Reports whether spec.hard says what was requested."""
+    return all(quantity_of(quota.hard, name) == limit for name, limit in request.asked.items() if name in quota.hard)
+
+
 def exceeding(annotation: str, granted: Mapping[str, Quantity] | None) -> dict[str, tuple[Quantity, Quantity]]:
     """Returns the limits that the annotation requests beyond the grant: what is requested, and what is granted."""
     if granted is None:
@@ -280,8 +287,8 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
         for key, text in quota.annotations.items()
         if not is_entry(key) and key not in (*OWN_MARKS, *_LEFT_OUT)
     }
-    is_persons = _is_persons_skip(quota)
-    annotations |= {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE} if is_persons else OWN_MARKS
+    persons_skip = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE}
+    annotations |= persons_skip if is_off(quota.annotations) else OWN_MARKS
     annotations |= request.entries if request else {}
     if annotations == quota.annotations:
         return quota
@@ -294,12 +301,6 @@ _LEFT_OUT = (
     constants.ANNOTATION_TOUCHED,
     constants.ANNOTATION_RESYNC_NEEDED,
 )
-
-
-def _is_persons_skip(quota: ResourceQuota) -> bool:
-    annotations = quota.annotations
-    skips = annotations.get(constants.ANNOTATION_SKIP_AUTO_SCALING) == constants.TRUE
-    return skips and constants.ANNOTATION_OWNER not in annotations
 
 
 def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:
@@ -321,35 +322,6 @@ def removal_command(quota: ResourceQuota, keys: Iterable[str]) -> str:
         f"kubectl --as={constants.RANCHER_SUDO_USER} --as-group={constants.RANCHER_SUDO_GROUP} "
         f"-n {quota.namespace} annotate resourcequota {quota.name} {names}"
     )
-
-
-# ---- Rancher's answer ----------------------------------------------------------------------------------------
-
-SILENCE = 10.0
-"""Seconds within which a Rancher that runs has answered a request."""
-
-
-def is_granted(request: Request, quota: ResourceQuota) -> bool:
-    """Reports whether spec.hard says what was requested."""
-    return all(quantity_of(quota.hard, name) == limit for name, limit in request.asked.items() if name in quota.hard)
-
-
-def is_refused(request: Request, namespace: Namespace, now: float) -> bool:
-    """Reports whether Rancher has found that the request does not fit into the project.
-
-    A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
-    the same text again where two requests of one second are refused alike.
-    """
-    validation = validation_of(namespace)
-    if validation is None or validation.fits:
-        return False
-    return condition_text(namespace) != request.validation or now - request.at >= SILENCE
-
-
-def condition_text(namespace: Namespace) -> str:
-    """Returns Rancher's condition as the record keeps it."""
-    validation = validation_of(namespace)
-    return f"{validation.fits} {validation.updated} {validation.message}" if validation else ""
 
 
 def _compact(value: object) -> str:

@@ -9,14 +9,17 @@ requested first, and the person's number when Rancher has written it.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from msgspec.structs import replace as replace_struct
 
+from kubeloop.api.core import Namespace
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.resource_list import ResourceList, total
+from pkg.api.rancher import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
@@ -34,12 +37,11 @@ from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import (
     SILENCE,
     Request,
-    condition_text,
+    annotation_of,
     exceeding,
     format_request,
     is_entry,
     is_granted,
-    is_refused,
     limits_of_annotation,
     project_of,
     removal_command,
@@ -68,6 +70,24 @@ def with_answer(facts: Facts) -> Facts:
     annotations = {key: text for key, text in facts.quota.annotations.items() if not is_entry(key)}
     quota = replace_struct(facts.quota, metadata=replace_struct(facts.quota.metadata, annotations=annotations))
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
+
+
+def is_refused(request: Request, namespace: Namespace, now: float) -> bool:
+    """Reports whether Rancher has found that the request does not fit into the project.
+
+    A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
+    the same text again where two requests of one second are refused alike.
+    """
+    validation = validation_of(namespace)
+    if validation is None or validation.fits:
+        return False
+    return condition_text(namespace) != request.validation or now - request.at >= SILENCE
+
+
+def condition_text(namespace: Namespace) -> str:
+    """Returns Rancher's condition as the record keeps it."""
+    validation = validation_of(namespace)
+    return f"{validation.fits} {validation.updated} {validation.message}" if validation else ""
 
 
 def _denial(present: Denial, request: Request, now: float) -> Denial:
@@ -226,7 +246,7 @@ def _silence(facts: Facts, namespace_name: str) -> str:
 
 
 def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem | None:
-    """Returns why `added` altogether, with `what` in it, is not requested of Rancher; None if it may be."""
+    """Returns why `headroom` altogether, with `subject` in it, is not requested of Rancher; None if it may be."""
     denial = facts.timers.denial
     if denial is None or not facts.rancher.asks or facts.now >= denial.until:
         return None
@@ -238,14 +258,11 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
 
 def project_full(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem:
     """Returns the problem of a request that Rancher's project has no room for."""
-    needed = ", ".join(
-        f"{format_amount(amount, name)} of {name}" for name, amount in sorted(headroom.items()) if amount > ZERO
-    )
+    needed = _listed({name: amount for name, amount in sorted(headroom.items()) if amount > ZERO})
     validation = validation_of(facts.rancher.namespace)
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
-    text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
-    return Problem(EVENT_PROJECT_FULL, text)
+    return Problem(EVENT_PROJECT_FULL, f"{subject} waits: {_NO_ROOM.format(project=project, needed=needed)}{says}")
 
 
 def with_grant(facts: Facts, plan: Plan) -> Plan:
@@ -272,3 +289,45 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
     return Problem(EVENT_NOT_GRANTED, text)
+
+
+# ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------
+
+_NO_ROOM = "Rancher's project {project} has no room for {needed} more"
+
+
+def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -> ResourceList:
+    """Returns what the namespace of that name may request beyond what its person does, by the ResourceQuota's resource
+    names. `namespaces` are all of the cluster: what those of the project request counts, granted or not (rancher
+    pkg/resourcequota, quota_validate.go)."""
+    quota = project.spec.resource_quota
+    used = total(
+        limits_of_annotation(annotation_of(item) if item.name == name else _annotation(item))
+        for item in namespaces
+        if project_of(item) == project.id
+    )
+    limits = limits_of_annotation(json.dumps({"limit": (quota.limit if quota else None) or {}}))
+    return {name: max(ZERO, limit - used.get(name, ZERO)) for name, limit in limits.items()}
+
+
+def _annotation(namespace: Namespace) -> str:
+    return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+
+
+def project_shortage(project: Project, remainders: Mapping[str, Quantity], needs: Mapping[str, Quantity]) -> str:
+    """Returns why the project cannot grant so much more, with what is needed and what is left; "" where it can."""
+    missing = {
+        name: amount for name, amount in sorted(needs.items()) if name in remainders and amount > remainders[name]
+    }
+    if not missing:
+        return ""
+    return f"{_NO_ROOM.format(project=project.id, needed=_listed(missing))}: {text_of(remainders, missing)}"
+
+
+def text_of(remainders: Mapping[str, Quantity], names: Iterable[str]) -> str:
+    """Returns what is left of these resources, as text."""
+    return f"left {_listed({name: remainders[name] for name in sorted(names) if name in remainders})}"
+
+
+def _listed(amounts: Mapping[str, Quantity]) -> str:
+    return ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in amounts.items())
