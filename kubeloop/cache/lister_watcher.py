@@ -11,7 +11,6 @@ from kubeloop.api.meta import Object, ObjectMeta, as_number, is_older
 from kubeloop.api.registry import Resource
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import ServerError, Unreachable
-from kubeloop.client.slices import in_slices
 
 T = TypeVar("T", bound=Object)
 K = TypeVar("K")
@@ -25,7 +24,9 @@ class ListerWatcher(Protocol[T]):
 
     async def is_served(self) -> bool: ...
 
-    async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]: ...
+    async def list_page(
+        self, *, limit: int, continue_: str = "", retry: bool = True, transform: Callable[[T], T | None] | None = None
+    ) -> ListPage[T]: ...
 
     def watch(
         self,
@@ -138,18 +139,18 @@ def _note(change: str, key: str, stored: K, target: dict[str, K], counterpart: d
 
 async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | None], size: int) -> Listing[T]:
     """Returns every object, read in pages of `size` (0: in one). Raises ApiError."""
-    listing = Listing(transformed)
+    listing = Listing[T](lambda obj: obj)  # its pages are transformed as they come
     # Only what has begun is worth the transport's retries.
-    page = await client.list_page(limit=size, retry=False)
+    page = await client.list_page(limit=size, retry=False, transform=transformed)
     # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
     listing.resource_version = page.metadata.resource_version
     if not listing.resource_version and not page.kind.endswith("List"):
         raise ServerError("the list has no resourceVersion")  # an aggregated API's has none, but its kind
     while True:
-        async for obj in in_slices(page.items):
+        for obj in page.items:
             listing.note("ADDED", obj)
         for meta in page.undecodable:
             listing.note_undecodable("ADDED", meta)
         if not page.metadata.continue_:
             return listing
-        page = await client.list_page(limit=size, continue_=page.metadata.continue_)
+        page = await client.list_page(limit=size, continue_=page.metadata.continue_, transform=transformed)

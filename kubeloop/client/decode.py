@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import operator
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -132,9 +132,12 @@ class Decoder(Generic[T]):
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
-    async def read_list_page(self, chunks: AsyncIterable[bytes]) -> ListPage[T]:
-        """Returns the page whose bytes come in `chunks`, as `list_page` does. It is decoded in slices as they come."""
-        slices = ListSlices(self.list_page)
+    async def read_list_page(
+        self, chunks: AsyncIterable[bytes], transform: Callable[[T], T | None] | None = None
+    ) -> ListPage[T]:
+        """Returns the page whose bytes come in `chunks`, as `list_page` does, of what `transform` leaves of each
+        object; one for which it returns None is among the undecodable ones. The event loop goes on after each slice."""
+        slices = ListSlices(lambda document: _transformed(self.list_page(document), transform))
         async for chunk in chunks:
             for start in range(0, len(chunk), SLICE):
                 if slices.add(chunk[start : start + SLICE]):
@@ -248,6 +251,15 @@ def _complete(page: _List[Any], items: list[T]) -> bool:
                 write(item, "api_version", api_version)
                 write(item, "kind", kind)
     return True
+
+
+def _transformed(page: ListPage[T], transform: Callable[[T], T | None] | None) -> ListPage[T]:
+    if transform is None:
+        return page
+    results = [(obj, transform(obj)) for obj in page.items]
+    failed = [obj.metadata for obj, result in results if result is None]
+    items = [result for _, result in results if result is not None]
+    return ListPage(items, page.metadata, page.undecodable + failed, page.kind)
 
 
 def _bookmark(meta: ObjectMeta) -> WatchEvent[Any]:

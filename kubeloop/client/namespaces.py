@@ -33,9 +33,9 @@ class Namespaces(Generic[T]):
     async def is_served(self) -> bool:
         return await self._parts[0].is_served()
 
-    async def list_page(self, *, limit: int, continue_: str = "", retry: bool = True) -> ListPage[T]:
+    async def list_page(self, *, limit: int, continue_: str = "", **options: Any) -> ListPage[T]:
         """Returns everything in one page: `limit` is ignored."""
-        pages = [await part.list_page(limit=0, retry=retry) for part in self._parts]
+        pages = [await part.list_page(limit=0, **options) for part in self._parts]
         return ListPage(
             [obj for page in pages for obj in page.items],
             ListMeta(resource_version=_join_versions([page.metadata.resource_version for page in pages])),

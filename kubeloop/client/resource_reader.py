@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,7 +14,6 @@ from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
 from kubeloop.client.errors import STATUS_404, BadRequest, ServerError, check_namespace
-from kubeloop.client.slices import in_slices
 from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
@@ -69,9 +69,9 @@ class ResourceReader(Generic[T]):
                 continue_=continue_,
                 label_selector=label_selector,
                 field_selector=field_selector,
+                transform=self._transform,
             )
-            transform = self._transform
-            objects += [transform(obj) async for obj in in_slices(page.items)] if transform else page.items
+            objects += page.items
             objects.resource_version = page.metadata.resource_version
             continue_ = page.metadata.continue_
             if not continue_:
@@ -86,8 +86,10 @@ class ResourceReader(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         retry: bool = True,
+        transform: Callable[[T], T | None] | None = None,
     ) -> ListPage[T]:
-        """Returns a page of at most `limit` objects (0: all). Objects that don't decode are reported."""
+        """Returns a page of at most `limit` objects (0: all), or of what `transform` leaves of each (None: it counts as
+        one that does not decode). Objects that don't decode are reported."""
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},
@@ -97,7 +99,7 @@ class ResourceReader(Generic[T]):
         path = self._collection_path(namespace)
         # However long a large list takes on a thin wire, it goes on while something comes.
         return await self.transport.read_answer(
-            self._decoder.read_list_page,
+            functools.partial(self._decoder.read_list_page, transform=transform),
             "GET",
             path,
             params=params,

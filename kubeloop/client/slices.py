@@ -1,35 +1,23 @@
-"""Work in slices: what a tenant sizes (a page of 500 objects, each with 256 KiB of annotations) holds the event loop
-for a slice at a time."""
+"""Lists in slices: what a tenant sizes (a page of 500 objects, each with 256 KiB of annotations) holds the event loop,
+and memory as it came, for a slice at a time."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from kubeloop.client.errors import ServerError
 from kubeloop.client.lenient import last_item_end
 
-Item = TypeVar("Item")
 Page = TypeVar("Page")
 
 SLICE: Final = 256 * 1024
-"""Bytes of a list that are decoded in one step of the event loop, or one item that is longer: 10 ms where they are
-labels, which take longest."""
-_OBJECTS: Final = 16
-"""Objects that are handled in one step."""
+"""Bytes of a list that are decoded, and their objects transformed, in one step of the event loop, or one item that is
+longer: 10 ms where they are labels, which take longest."""
 _ITEMS: Final = b'"items":['
 _ITEM_START: Final = 12
 """Bytes with which every item begins: the server writes the fields in a fixed order."""
-
-
-async def in_slices(items: Iterable[Item]) -> AsyncGenerator[Item, None]:
-    """Yields the items; the event loop goes on after every few of them."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if not number % _OBJECTS:
-            await asyncio.sleep(0)
 
 
 class ListSlices(Generic[Page]):

@@ -166,8 +166,9 @@ class Transport:
             deadline.error = None
             try:
                 with api_errors(self.config.host):
-                    async with await self._exchange(method, path, params, body, headers, timeouts, deadline) as answer:
-                        return await read(answer.content.iter_any())
+                    answer = await self._exchange(method, path, params, body, headers, timeouts, deadline)
+                async with answer, contextlib.aclosing(self._chunks(answer)) as chunks:
+                    return await read(chunks)
             except ApiError as err:
                 deadline.error = err
                 raise

@@ -20,8 +20,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.decode import Decoder, ListPage
 from kubeloop.client.errors import ServerError
 from kubeloop.client.slices import SLICE
-from kubeloop.testing.scripted_server import LIST, ScriptedServer, listing
-from kubeloop.testing.scripted_steps import obj
+from kubeloop.testing.scripted_server import LIST, ScriptedServer, raw
 from tests.decisions import sentences
 
 CHUNK = 3 * SLICE
@@ -135,15 +134,16 @@ async def test_a_long_answer_that_is_no_list_is_an_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["a live list", "an informer's list"])
-async def test_few_objects_are_transformed_at_a_time(is_live: bool) -> None:
+async def test_a_slice_is_transformed_before_the_next_one_comes(is_live: bool) -> None:
     turns = Turns()
 
     def transform(pod: Any) -> Any:
-        turns.add(1)
+        turns.add(len(pod.metadata.annotations["a"]))
         return type(pod)(metadata=ObjectMeta(name=pod.name, namespace="ns"))
 
     async with ScriptedServer() as server, Client(server.config()) as client:
-        server.always(LIST, PODS.path(), listing([obj(f"p{n}", "1", "ns") for n in range(500)], "5"))
+        page = core_list(*(thing(n, annotations={"a": "x" * 20_000}) for n in range(100)))
+        server.always(LIST, PODS.path(), raw(page.replace(b'"continue":"c"', b'"continue":""')))
         async with turns.counted():
             if is_live:
                 await client.resource(PODS).transformed(transform).list()
@@ -153,5 +153,5 @@ async def test_few_objects_are_transformed_at_a_time(is_live: bool) -> None:
                 informer.start()
                 await informer.wait_for_sync(60)
                 await informer.stop()
-    assert sum(turns.work) == 500
-    assert max(turns.work) <= 16
+    assert sum(turns.work) == 100 * 20_000
+    assert max(turns.work) <= 2 * SLICE
