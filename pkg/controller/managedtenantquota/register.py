@@ -10,6 +10,7 @@ from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.managedtenantquota_controller import WindowHandler
 from pkg.controller.managedtenantquota.observation import WindowObserver
 from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import WindowPolicy
 from pkg.util.resourcequota.observe import Observer as FactsObserver
@@ -38,8 +39,11 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     namespaces.watch_related(budgets, lambda budget: [budget.namespace])
     namespaces.watch_related(locks, locked_namespace)
     namespaces.watch_related(management.resource_quotas, namespace_with_window)
-    namespaces.watch_related(management.virtual_machine_instance_migrations, namespace_with_window)
-    namespaces.watch_related(management.virtual_machine_instances, namespace_with_window)
-    namespaces.watch_related(management.pods, namespace_with_window)
+    migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
+    namespaces.watch_related(migrations, namespace_with_window, reads=read_of_migration)
+    namespaces.watch_related(vmis, namespace_with_window, reads=read_of_vmi)
+    namespaces.watch_related(
+        management.pods, namespace_with_window, reads=lambda pod: (read_of_pod(pod), pod.status.phase)
+    )
     namespaces.watch_related(management.limit_ranges, namespace_with_window)
     namespaces.watch_related(management.kubevirts, lambda _: {budget.namespace for budget in budgets.cache().list()})

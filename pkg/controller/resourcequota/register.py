@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod
+from kubeloop.api.core import Namespace, PersistentVolumeClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.events import EventRecorder
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
+from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.controller.resourcequota.pace import Pace
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, ResourceQuotaHandler
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
-from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration import (
-    MIGRATIONS_BY_VMI,
-    is_finished,
-    may_attach,
-    migration_of,
-    migration_state_fields,
-    stage_of,
-)
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
@@ -115,6 +107,14 @@ def _read_of_request(namespace: Namespace) -> object:
     return annotation_of(namespace), project_of(namespace)
 
 
+def _read_of_vm(vm: VirtualMachine) -> object:
+    return vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes
+
+
+def _read_of_pvc(pvc: PersistentVolumeClaim) -> object:
+    return pvc.uid, pvc.labels, pvc.spec, pvc.status
+
+
 def _watch(management: Management, pace: Pace) -> None:
     """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
@@ -144,10 +144,10 @@ def _watch(management: Management, pace: Pace) -> None:
         return keys_that_count_pvcs(pvc) if matters else []
 
     pods, instances = management.pods.informer, management.virtual_machine_instances.informer
-    migrations.informer.add_event_handler(pace.migration_handlers(_read_of_migration))
+    migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
     quotas.informer.add_event_handler(pace.quota_handlers())
-    pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [_read_of_pod]))
-    instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [_read_of_vmi]))
+    pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
+    instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
     quotas.watch_related(management.namespaces, keys_in_namespace)
     quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
     quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
@@ -157,48 +157,3 @@ def _watch(management: Management, pace: Pace) -> None:
     quotas.watch_related(management.virtual_machines, keys_of_vm, reads=_read_of_vm)
     quotas.watch_related(management.settings, keys_with_migrations)
     quotas.watch_related(management.kubevirts, keys_with_migrations)
-
-
-# What a decision may read of an object. Most of the dozens of updates that a migration makes change nothing of it.
-
-
-def _read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Returns the fields that affect a quota. Phases after the target pods exist are equivalent."""
-    phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
-    ends = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return (
-        _read_of_metadata(migration),
-        migration.spec,
-        phase,
-        migration_state_fields(migration.status.migration_state),
-        ends,
-    )
-
-
-def _read_of_pod(pod: Pod) -> object:
-    status = pod.status
-    containers = *(status.container_statuses or ()), *(status.init_container_statuses or ())
-    in_force = [container for container in containers if container.resources or container.allocated_resources]
-    labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
-    read_status = pod.terminal, status.conditions, status.qos_class, in_force
-    return _read_of_metadata(pod), labels, pod.annotations, pod.spec, read_status
-
-
-def _read_of_vmi(vmi: VirtualMachineInstance) -> object:
-    status = trusted_status(vmi)
-    lives = status.phase, status.node_name, migration_state_fields(status.migration_state)
-    volumes = claims.claim_fields_of(vmi), status.migrated_volumes
-    return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
-
-
-def _read_of_vm(vm: VirtualMachine) -> object:
-    return vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes
-
-
-def _read_of_pvc(pvc: PersistentVolumeClaim) -> object:
-    return pvc.uid, pvc.labels, pvc.spec, pvc.status
-
-
-def _read_of_metadata(obj: Object) -> object:
-    meta = obj.metadata
-    return meta.uid, meta.deletion_timestamp, meta.deletion_grace_period_seconds, meta.owner_references
