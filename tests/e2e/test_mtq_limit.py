@@ -65,7 +65,7 @@ async def test_a_lock_that_was_edited_ends_too(admin: Admin) -> None:
     await namespace.until_unlocked()
 
 
-async def test_a_quota_changes_sides_in_the_middle_of_a_migration_and_back(admin: Admin) -> None:
+async def test_a_quota_changes_strategy_during_a_migration_and_back(admin: Admin) -> None:
     namespace = Budgeted(admin.client, (await admin.namespace(HARD)).name)
     await namespace.machine(cpu="2", memory="4Gi")
     migration = await namespace.migrate(running=3.0)

@@ -65,7 +65,7 @@ LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
 @pytest.mark.parametrize("order", [(harvester, headroom), (headroom, harvester)], ids=["it first", "we first"])
-def test_a_state_is_written_by_the_first_controller_and_not_again(
+def test_a_state_is_written_by_the_first_controller_only(
     life: Sequence[tuple[str | None, bool]], order: Sequence[Writer]
 ) -> None:
     written_vmi = vmi()
@@ -95,7 +95,7 @@ NEED = {"limits.cpu": Quantity.parse("2015m"), "limits.memory": Quantity.parse("
 
 
 @pytest.mark.parametrize(("cpu", "fits"), [("4030m", True), ("4029m", False), ("10", True), ("3", False)])
-def test_room_that_was_made_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
+def test_headroom_for_a_migration_halts_no_vm_in_either_check(cpu: str, fits: bool) -> None:
     base = limits_text(cpu, "20Gi")
     used = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     rq = quota({"limits.cpu": cpu, "limits.memory": "20Gi"}, {by_name("vm2"): POD_ENTRY}, used=used)

@@ -50,7 +50,7 @@ def to_the_raise(record: Record, track: Track, base: Amounts) -> float:
     return raised.at - track.began.at if raised else 0.0
 
 
-def test_none_is_refused_after_its_room_was_made_and_none_waits_half_a_second() -> None:
+def test_none_is_refused_once_raised_or_waits_half_a_second() -> None:
     cluster = run(simulate(0, 40))
     base = Amounts.within(cluster.base)
     assert sum(len(reverts(record, base)) for record in cluster.seen.values()) >= 3

@@ -68,9 +68,7 @@ async def test_a_lock_that_was_edited_is_ended_too(cluster: WindowCluster, edit:
 
 
 @pytest.mark.parametrize("gone", [["budgets/ns1/budget"], ["budgets/ns1/budget", "locks/lock.ns1.com"]], ids=len)
-async def test_what_a_quota_records_is_restored_without_budget_and_lock(
-    cluster: WindowCluster, gone: list[str]
-) -> None:
+async def test_a_record_is_restored_without_budget_and_lock(cluster: WindowCluster, gone: list[str]) -> None:
     for obj in gone:
         kind, _, key = obj.partition("/")
         getattr(cluster, kind).gone(key)
@@ -85,7 +83,7 @@ async def test_a_quota_that_changes_meanwhile_is_looked_at_again(cluster: Window
     assert by_value(cluster.hard) == by_value(FULL)
 
 
-async def test_a_quota_that_cannot_be_restored_keeps_no_other_namespace_from_it(cluster: WindowCluster) -> None:
+async def test_a_failed_restore_does_not_keep_other_namespaces_from_it(cluster: WindowCluster) -> None:
     for kind in (cluster.budgets, cluster.quotas):
         for raw in list(kind.objects.values()):
             kind.given({**raw, "metadata": {**raw["metadata"], "namespace": "ns2"}})
@@ -167,7 +165,7 @@ async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer)
     assert by_value(patched.hard) == by_value(RAISED)
 
 
-async def test_a_rancher_that_does_not_answer_is_waited_for_as_long_as_is_said(server: QuotaServer) -> None:
+async def test_a_silent_rancher_is_waited_for_as_the_message_says(server: QuotaServer) -> None:
     """The person asks for more than was granted: the grant is requested first, and nobody writes it."""
     server.quota("ns1", {}, RAISED)
     person = BASE.replace('"3000m"', '"60"')
@@ -186,14 +184,14 @@ async def test_a_rancher_that_does_not_answer_is_waited_for_as_long_as_is_said(s
     assert now() - began >= SILENCE
 
 
-async def test_what_another_process_released_meanwhile_stays_as_it_left_it(server: QuotaServer) -> None:
+async def test_a_quota_that_another_process_released_stays_as_it_is(server: QuotaServer) -> None:
     server.quota("ns1", dict(MARKS))
     server.quotas.before = [lambda: server.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
     await release_all(server.client())
     assert server.quotas.now("ns1/q").annotations == {}
 
 
-async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(server: QuotaServer) -> None:
+async def test_a_quota_or_namespace_that_is_deleted_stops_no_others(server: QuotaServer) -> None:
     for name in ("a", "b", "c"):
         server.quota(name, dict(MARKS))
     server.namespaces.gone("a")
@@ -203,7 +201,7 @@ async def test_a_quota_or_namespace_that_goes_away_does_not_keep_the_others(serv
     assert ("c/q" in outcome.quotas, outcome.refusals) == (True, {})
 
 
-async def test_what_may_not_be_written_is_named_and_keeps_no_other_from_it(server: QuotaServer) -> None:
+async def test_a_refused_quota_is_named_and_stops_no_others(server: QuotaServer) -> None:
     for name in ("a", "b", "c"):
         server.quota(name, dict(MARKS))
     server.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]

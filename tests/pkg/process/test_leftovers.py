@@ -34,7 +34,7 @@ def leftovers(server: RegistrationServer, sink: Said, *, remove: bool = False) -
     return Leftovers(server.client(), "default", remove=remove, tell=lambda *words: sink.append(words))
 
 
-async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies() -> None:
+async def test_dead_webhooks_are_reported_once_with_their_policies() -> None:
     server, sink = await registered(), Said()
     looked = leftovers(server, sink)
     await looked.check()
@@ -54,7 +54,7 @@ async def test_webhooks_that_do_not_answer_are_reported_once_with_their_policies
     assert metric_value() == 0
 
 
-async def test_webhooks_of_before_are_reported_once_where_the_running_one_registers_none() -> None:
+async def test_leftover_webhooks_are_reported_once_without_others() -> None:
     server, sink = await registered(), Said()
     server.mark = fingerprint(URL, replace(STRICT, register=False))
     looked = leftovers(server, sink)
@@ -90,7 +90,7 @@ async def test_where_nothing_is_registered_nothing_is_asked() -> None:
 
 
 @virtual_time
-async def test_where_none_shall_be_served_all_three_are_removed_also_those_that_come_later() -> None:
+async def test_unserved_webhooks_are_removed_also_later_ones() -> None:
     server = await registered()
     running = asyncio.create_task(leftovers(server, [], remove=True).run())
     await asyncio.sleep(1)

@@ -120,9 +120,7 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_lock(cluster: WindowClus
 
 
 @pytest.mark.parametrize("skew", [-7200.0, -200.0, 200.0, 7200.0])
-async def test_a_process_whose_clock_is_wrong_neither_keeps_a_lock_nor_ends_it(
-    cluster: WindowCluster, skew: float
-) -> None:
+async def test_a_wrong_clock_neither_keeps_a_lock_nor_ends_it(cluster: WindowCluster, skew: float) -> None:
     """A process that is restarted every ten seconds does not, either; the next one's clock is wrong the other way."""
     start = now()
     await open_window(cluster, Process(cluster, skew=skew))
@@ -166,7 +164,7 @@ async def test_nothing_that_gives_no_answer_is_waited_for_past_the_end(cluster: 
     looking.cancel()
 
 
-async def test_a_raise_that_gets_no_answer_does_not_keep_the_namespace_locked(cluster: WindowCluster) -> None:
+async def test_a_raise_without_an_answer_does_not_keep_the_lock(cluster: WindowCluster) -> None:
     process = Process(cluster)
     await process.look()
     assert cluster.locked
@@ -198,7 +196,7 @@ async def test_a_restore_that_is_refused_is_said_and_tried_again(cluster: Window
 
 @pytest.mark.parametrize("error", [REFUSED, BROKEN])
 @pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
-async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
+async def test_a_failed_raise_does_not_keep_the_namespace_locked(
     cluster: WindowCluster, kind: str, error: ApiError
 ) -> None:
     process = Process(cluster)
@@ -212,7 +210,7 @@ async def test_a_namespace_is_not_kept_locked_for_what_cannot_be_raised(
 
 
 @pytest.mark.parametrize("kind", ["locks", "budgets", "quotas"])
-async def test_who_refuses_is_known_while_the_migration_waits_and_no_longer(cluster: WindowCluster, kind: str) -> None:
+async def test_the_refusal_is_known_as_long_as_the_migration_waits(cluster: WindowCluster, kind: str) -> None:
     process = Process(cluster)
     getattr(cluster, kind).errors = {verb: [REFUSED] * 1000 for verb in ("create", "patch")}
     for _ in range(100):
@@ -267,7 +265,7 @@ async def test_an_answer_that_takes_seconds_is_waited_for(cluster: WindowCluster
     assert len(cluster.locks.asked("create")) == 1
 
 
-async def test_a_lock_that_cannot_be_deleted_does_not_keep_the_quota_raised(cluster: WindowCluster) -> None:
+async def test_an_undeletable_lock_does_not_keep_the_quota_raised(cluster: WindowCluster) -> None:
     await open_window(cluster, Process(cluster))
     cluster.locks.errors["delete"] = [REFUSED] * 1000
     await asyncio.sleep(END)

@@ -76,7 +76,7 @@ async def test_a_migration_is_released_by_six_writes(cluster: WindowCluster) -> 
 
 
 @pytest.mark.parametrize("gone", ["budgets/ns1/budget", "migrations/ns1/migration-of-vm1"])
-async def test_a_namespace_without_budget_or_migration_costs_no_request(cluster: WindowCluster, gone: str) -> None:
+async def test_without_budget_or_migration_there_is_no_request(cluster: WindowCluster, gone: str) -> None:
     kind, _, key = gone.partition("/")
     getattr(cluster, kind).gone(key)
     assert await Process(cluster).look() is None
@@ -202,7 +202,7 @@ async def test_a_lock_whose_answer_was_lost_is_the_lock(cluster: WindowCluster) 
     await open_window(cluster, process)
 
 
-async def test_nothing_is_raised_before_every_api_server_knows_of_the_lock(cluster: WindowCluster) -> None:
+async def test_nothing_is_raised_before_every_api_server_has_the_lock(cluster: WindowCluster) -> None:
     process = Process(cluster)
     assert await process.look() == pytest.approx(WindowPolicy().settle)
     assert cluster.hard == FULL

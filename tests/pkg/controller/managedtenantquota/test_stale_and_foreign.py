@@ -68,9 +68,7 @@ class TestStaleCaches:
         await process.rest()
         assert cluster.at_rest
 
-    async def test_a_quota_that_is_not_seen_raised_is_restored_before_the_status_is_cleared(
-        self, cluster: WindowCluster
-    ) -> None:
+    async def test_a_quota_not_seen_raised_is_restored_before_the_clear(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         cluster.quotas.lagging = True
@@ -84,7 +82,7 @@ class TestStaleCaches:
 
 
 class TestForeignWriters:
-    async def test_a_quota_that_changes_between_look_and_raise_is_looked_at_again(self, cluster: WindowCluster) -> None:
+    async def test_a_quota_that_changes_before_the_raise_is_read_again(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
         await asyncio.sleep(0.2)
@@ -94,7 +92,7 @@ class TestForeignWriters:
         assert cluster.quotas.now(KEY).labels["example.com/touched"] == "1"
         assert cluster.server.made == OPENING
 
-    async def test_a_status_that_changes_under_our_hands_is_not_overwritten(self, cluster: WindowCluster) -> None:
+    async def test_a_status_that_changes_meanwhile_is_not_overwritten(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         cluster.budgets.before.append(
             lambda: cluster.budgets.edited("ns1/budget", {"metadata": {"labels": {"a": "b"}}})

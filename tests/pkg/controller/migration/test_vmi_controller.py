@@ -87,7 +87,7 @@ def cluster() -> MigrationCluster:
     return cluster
 
 
-async def test_a_migrations_whole_life_is_shown_and_every_change_bumps_the_vm(cluster: MigrationCluster) -> None:
+async def test_each_state_of_a_migration_is_shown_and_bumps_the_vm(cluster: MigrationCluster) -> None:
     states = []
     for phase in (None, "Pending", "Pending", "Scheduling", "Running", "Running", "Succeeded", "Succeeded"):
         await cluster.see(vmim(phase))
@@ -141,7 +141,7 @@ async def test_a_state_of_less_than_half_a_second_is_not_written(
     )
 
 
-async def test_the_patch_holds_only_what_changes_and_is_for_this_very_vmi(cluster: MigrationCluster) -> None:
+async def test_the_patch_holds_only_changes_and_is_bound_to_the_vmi(cluster: MigrationCluster) -> None:
     await cluster.see(vmim("Pending"))
     assert cluster.instances.asked("patch") == [
         {"metadata": {"uid": "uid-vm1", "annotations": {UID: "uid-migration-of-vm1", STATE: "Pending migration"}}}
@@ -162,16 +162,14 @@ async def test_a_vm_that_goes_away_meanwhile_is_fine(cluster: MigrationCluster) 
     assert cluster.state()[STATE] == "Pending migration"
 
 
-async def test_a_vmi_that_goes_away_meanwhile_needs_no_state_and_no_bump(cluster: MigrationCluster) -> None:
+async def test_a_vmi_that_is_deleted_gets_no_state_and_no_bump(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     cluster.instances.gone("ns1/vm1")
     await cluster.see(vmim("Pending"))
     assert cluster.bumps() == 0
 
 
-async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones_state(
-    cluster: MigrationCluster,
-) -> None:
+async def test_a_new_vmi_of_the_same_name_gets_no_state_of_the_old_one(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     cluster.instances.edited("ns1/vm1", {"metadata": {"uid": "uid-of-the-next"}})
     with pytest.raises(Invalid, match="immutable"):
@@ -179,7 +177,7 @@ async def test_a_vmi_that_was_made_anew_under_the_name_is_not_given_the_old_ones
     assert cluster.state() == {}
 
 
-async def test_what_was_written_is_not_written_again_before_the_watch_shows_it(cluster: MigrationCluster) -> None:
+async def test_a_state_is_not_written_again_before_the_watch_shows_it(cluster: MigrationCluster) -> None:
     cluster.instances.lagging = True
     for phase in ("Pending", "Pending", "Scheduling", "Scheduling"):
         await cluster.see(vmim(phase))
@@ -215,7 +213,7 @@ async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Mig
     assert len(cluster.migrations.asked("list")) == 1
 
 
-async def test_a_migration_that_has_not_reached_the_cache_yet_is_left_shown(cluster: MigrationCluster) -> None:
+async def test_a_migration_that_is_not_cached_yet_stays_shown(cluster: MigrationCluster) -> None:
     """Harvester may have written the state before our watch brought the migration: the server is asked."""
     cluster.migrations.lagging = True
     cluster.migrations.given(vmim("Pending"))
@@ -237,7 +235,7 @@ def completed(node: str | None = "node-1", phase: str = "Running", **more: objec
     return vmi(annotations=annotations, migrationState=state, nodeName=node, phase=phase)
 
 
-async def test_the_pods_of_an_aborted_migration_are_deleted_by_uid_and_no_others(cluster: MigrationCluster) -> None:
+async def test_only_pods_of_an_aborted_migration_are_deleted_by_uid(cluster: MigrationCluster) -> None:
     cluster.instances.given(completed(abortStatus="Succeeded"))
     cluster.pod("target")
     cluster.pod("attachment", of="target")
@@ -263,7 +261,7 @@ UNPROVEN: dict[str, tuple[VirtualMachineInstance, dict[str, str]]] = {
 
 
 @sentences(UNPROVEN)
-async def test_a_launcher_that_is_not_proven_to_be_a_leftover_of_this_vm_stays(
+async def test_a_launcher_not_proven_to_be_a_leftover_of_this_vm_stays(
     case: tuple[VirtualMachineInstance, dict[str, str]], cluster: MigrationCluster
 ) -> None:
     instance, fields = case

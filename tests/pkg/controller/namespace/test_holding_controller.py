@@ -73,7 +73,7 @@ CHANGES = {
 
 
 @sentences(CHANGES)
-def test_which_changes_of_a_quota_make_its_namespace_be_looked_at(case: tuple[Any, Any, bool]) -> None:
+def test_which_changes_of_a_quota_enqueue_its_namespace(case: tuple[Any, Any, bool]) -> None:
     old, new, is_read = case
     assert (holding_state_of(old) != holding_state_of(new)) is is_read
 
@@ -189,9 +189,7 @@ async def test_a_label_that_is_removed_comes_back(rig: OneNamespace) -> None:
     assert rig.labelled
 
 
-async def test_a_client_that_removes_the_label_again_and_again_is_reported_once_for_three_times(
-    rig: OneNamespace,
-) -> None:
+async def test_a_client_that_keeps_removing_the_label_is_reported_once(rig: OneNamespace) -> None:
     rig.quotas.given(quota(annotations=ONE))
     await rig.handle()
     for _ in range(7):
@@ -214,7 +212,7 @@ async def test_a_label_that_is_removed_now_and_then_is_only_set_anew(rig: OneNam
     assert rig.events.recorded == []
 
 
-async def test_a_label_that_headroom_itself_took_away_is_none_that_others_removed() -> None:
+async def test_a_label_that_headroom_removed_was_not_removed_by_others() -> None:
     rig = OneNamespace(labelled=True)
     for _ in range(4):
         await rig.handle()
@@ -279,14 +277,14 @@ async def test_where_no_webhook_sees_pods_a_label_is_of_no_use() -> None:
     assert rig.labelled
 
 
-async def test_a_namespace_with_a_budget_of_its_own_is_locked_otherwise() -> None:
+async def test_a_namespace_with_a_budget_keeps_no_label() -> None:
     rig = OneNamespace(labelled=True)
     rig.quotas.given(quota(annotations=ONE))
     rig.budgets.put("budget", "ns1")
     assert await rig.handle() == LINGER
 
 
-async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_namespace() -> None:
+async def test_release_removes_the_label_and_reads_no_other_namespace() -> None:
     server = Server()
     for name, labels in (("held", {constants.LABEL_HOLDING: "true"}), ("other", {"a": "b"})):
         server.put(registry.NAMESPACES, {"metadata": {"name": name, "labels": labels}})
@@ -300,7 +298,7 @@ async def test_release_takes_the_label_off_where_it_is_and_asks_for_no_other_nam
     [(quota(), "Ignore", True), (quota(labels={}), "Ignore", False), (quota(), "Fail", False)],
     ids=["a managed quota", "another quota", "an outage would stop its pods"],
 )
-async def test_a_namespace_with_a_vm_is_labelled_before_anything_migrates(
+async def test_a_namespace_with_a_vm_is_labelled_before_any_migration(
     found: ResourceQuota, policy: str, labelled: bool, rig: OneNamespace
 ) -> None:
     rig.register(["pods"], policy=policy)

@@ -132,7 +132,7 @@ def test_when_the_quota_is_decided_about(
     run(scenario())
 
 
-def test_what_our_own_patch_changed_is_looked_at_with_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_own_patch_is_decided_about_with_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         monkeypatch.setattr(ResourceQuotaHandler, "is_as_written", lambda *_: True)
         async with running(monkeypatch) as rig:

@@ -67,7 +67,7 @@ class ProjectCluster:
         return len(self.quotas.asked("patch"))
 
 
-async def test_a_migration_is_requested_and_given_back_with_one_write_each() -> None:
+async def test_a_request_and_its_return_are_one_write_each() -> None:
     cluster = ProjectCluster()
     cluster.migrate()
     await cluster.look()
@@ -101,7 +101,7 @@ async def test_a_vm_is_told_once_rancher_has_raised_and_lowered() -> None:
     assert cluster.events.told[0][2] == "quota q is raised by limits.cpu 2, limits.memory 4.4Gi for its migration"
 
 
-async def test_a_cache_that_lags_behind_the_own_request_asks_nothing_twice() -> None:
+async def test_a_cache_behind_the_own_request_requests_nothing_twice() -> None:
     cluster = ProjectCluster()
     cluster.migrate()
     cluster.namespaces.lagging = True
@@ -131,7 +131,7 @@ async def test_a_denied_write_is_requested_at_once(error: Any) -> None:
     assert (ANNOTATION_REQUEST in cluster.namespaces.now("ns1").annotations) is (error is DENIED)
 
 
-async def test_a_raise_goes_on_by_request_when_rancher_locks_in_the_middle_of_a_migration() -> None:
+async def test_a_raise_goes_on_by_request_once_rancher_locks_the_quota() -> None:
     cluster = ProjectCluster(RancherQuotas.AUTO)
     cluster.migrate()
     await cluster.look()

@@ -94,7 +94,7 @@ def cluster() -> QuotaCluster:
     return QuotaCluster()
 
 
-async def test_a_ui_shows_what_was_added_for_whom_and_when_it_is_given_back() -> None:
+async def test_a_ui_shows_each_entry_and_when_it_is_given_back() -> None:
     cluster = QuotaCluster(Mode.TAKEOVER)
     cluster.migrate("vm1")
     await cluster.look()
@@ -121,7 +121,7 @@ async def test_a_ui_shows_what_was_added_for_whom_and_when_it_is_given_back() ->
     assert cluster.patches == 2, "in the same patches"
 
 
-async def test_beside_harvester_which_ends_entries_too_there_is_no_summary(cluster: QuotaCluster) -> None:
+async def test_beside_harvester_there_is_no_summary(cluster: QuotaCluster) -> None:
     cluster.migrate("vm1")
     await cluster.look()
     assert cluster.now.hard == RAISED
@@ -148,9 +148,7 @@ async def test_a_migration_is_served_with_one_patch(cluster: QuotaCluster) -> No
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["let in since", "refused"])
-async def test_a_target_that_quota_counts_before_the_cache_has_it_is_not_compensated(
-    there: bool, cluster: QuotaCluster
-) -> None:
+async def test_a_target_counted_before_it_is_cached_is_not_compensated(there: bool, cluster: QuotaCluster) -> None:
     """Its migration says for a moment longer that it was refused."""
     cluster.migrate("vm1", refused=True)
     instance = vmi(nodeName="node-1")
@@ -266,7 +264,7 @@ class TestConflicts:
 
 
 class TestOurOwnWrites:
-    async def test_the_next_patch_before_the_watch_has_caught_up_does_not_conflict(self, cluster: QuotaCluster) -> None:
+    async def test_a_patch_before_the_watch_catches_up_does_not_conflict(self, cluster: QuotaCluster) -> None:
         cluster.quotas.lagging = True
         for n in range(10):
             cluster.migrate(f"vm{n}")
@@ -285,7 +283,7 @@ class TestOurOwnWrites:
         assert by_value(cluster.now.hard) == by_value(RAISED)
         assert [verb for verb, *_ in cluster.quotas.calls] == ["patch"] * 2
 
-    async def test_an_older_event_of_the_watch_does_not_make_it_forget_its_write(self, cluster: QuotaCluster) -> None:
+    async def test_an_older_watch_event_does_not_undo_its_own_write(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         old = cluster.now
         await cluster.look()
@@ -293,7 +291,7 @@ class TestOurOwnWrites:
         assert await cluster.look() is None
         assert cluster.patches == 1
 
-    async def test_a_quota_of_the_same_name_that_is_new_is_looked_at_as_it_is(self, cluster: QuotaCluster) -> None:
+    async def test_a_new_quota_of_the_same_name_is_read_as_it_is(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         fresh = {"metadata": {"uid": "uid-of-the-next", "annotations": None}, "spec": {"hard": dict(HARD)}}
@@ -465,7 +463,7 @@ class TestAnotherWriterLowersTheQuota:
             assert by_value(cluster.now.hard) == by_value(HARD)
         assert (cluster.causes, cluster.events.warnings) == ([], [])
 
-    async def test_where_the_managers_cannot_be_read_it_is_told_without_a_name(self, cluster: QuotaCluster) -> None:
+    async def test_a_revert_by_unreadable_managers_is_reported_unnamed(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
         cluster.quotas.errors["get"] = [ServiceUnavailable("no")]
@@ -547,7 +545,7 @@ async def test_room_of_a_migration_that_is_over(
         "more is counted than would be left",
     ],
 )
-async def test_room_is_not_given_back_under_a_target_that_is_just_tried(phase: str, used: str, waits: bool) -> None:
+async def test_nothing_is_given_back_under_a_target_just_tried(phase: str, used: str, waits: bool) -> None:
     """vm1 has moved, and its old pod has ended: base 3 and vm2's 2 are to be left, of base and both."""
     cluster = QuotaCluster(Mode.TAKEOVER)
     cluster.migrate("vm1", "vm2", phase="Running")
@@ -657,7 +655,7 @@ class TestWhatPeopleAreTold:
 
 
 class TestTime:
-    async def test_a_foreign_entry_is_looked_at_again_when_its_grace_is_over(self) -> None:
+    async def test_a_foreign_entry_is_decided_again_after_its_grace(self) -> None:
         cluster = QuotaCluster(foreign_grace=60.0)
         cluster.quotas.given(quota(RAISED, {by_uid("gone"): ENTRY}))
         assert await cluster.look() == pytest.approx(60.0)
@@ -733,7 +731,7 @@ async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pyte
 
 
 @pytest.mark.parametrize("mode", Mode)
-async def test_a_namespace_that_is_not_in_the_cache_yet_changes_no_limit(mode: Mode) -> None:
+async def test_a_namespace_that_is_not_cached_yet_changes_no_limit(mode: Mode) -> None:
     cluster = QuotaCluster(mode)
     cluster.namespaces.gone("ns1")
     cluster.migrate("vm1")

@@ -23,7 +23,7 @@ def namespace() -> VmNamespace:
     return VmNamespace()
 
 
-async def test_halted_with_reason_and_event_once_the_shortage_has_lasted(namespace: VmNamespace) -> None:
+async def test_halted_with_reason_and_event_once_the_shortage_lasts(namespace: VmNamespace) -> None:
     assert await namespace.handle() == CONFIRM
     assert not namespace.patches
     namespace.clock.now += CONFIRM

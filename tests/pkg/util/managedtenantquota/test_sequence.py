@@ -329,7 +329,7 @@ def test_the_lock_names_the_vms_it_is_for(case: tuple[int, str]) -> None:
     assert step.text.endswith(case[1])
 
 
-def test_who_comes_soon_joins_and_who_comes_late_waits_for_the_next() -> None:
+def test_a_migration_joins_early_and_waits_if_it_comes_late() -> None:
     joined = after(JOINED, next_step(JOINED))
     assert joined.lock is not None
     assert admitted_by(joined.lock) == {"uid-migration-of-vm1/vm1", "uid-migration-of-vm2/vm2"}
@@ -410,7 +410,7 @@ def test_what_people_are_told(case: Said) -> None:
     assert not current.targets
 
 
-def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_names() -> None:
+def test_a_problems_key_does_not_depend_on_names_in_its_text() -> None:
     whys = [
         f"not {outcome}: events probe-{n} is forbidden"
         for outcome, n in (("reached", 1), ("reached", 2), ("allowed", 1))
@@ -421,7 +421,7 @@ def test_a_problem_is_told_apart_by_what_it_is_and_not_by_what_the_api_server_na
         assert first_key == second_key != other_key
 
 
-def test_at_the_limit_everything_is_undone_and_the_migration_rests() -> None:
+def test_at_the_limit_all_is_undone_and_the_migration_is_paused() -> None:
     names, end = walked(raised(lock=lock(age=121)))
     assert names == ["Restore", "Clear", "Unlock"]
     assert by_value(end.quotas[0].hard) == by_value(FULL)

@@ -359,7 +359,7 @@ def test_who_runs() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_several_limit_ranges_the_largest_default_is_reckoned_with(order: int) -> None:
+def test_of_several_limit_ranges_the_largest_default_counts(order: int) -> None:
     small = limit_range({"cpu": "1", "memory": "3Gi"})
     ranges = (small, limit_range({"cpu": "1500m", "memory": "2Gi"}, {"cpu": "5m"}))[::order]
     (merged,) = with_largest_defaults(Rendering(limit_ranges=ranges)).limit_ranges
