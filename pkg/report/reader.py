@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from kubeloop.api import registry
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Node, ResourceQuota
+from kubeloop.api.core import Namespace, Node, ResourceQuota
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -32,7 +32,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.api.rancher import PROJECTS
+from pkg.api.rancher import PROJECTS, Project
 from pkg.config.cause import decode_causes
 from pkg.report.evacuation import NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
@@ -91,24 +91,19 @@ async def read_snapshot(
     `events`: a field selector of those that are read, None for none.
 
     Raises Absent for a namespace that does not exist, ApiError."""
-    if namespace:
-        namespaces = [await require(client, registry.NAMESPACES, namespace)]
-    else:
-        namespaces = await _list(client, registry.NAMESPACES)
+    kind = registry.NAMESPACES
+    namespaces = [await require(client, kind, namespace)] if namespace else await _list(client, kind)
     configurations = await _list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _read_quotas(client, namespace)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, published = await _read_installed(client, home_namespaces(client, assumptions.namespace), configurations)
     basis = await _read_basis(client, assumptions, published)
     failures = await _list_allowed(client, registry.EVENTS, namespace, fields=events) if events is not None else []
-    by_request = basis.rancher_quotas is RancherQuotas.ANNOTATION
-    # What all namespaces of a project request takes its room.
-    all_namespaces = await _list_allowed(client, registry.NAMESPACES) if by_request and namespace else []
-    projects = await _list_allowed(client, PROJECTS) if by_request and (all_namespaces or not namespace) else []
-    if projects and namespace:
-        namespaces = all_namespaces
-    if by_request and events and not projects:
-        failures += await _list_allowed(client, registry.EVENTS, namespace, fields=_FULL_PROJECT_EVENTS)
+    projects: Sequence[Project] = ()
+    if basis.rancher_quotas is RancherQuotas.ANNOTATION:
+        namespaces, projects = await _read_projects(client, namespaces, namespace)
+        if events and not projects:
+            failures += await _list_allowed(client, registry.EVENTS, namespace, fields=_FULL_PROJECT_EVENTS)
     return Snapshot(
         now=client.transport.server_clock(),
         namespaces=namespaces,
@@ -128,6 +123,16 @@ async def read_snapshot(
         failures=failures,
         projects=projects,
     )
+
+
+async def _read_projects(
+    client: Client, namespaces: list[Namespace], namespace: str
+) -> tuple[list[Namespace], list[Project]]:
+    """Reads Rancher's projects, and all namespaces: what they request takes a project's room. As far as they may be
+    listed."""
+    everywhere = await _list_allowed(client, registry.NAMESPACES) if namespace else namespaces
+    projects = await _list_allowed(client, PROJECTS) if everywhere else []
+    return (everywhere if projects else namespaces), projects
 
 
 async def read_vms(client: Client, namespace: str) -> list[VirtualMachine]:

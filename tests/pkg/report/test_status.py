@@ -253,14 +253,6 @@ def test_quotas_are_in_order() -> None:
     assert [quota_status.name for quota_status in statuses] == ["another", "default-abc"]
 
 
-def test_a_report_changes_nothing() -> None:
-    snapshot = cluster([quota(HARD, MARKS)], [MOVE], [SOURCE, TARGET], [HERE])
-    encoded = msgspec.json.encode(list(snapshot.quotas))
-    status(snapshot)
-    assert msgspec.json.encode(list(snapshot.quotas)) == encoded
-    assert replace(snapshot, now=0.0) != snapshot
-
-
 def test_a_quota_whose_use_is_above_its_limit_is_pointed_out() -> None:
     """Kubernetes lets running pods be when a limit falls, and admits no further one."""
     overused = quota({"limits.cpu": "1"}, MARKS, used={"limits.cpu": "2015m"})
