@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from kubeloop.client.loading import config_from_kubeconfig, load_config
 from kubeloop.client.proxies import environment_proxy
 from kubeloop.client.tls import TLSSettings
 from tests.decisions import sentences
-from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
+from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
 from tests.kubeloop.client.rig import authenticate, load, token_of
 
@@ -107,61 +106,12 @@ def test_nothing_at_all_says_where_it_looked() -> None:
         load_config(environ={})
 
 
-async def test_a_list_of_files_is_merged_and_missing_ones_are_left_out(tmp_path: Path) -> None:
-    first_path = write(tmp_path, kubeconfig({"token": "1"}, name="one"), "one")
-    second_path = write(tmp_path, kubeconfig({"token": "2"}, name="two"), "two")
-    paths = os.pathsep.join([str(tmp_path / "missing"), first_path, second_path])
-    assert await token_of(load_config(environ={"KUBECONFIG": paths})) == "Bearer 1", "the first current-context"
-    assert await token_of(load_config(None, "two", environ={"KUBECONFIG": paths})) == "Bearer 2"
-
-
 async def test_a_path_may_hold_a_colon_and_a_tilde(tmp_path: Path) -> None:
     in_home(tmp_path, "a:b")
     assert await token_of(load("~/a:b/config")) == "Bearer home"
 
 
 # -- what is in it
-
-
-async def test_another_context_than_the_current(tmp_path: Path) -> None:
-    both = kubeconfig({"token": "1"}, name="one")
-    for section in ("contexts", "clusters", "users"):
-        both[section] += kubeconfig({"token": "2"}, name="two", server="https://two:6443/")[section]
-    path = write(tmp_path, both)
-    current_config, other_config = load(path), load(path, "two")
-    assert (current_config.host, current_config.namespace, await token_of(current_config)) == (
-        "https://10.0.0.1:6443",
-        "ns-one",
-        "Bearer 1",
-    )
-    assert (other_config.host, other_config.namespace, await token_of(other_config)) == (
-        "https://two:6443",
-        "ns-two",
-        "Bearer 2",
-    )
-
-
-@pytest.mark.parametrize(
-    ("user", "header"),
-    [
-        ({}, None),
-        ({"token": "abc"}, "Bearer abc"),
-        ({"username": "jane", "password": "secret"}, "Basic amFuZTpzZWNyZXQ="),
-        (
-            {"token": "abc", "exec": {"command": "/no", "apiVersion": Plugin.API, "interactiveMode": "Never"}},
-            "Bearer abc",
-        ),
-    ],
-    ids=["anonymous", "a token", "a password", "a token beats a plugin"],
-)
-async def test_users(tmp_path: Path, user: dict[str, Any], header: str | None) -> None:
-    assert await token_of(load(write(tmp_path, kubeconfig(user)))) == header
-
-
-async def test_a_user_of_null_is_anonymous(tmp_path: Path) -> None:
-    content = kubeconfig()
-    content["users"][0]["user"] = None
-    assert await token_of(load(write(tmp_path, content))) is None
 
 
 async def test_a_token_file_is_relative_and_read_again(tmp_path: Path) -> None:
@@ -193,44 +143,12 @@ async def test_impersonate_makes_another_configuration() -> None:
     assert "Impersonate-User" not in (await authenticate(config))[0]
 
 
-def test_certificates_as_data(tmp_path: Path) -> None:
-    authority = Authority()
-    pair = authority.issue("jane")
-    user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key)}
-    path = write(tmp_path, kubeconfig(user, cluster={"certificate-authority-data": data(authority.pem)}))
-    assert load(path).tls == TLSSettings(authority.pem, pair.certificate, pair.key)
-    assert load(path).tls.key == pair.key, "a second time as well"
-
-
-def test_certificates_as_files_relative_to_the_kubeconfig(tmp_path: Path) -> None:
-    authority = Authority()
-    pair = authority.issue("jane")
-    pair.write(tmp_path, "jane")
-    (tmp_path / "ca.crt").write_text(authority.pem)
-    user = {"client-certificate": "jane.crt", "client-key": "jane.key"}
-    config = load(write(tmp_path, kubeconfig(user, cluster={"certificate-authority": "ca.crt"})))
-    assert config.tls.read() == TLSSettings(authority.pem, pair.certificate, pair.key)
-
-
 def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
     pair = Authority().issue("jane")
     user = {"client-certificate-data": data(pair.certificate), "client-key-data": data(pair.key), "token": "hidden"}
     text = repr(load(write(tmp_path, kubeconfig(user))))
     assert "PRIVATE KEY" not in text + repr(TLSSettings(key=pair.key))
     assert "hidden" not in text
-
-
-def test_details_of_the_cluster(tmp_path: Path) -> None:
-    cluster = {"tls-server-name": "api.example", "insecure-skip-tls-verify": True, "proxy-url": "http://proxy:3128"}
-    config = load(write(tmp_path, kubeconfig(server="https://r/k8s/clusters/c-1/", cluster=cluster)))
-    assert config.host == "https://r/k8s/clusters/c-1"
-    assert (config.server_name, config.tls.verify, config.proxy) == ("api.example", False, "http://proxy:3128")
-
-
-def test_defaults_of_the_cluster(tmp_path: Path) -> None:
-    config = load(write(tmp_path, kubeconfig()))
-    assert (config.server_name, config.tls, config.proxy) == (None, TLSSettings(), None)
-    assert config.impersonation is None
 
 
 @pytest.mark.parametrize("lasts", [3600, None], ids=["lasts", "no token at all"])

