@@ -141,21 +141,20 @@ class OwnRules:
 
     def _retire(self) -> None:
         """Without a base: what was added is removed, and with it every entry of headroom's. An entry, or a
-        compensation, that was found when the quota was taken over has perhaps never been applied."""
+        compensation, that was found when the quota was taken over has perhaps never been applied: that is not
+        subtracted, and the entry goes with its migration."""
         draft, facts, quota = self.draft, self.draft.facts, self.draft.facts.quota
         if draft.base.limits is None or not draft.default:
             return
         remove(draft.annotations, *RECORDS)
         if facts.limits:
             return
-        if not is_ours(quota):
-            remove(draft.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
-            return
-        entries = read(quota.annotations)
+        entries, known = read(quota.annotations), is_ours(quota)
         keys = [key for key in entry_keys(quota.annotations) if not is_by_uid(key)]
-        keys = [key for key in keys if key not in facts.timers.unexplained]
-        headroom = total([*(entries.by_key.get(key, {}) for key in keys), entries.compensation])
-        remove(draft.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *keys)
+        own_keys = [key for key in keys if known and key not in facts.timers.unexplained]
+        headroom = total([*(entries.by_key.get(key, {}) for key in own_keys), entries.compensation if known else {}])
+        remove(draft.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *own_keys)
+        draft.unexplained |= {key: facts.now for key in keys if key in draft.annotations.keys() - draft.unexplained}
         draft.hard |= lowered(facts, headroom)
 
 

@@ -198,15 +198,26 @@ def test_a_new_vmi_has_no_claim_to_the_old_ones_uid() -> None:
     assert not new_plan.hard
 
 
-@pytest.mark.parametrize(("key", "goes_after"), [(by_name(), 60.0), (COMPENSATION, None)])
-def test_what_was_never_ours_is_not_subtracted(key: str, goes_after: float | None) -> None:
+@sentences(
+    {
+        "an entry that no migration explains": (by_name(), [], 60.0),
+        "a migration's entry": (by_name(), [vmim("Running")], 60.0),
+        "a compensation": (COMPENSATION, [], None),
+    }
+)
+def test_what_was_never_ours_is_not_subtracted(
+    case: tuple[str, list[VirtualMachineInstanceMigration], float | None],
+) -> None:
     """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
+    key, migrations, recheck = case
     policy = Policy(Mode.TAKEOVER)
-    adoption = plan(observed(quota(HARD, {key: ENTRY}), limits=""), policy)
+    adoption = plan(observed(quota(HARD, {key: ENTRY}), migrations, limits=""), policy)
     marked = applied(quota(HARD, {key: ENTRY}), adoption)
-    second = plan(observed(marked, limits="", timers=adoption.timers), policy)
+    second = plan(observed(marked, migrations, limits="", timers=adoption.timers), policy)
     assert not second
-    assert (second.recheck_after, key in marked.annotations) == (goes_after, goes_after is not None)
+    assert (second.recheck_after, key in marked.annotations) == (recheck, recheck is not None)
+    last = plan(observed(marked, [vmim("Failed")], limits="", timers=second.timers, now=61.0), policy)
+    assert (applied(marked, last).annotations, last.hard) == (MARKS, {})
 
 
 # ---- the namespace loses its annotation ----------------------------------------------------------------------
