@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from kubeloop.api.registry import NODES
@@ -14,6 +15,17 @@ async def cordon(client: Client, names: Iterable[str], *, cordoned: bool = True)
     """Closes these nodes to pods, or opens them again. Raises ApiError."""
     for name in names:
         await _patch(client, name, {"unschedulable": cordoned or None})
+
+
+@contextlib.asynccontextmanager
+async def only_open(client: Client) -> AsyncIterator[str]:
+    """Keeps all nodes but one closed to pods inside the block; the name of that one. Raises ApiError."""
+    node, *other_nodes = [item.name for item in await client.resource(NODES).list()]
+    await cordon(client, other_nodes)
+    try:
+        yield node
+    finally:
+        await cordon(client, other_nodes, cordoned=False)
 
 
 async def drain(client: Client, name: str) -> None:

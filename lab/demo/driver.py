@@ -158,12 +158,10 @@ class Driver:
 
     async def start_on_one_node(self, spec: Mapping[str, Any], vms: Iterable[str]) -> str:
         """Starts VMs while all other nodes are closed; returns the node's name once they run. Raises Stopped."""
-        node, *other_nodes = [item.name for item in await self.client.resource(registry.NODES).list()]
-        await nodes.cordon(self.client, other_nodes)
-        await self.create(VIRTUAL_MACHINES, *(bodies.machine(vm, spec, strategy="Always") for vm in vms))
-        for vm in vms:
-            await self.expect(f"{vm} is started on {node}", "Running", partial(self.status_of, vm))
-        await nodes.cordon(self.client, other_nodes, cordoned=False)
+        async with nodes.only_open(self.client) as node:
+            await self.create(VIRTUAL_MACHINES, *(bodies.machine(vm, spec, strategy="Always") for vm in vms))
+            for vm in vms:
+                await self.expect(f"{vm} is started on {node}", "Running", partial(self.status_of, vm))
         return node
 
     def status_of(self, vm: str) -> str:

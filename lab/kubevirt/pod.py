@@ -78,11 +78,17 @@ def launcher_pod(
     claim: str = "",
     image: str = _IMAGE,
 ) -> Body:
-    """The body of a launcher pod; of the target pod when there is a `migration`. `claim` is that of the VM's persistent
-    state, `image` today's launcher's."""
+    """The body of a launcher pod, or of a `migration`'s target; `claim` is that of the VM's persistent state."""
     spec, grace, overhead = vmi.spec, vmi.spec.termination_grace_period_seconds, overhead_of(vmi, rendering)
     containers = render_containers(vmi, rendering, overhead=overhead, digests_known=migration is not None)
-    body: Body = {
+    optional = {
+        "nodeName": node,
+        "subdomain": spec.subdomain,
+        "tolerations": spec.tolerations,
+        "priorityClassName": spec.priority_class_name,
+        "volumes": claim and [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}],
+    }
+    return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(vmi, overhead, node, migration),
@@ -101,17 +107,9 @@ def launcher_pod(
                 **(spec.node_selector or {}),
             },
             "terminationGracePeriodSeconds": _EXTRA_GRACE + (_DEFAULT_GRACE if grace is None else grace),
+            **{key: value for key, value in optional.items() if value},
         },
     }
-    optional = {
-        "nodeName": node,
-        "subdomain": spec.subdomain,
-        "tolerations": spec.tolerations,
-        "priorityClassName": spec.priority_class_name,
-        "volumes": claim and [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}],
-    }
-    body["spec"] |= {key: value for key, value in optional.items() if value}
-    return body
 
 
 def attachment_pod(

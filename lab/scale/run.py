@@ -22,6 +22,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.guard import ending_on_sigterm
 from kubeloop.testing.cluster.progress import Lines
+from lab import nodes
 from lab.headroom import Headroom, growth, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale import report as reports
@@ -216,7 +217,7 @@ class _Run:
         """Migrates every VM on the first nodes, at the rate; returns the report when all migrations have ended."""
         drained_nodes = self._plan.nodes[: self._settings.evacuate]
         vms = sorted(key for key, node in self._measurements.nodes().items() if node in drained_nodes)
-        await workload.cordon(drained_nodes)
+        await nodes.cordon(client, drained_nodes)
         counters = await self._counters(client)
         began = time.monotonic()
         self._measurements.begin(began)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -138,11 +138,6 @@ class Workload:
         quotas = await self._client.resource(registry.RESOURCE_QUOTAS).list()
         ready = [q.namespace in namespaces and q.status.hard == q.hard and bool(q.used) for q in quotas]
         return sum(ready) >= len(namespaces)
-
-    async def cordon(self, nodes: Iterable[str]) -> None:
-        """Closes these nodes to pods. Raises ApiError."""
-        for name in nodes:
-            await self._client.resource(registry.NODES).merge_patch({"spec": {"unschedulable": True}}, name=name)
 
     async def migrate(self, key: str) -> None:
         """A VMIM of a VM. Raises ApiError."""

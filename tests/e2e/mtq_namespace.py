@@ -76,10 +76,7 @@ class Budgeted(Namespace):
         await becomes(raised, True)
 
     async def until_unlocked(self) -> None:
-        async def locked() -> bool:
-            return await self.lock() is not None
-
-        await becomes(locked, False)
+        await becomes(self.lock, None)
 
     async def at_rest(self, hard: Mapping[str, Any], quota: str = "quota", seconds: float = 15.0) -> None:
         """Until the quota is as it was, the status holds no originals and the lock is gone."""

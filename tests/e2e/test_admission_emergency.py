@@ -24,7 +24,7 @@ from kubeloop.client.errors import ApiError
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import until
 from lab import bodies
-from lab.namespace import LASTING, PODS, Namespace, by_value
+from lab.namespace import LASTING, PODS, Namespace, becomes, by_value
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
@@ -127,11 +127,7 @@ async def emergency(cluster: Cluster, own_kubeconfig: Path) -> AsyncIterator[Eme
         remains = Emergency(admin, cluster, managed, windowed, hard)
         with frozen(cluster, "kubevirt"):
             await windowed.budget()
-
-            async def is_raised() -> bool:
-                return not await remains.is_restored()
-
-            await until(is_raised, "the raise")
+            await becomes(remains.is_restored, False)
             process.kill()
             yield remains
             for resource in CONFIGURATIONS:

@@ -9,17 +9,15 @@ import pytest
 from kubeloop.api.quantity import Quantity
 from kubeloop.testing.polling import until
 from lab.namespace import LASTING, by_value
+from tests.e2e.admin import HARD
 from tests.e2e.conftest import ONE_LOOP
-from tests.e2e.headroom.amounts import Versions, watched
+from tests.e2e.headroom.amounts import AT_4_5, Versions, watched
 from tests.e2e.headroom.environment import Environment
 from tests.e2e.tenant import COMPENSATION
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP]
 
-SMALL = {"limits.cpu": "3", "limits.memory": "5000Mi"}
-GROWN = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
-"""The seed's VM with ratio 4.5: 105.8 % of its quota."""
-SEED_SMALL = {"limits.cpu": "5", "limits.memory": "10865341313"}
+RAISED = {"limits.cpu": "5", "limits.memory": "10865341313"}
 HARVESTER = ("--estimate", "harvester")
 
 
@@ -31,14 +29,14 @@ async def compensations(versions: Versions) -> list[str | None]:
 async def test_the_second_migration_needs_the_compensation(on: Environment) -> None:
     """The VM was started with ratio 1.5 and has moved once since it is 4.5."""
     on.run(*HARVESTER, "--no-compensate")
-    small = await on.running("vm1", limits=SMALL)
+    small = await on.running("vm1", limits=HARD)
     await on.ratio("4.5")
     await small.succeed(await small.migrate())
-    await small.settle(SMALL)
-    assert await small.used() == by_value(GROWN)
+    await small.settle(HARD)
+    assert await small.used() == by_value(AT_4_5)
     pending = await small.migrate(running=LASTING)
     await small.stays_refused(pending)
-    assert await small.hard() == by_value(SEED_SMALL)
+    assert await small.hard() == by_value(RAISED)
     assert COMPENSATION not in await small.annotations()
 
     async with watched(small) as (versions,):
@@ -55,9 +53,9 @@ async def test_the_second_migration_needs_the_compensation(on: Environment) -> N
         compensated = await versions.hards()
         await small.hurry(pending)
         await small.succeed(pending)
-        await small.settle(SMALL)
+        await small.settle(HARD)
         # used 5682461313 + needed 5682461313 - hard 10865341313
         assert await compensations(versions) == [None, '{"limits.memory":"499581313"}', None]
-        raised = by_value(SEED_SMALL)
+        raised = by_value(RAISED)
         larger = raised | {"limits.memory": raised["limits.memory"] + Quantity.parse("499581313")}
         assert compensated == [raised, larger, raised]

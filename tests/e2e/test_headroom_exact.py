@@ -92,13 +92,10 @@ async def _move(versions: Versions, base: Amounts) -> Moved:
     pods = (await namespace.used(METER))["pods"]
     migration = await namespace.migrate(linger=0.3, running=LASTING)
 
-    async def is_raised() -> bool:
-        return len(await versions.hards()) > 1
-
     async def is_alone() -> bool:
         return (await namespace.used(METER))["pods"] == pods
 
-    await until(is_raised, f"{namespace} to be raised")
+    await until(versions.is_changed, f"{namespace} to be raised")
     await namespace.hurry(migration)
     await namespace.succeed(migration)
     await namespace.settle(base)

@@ -18,9 +18,10 @@ import pytest_asyncio
 from kubeloop.api.quantity import Quantity
 from lab.bodies import migration
 from lab.namespace import LASTING, PODS, VMIMS, VMIS, Namespace
+from tests.e2e.admin import HARD
 from tests.e2e.api import CORE, Api, ApiFailure, Raw
 from tests.e2e.conftest import ONE_LOOP
-from tests.e2e.headroom.amounts import plus
+from tests.e2e.headroom.amounts import plus, watched
 from tests.e2e.headroom.environment import METER, Environment, grant_what_is_used, meter
 from tests.e2e.headroom.shapes import LIMITS, SHAPES, Shape, start
 from tests.e2e.hostile_tenant import applied_policy, controller_reference, pod, small_claim, tenant_of
@@ -32,7 +33,6 @@ OVERHEAD = "kubevirt.io/memory-overhead-bytes"
 JOB = "kubevirt.io/migrationJobUID"
 OVERHEADS = [str(10**15), "1", "-1000000000000000", "9" * 5000]
 """A petabyte, a byte, less than nothing, and a number that is too long to be read."""
-LIMITED = {"limits.cpu": "3", "limits.memory": "5000Mi"}
 WATCHED = 3.0
 """Seconds during which the quota is looked at; headroom answers within a few hundredths."""
 
@@ -47,7 +47,7 @@ def policy(request: pytest.FixtureRequest, api: Api) -> Iterator[bool]:
 async def namespace(on: Environment, policy: bool) -> AsyncIterator[Namespace]:
     """A base of 3 CPU and 5,000 MiB, as in the seeds, and a ratio of 1.5."""
     on.run()
-    yield await on.admin.namespace(LIMITED)
+    yield await on.admin.namespace(HARD)
     await on.admin.clear()
     await on.ratio("1.5")
 
@@ -66,11 +66,9 @@ def allowed(policy: bool, act: Callable[[str, Raw], Raw], path: str, body: Raw) 
 
 async def highest(namespace: Namespace, name: str = "limits.cpu") -> Quantity:
     """The most that spec.hard says of a resource in a while."""
-    deadline, most = time.monotonic() + WATCHED, (await namespace.hard())[name]
-    while time.monotonic() < deadline:
-        most = max(most, (await namespace.hard())[name])
-        await asyncio.sleep(0.05)
-    return most
+    async with watched(namespace) as (versions,):
+        await asyncio.sleep(WATCHED)
+        return max(hard[name] for hard in await versions.hards())
 
 
 async def test_twelve_forged_pods_of_a_cpu_are_three(policy: bool, api: Api, namespace: Namespace) -> None:
@@ -120,7 +118,7 @@ async def test_an_annotation_adds_no_more_than_kubevirt_renders(
 ) -> None:
     """The ratio changed since, so the annotation counts. It is the trouble of that VM alone: another one's migration is
     served, `status` answers."""
-    namespaces = [namespace, *[await on.admin.namespace(LIMITED) for _ in OVERHEADS[1:]]]
+    namespaces = [namespace, *[await on.admin.namespace(HARD) for _ in OVERHEADS[1:]]]
     await asyncio.gather(*(start(attacked, "vm1") for attacked in namespaces))
     used = (await namespace.used())["limits.memory"]
     await on.ratio("4.5")

@@ -206,8 +206,7 @@ async def test_installed_at_work_and_removed_without_a_trace(
     forget(api)
     traces_at_start = traces(api)
     values = [
-        *("--set", "image.repository=registry.example.org/headroom"),
-        *("--set", f"webhook.url=https://127.0.0.1:{port}"),
+        *("--set", f"image.repository=registry.example.org/headroom,webhook.url=https://127.0.0.1:{port}"),
         *("--set", "webhook.replicas=1,estimate=harvester,policy.enabled=true"),
         *("--set", "controller.leaderElection.leaseDuration=3,controller.leaderElection.renewDeadline=2"),
         *("--set-json", "controller.leaderElection.retryPeriod=0.5"),
@@ -237,5 +236,4 @@ async def test_installed_at_work_and_removed_without_a_trace(
             program.kill()
     assert traces(api) == traces_at_start
     assert SKIP not in await namespace.annotations()
-    refused = [r for r in requests(cluster.directory, since) if r.is_denied]
-    assert refused == []
+    assert [r for r in requests(cluster.directory, since) if r.is_denied] == []

@@ -87,7 +87,7 @@ ON_VMI: dict[str, tuple[Raw, bool]] = {
         {"status": {"migrationState": {"migrationUid": "u", "completed": True, "abortStatus": "Succeeded"}}},
         False,
     ),
-    "empty fields of its status, as KubeVirt's admission leaves them": ({"status": {"guestOSInfo": {}}}, True),
+    "empty fields of its status": ({"status": {"guestOSInfo": {}}}, True),
     "its specification": ({"spec": {"nodeSelector": {"a": "b"}}}, False),
     "its labels": (labelled(**{"kubevirt.io/nodeName": "node-9"}), False),
     "an owner": (

@@ -10,14 +10,11 @@ import pytest
 
 from lab.namespace import LASTING, by_value
 from tests.e2e.conftest import ONE_LOOP
-from tests.e2e.headroom.amounts import ONE, plus
+from tests.e2e.headroom.amounts import AT_4_5, ONE, plus
 from tests.e2e.headroom.environment import Environment
 from tests.program import run
 
 pytestmark = [pytest.mark.cluster, ONE_LOOP]
-
-AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
-"""ONE with the launcher at ratio 4.5."""
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from kubeloop.api.registry import EVENTS, NAMESPACES, NODES
+from kubeloop.api.registry import EVENTS, NAMESPACES
 from kubeloop.testing.cluster.cluster import Cluster
 from lab import bodies, nodes
 from lab.cluster import RancherAgent
@@ -85,15 +84,8 @@ async def recorded(namespace: Namespace) -> AsyncIterator[Record]:
         yield record
 
 
-async def start_on_one_node(namespace: Namespace, spec: dict[str, Any], vms: tuple[str, ...]) -> str:
-    """Starts VMs while all other nodes are closed; the node."""
-    node, *other_nodes = [item.name for item in await namespace.client.resource(NODES).list()]
-    await nodes.cordon(namespace.client, other_nodes)
-    try:
-        await asyncio.gather(*(namespace.machine(vm, spec=spec, strategy="Always") for vm in vms))
-    finally:
-        await nodes.cordon(namespace.client, other_nodes, cordoned=False)
-    return node
+async def start_all(namespace: Namespace) -> None:
+    await asyncio.gather(*(namespace.machine(vm, spec=SMALL, strategy="Always") for vm in VMS_OF_SEED))
 
 
 async def migrations(namespace: Namespace, prefix: str) -> list[str]:
@@ -119,7 +111,8 @@ def check_record(record: Record, base: Amounts, per_node: int) -> None:
 async def test_node_maintenance_with_ranchers_agent_on_the_node(site: Environment, rancher: RancherAgent) -> None:
     namespace = await site.admin.home(LIMITS, rancher)
     async with site.release("0.54", "v0.54.0", "--source-linger", LINGER):
-        node = await start_on_one_node(namespace, SMALL, VMS_OF_SEED)
+        async with nodes.only_open(namespace.client) as node:
+            await start_all(namespace)
         await namespace.until_used(USED)
         restarts = rancher.restarts()
         async with recorded(namespace) as record:
@@ -147,7 +140,7 @@ async def has_succeeded(namespace: Namespace, count: int) -> bool:
 
 async def test_a_workload_update_moves_every_vm_of_a_full_namespace(site: Environment, rancher: RancherAgent) -> None:
     namespace = await site.admin.home({**LIMITS, "limits.memory": "6Gi", "requests.memory": "6Gi"}, rancher)
-    await asyncio.gather(*(namespace.machine(vm, spec=SMALL, strategy="Always") for vm in VMS_OF_SEED))
+    await start_all(namespace)
     used = await namespace.used()
     await namespace.grant(used)
     flags = ("--source-linger", LINGER, "--workload-update-delay", "0.5")

@@ -248,7 +248,7 @@ def granted_record(moment: float = 2.0) -> RecordBuilder:
     [
         pytest.param(2, 2.5, "5015m", "2", 20, [], id="told within a second"),
         pytest.param(2, 9, "3", "2", 20, [], id="told late, by the limit of before"),
-        pytest.param(8.5, 9, "5015m", "2", 20, [], id="told within a second of the raise, long after the entry"),
+        pytest.param(8.5, 9, "5015m", "2", 20, [], id="told within a second of the raise"),
         pytest.param(2, 9, "5015m", "2", 20, [True], id="by the raised limit, which another pod has filled"),
         pytest.param(2, 9, "5015m", "2", 8.9, [False], id="by the raised limit, which another pod had filled"),
         pytest.param(2, 9, "5015m", "1m", 20, [False], id="by the raised limit, which has room"),

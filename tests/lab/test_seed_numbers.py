@@ -92,7 +92,7 @@ ROWS: dict[str, Row] = {
     "two pods for one of them": (add(THREE, SMALL.pod), {"requests.memory": "3667280Ki"}),
     "their limit": (parse_resource_list({"limits.memory": "4200Mi"}), {"limits.memory": "4404019200"}),
     "the log's pod": (LOGGED.pod, {"limits.cpu": "4015m", "limits.memory": "8940039936"}),
-    "what is left of 30 CPUs and 60Gi when an entry is taken from a reverted quota": (
+    "a reverted quota less an entry": (
         subtract(SIXTY, LOGGED.delta),
         {"limits.cpu": "26", "limits.memory": "54242646Ki"},
     ),

@@ -20,6 +20,8 @@ Amounts = dict[str, Quantity]
 ONE = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 TWO = {"limits.cpu": "4030m", "limits.memory": "9594928626"}
 """What quota counts of so many of the seed's VMs: as a base ONE leaves no room for anything else."""
+AT_4_5 = {"limits.cpu": "2015m", "limits.memory": "5682461313"}
+"""ONE with the launcher at ratio 4.5: 108.4 % of the seed's quota."""
 
 
 def plus(amounts: Amounts, summand: Amounts) -> Amounts:
@@ -44,10 +46,17 @@ class Versions:
         """Every version of a quota, up to those that are there now."""
         newest = max([int(item.metadata.resource_version) for item in await self.namespace.items(QUOTAS)])
         await until(lambda: any(item.version >= newest for item in self.record.quotas), "the watch")
+        return self._shown(name)
+
+    def _shown(self, name: str) -> list[ResourceQuota]:
         quotas = [version.quota for version in self.record.quotas]
         if name:
             return [quota for quota in quotas if quota.name == name]
         return [quota for quota in quotas if quota.labels.get(LABEL_DEFAULT_RESOURCE_QUOTA) == "true"]
+
+    def is_changed(self) -> bool:
+        """Reports whether spec.hard of the default quota has changed so far."""
+        return len([hard for hard, _ in groupby(self._shown(""), key=lambda quota: by_value(quota.hard))]) > 1
 
     async def changes(self, name: str = "") -> list[tuple[int, Amounts]]:
         """Each spec.hard that a quota had, in order, with the resourceVersion that brought it: one count for all

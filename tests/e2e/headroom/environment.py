@@ -9,7 +9,6 @@ from typing import Any
 from kubeloop.client.errors import AlreadyExists
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import until
 from lab.namespace import Namespace
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS
@@ -110,12 +109,9 @@ async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncI
         kubevirts = admin.client.resource(KUBEVIRTS)
         body = {"metadata": {"name": _CR["name"]}, "spec": {"configuration": PARALLEL}}
         await kubevirts.create(body, namespace=_CR["namespace"])
-
-        async def deployed() -> bool:
-            return (await kubevirts.get(**_CR)).status.phase == "Deployed"
-
+        namespace = Namespace(admin.client, _CR["namespace"])
         try:
-            await until(deployed, "KubeVirt")
+            await namespace.until_is(KUBEVIRTS, _CR["name"], lambda kubevirt: kubevirt.status.phase, "Deployed")
             await env.ratio("1.5")
             yield env
             await admin.clear()

@@ -84,12 +84,12 @@ WAITS: dict[str, tuple[Refusals, list[ApiError | str], list[float]]] = {
         [Invalid("exceeded quota", status=422), Conflict("exceeded quota", status=409)],
         [0.1, 0.2],
     ),
-    "after a change of the quota quickly, once: admission may see it a moment later": (
+    "quickly after a change of the quota, once": (
         Refusals(),
         [QUOTA, CHANGED, *[QUOTA] * 5, CHANGED, QUOTA],
         [5, 0, 0.05, 0.2, 0.8, 10, 20, 0, 0.05],
     ),
-    "a change of the quota hurries nothing that quota did not refuse": (Refusals(), [OTHER, CHANGED], [0.1, 0.1]),
+    "a change of the quota hurries no other refusal": (Refusals(), [OTHER, CHANGED], [0.1, 0.1]),
     "from a drained bucket nothing is quick": (
         Refusals(300.0, 300.0, quick=()),
         [QUOTA, CHANGED, QUOTA, QUOTA],

@@ -30,7 +30,7 @@ PHASES: dict[str, tuple[VirtualMachineInstance, Pod | None, str, bool]] = {
     "a guest that crashes is a failure": (running(), launcher(phase="Failed"), "Failed", False),
     "a pod that vanishes is a failure": (running(), None, "Failed", False),
     "a pod that is being deleted still runs the guest": (running(), launcher(deletionTimestamp=NOW), "Running", False),
-    "one that was written down as Running and never had a pod is started": (phase("Running"), None, "Pending", True),
+    "Running without ever a pod is started": (phase("Running"), None, "Pending", True),
     "a final phase stays": (phase("Failed"), launcher(), "Failed", False),
     "also without a pod": (phase("Failed"), None, "Failed", False),
 }
@@ -92,7 +92,7 @@ LEFT: dict[str, tuple[VirtualMachineInstance, list[Pod], set[str], dict[str, str
     "not a source that has ended": (migrated(), [launcher(phase="Succeeded"), TARGET], set(), {}),
     "not a source that is being deleted": (migrated(), [launcher(deletionTimestamp=NOW), TARGET], set(), {}),
     "a target whose migration has failed": (FAILED, [launcher(), TARGET], set(), {"target": "Failed"}),
-    "a target whose migration never got to the hand-over": (running(), [launcher(), TARGET], set(), {"target": ""}),
+    "a target that was never handed over": (running(), [launcher(), TARGET], set(), {"target": ""}),
     "also after an earlier migration": (migrated(), [TARGET, SECOND], set(), {"second": ""}),
     "not the source while the migration is under way": (UNDER_WAY, [launcher(), TARGET], {"uid-m1"}, {}),
     "a source that was once a target": (migrated(sourcePod="older"), [OLDER, TARGET], set(), {"older": "Succeeded"}),

@@ -84,10 +84,7 @@ async def test_deleting_a_running_migration_aborts_it(unlimited: Namespace) -> N
     assert (state.abort_requested, state.abort_status, state.failed) == (True, "Succeeded", True)
     assert (vmi.status.node_name, state.migration_uid) == (state.source_node, uid)
 
-    async def target() -> str | None:
-        return (await unlimited.get(PODS, state.target_pod or "")).status.phase
-
-    await becomes(target, "Failed")
+    await unlimited.until_is(PODS, state.target_pod or "", lambda pod: pod.status.phase, "Failed")
     await unlimited.succeed(await unlimited.migrate())
 
 
@@ -111,10 +108,7 @@ async def test_no_more_migrations_run_than_the_configuration_allows(unlimited: N
     limits = {"migrations": {"parallelMigrationsPerCluster": 3, "parallelOutboundMigrationsPerNode": 2}}
     await unlimited.create(KUBEVIRTS, {"metadata": {"name": "kubevirt"}, "spec": {"configuration": limits}})
 
-    async def deployed() -> str | None:
-        return (await unlimited.get(KUBEVIRTS, "kubevirt")).status.phase
-
-    await becomes(deployed, "Deployed")
+    await unlimited.until_is(KUBEVIRTS, "kubevirt", lambda kubevirt: kubevirt.status.phase, "Deployed")
     names = [f"vm{number}" for number in range(8)]
     await asyncio.gather(*(unlimited.machine(name, spec=SEED) for name in names))
     migrations = [await unlimited.migrate(name, running=LASTING) for name in names]

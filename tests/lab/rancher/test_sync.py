@@ -64,7 +64,7 @@ def hard(cpu: str, memory: str = "1Gi") -> dict[str, str]:
 
 THREE = {"limitsCpu": "3", "limitsMemory": "1Gi"}
 CASES: dict[str, tuple[list[Step], dict[str, Any]]] = {
-    "a namespace gets its request and the default's rest": (
+    "the request and the default's rest": (
         [namespace(limitsCpu="3")],
         {"hard": hard("3"), "requested": THREE, "validated": "fits"},
     ),
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[list[Step], dict[str, Any]]] = {
             "validated": "Oversubscribed resource quota [limits.cpu=60]",
         },
     ),
-    "what did not fit counts for others, but not as used": (
+    "what did not fit counts for others": (
         [namespace("greedy", limitsCpu="60"), namespace(limitsCpu="1")],
         {"hard": hard("0"), "validated": "Oversubscribed resource quota [limits.cpu=61]", "used_limit": {}},
     ),

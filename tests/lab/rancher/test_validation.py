@@ -101,7 +101,7 @@ GRANTED = {
         {"limits.cpu": "0", "limits.memory": "8Gi"},
     ),
     "zero for what is negative": ({"limitsCpu": "-1", "pods": "3"}, [], {"limits.cpu": "0", "pods": "3"}),
-    "zero for what others have used up, though it was not requested": (
+    "zero for what others have used up": (
         {"limitsCpu": "1"},
         [{"limitsMemory": "11Gi"}],
         {"limits.cpu": "1", "limits.memory": "0"},
