@@ -37,7 +37,7 @@ class WindowPolicy:
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
     first_pause: float = 0.5
     """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
-    long after vmim further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
+    long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
     long at first, and up to as many times longer or `longest_pause`."""
     shortage: float = 0.5
     """A budget that does not suffice is reported after this long: status.used may count a target pod already that
