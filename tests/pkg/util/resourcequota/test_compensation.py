@@ -229,34 +229,13 @@ def states(draw: st.DrawFn) -> State:
 
 @drawn
 @given(states())
-def test_the_pod_fits_afterwards(case: State) -> None:
-    used, without, _present, need = case
-    assert used + need <= without + compensation_for(*case)
-
-
-@drawn
-@given(states())
-def test_it_settles_at_once_and_never_swings(case: State) -> None:
-    used, without, _present, need = case
-    first_answer = compensation_for(*case)
-    assert compensation_for(used, without, first_answer, need) == first_answer
-
-
-@drawn
-@given(states())
-def test_what_is_enough_is_not_touched(case: State) -> None:
+def test_it_is_enough_and_no_more_and_never_swings(case: State) -> None:
     used, without, present, need = case
-    if used + need <= without + present:
-        assert compensation_for(*case) == present
-
-
-@drawn
-@given(states())
-def test_no_more_is_added_than_what_is_missing_and_the_margin(case: State) -> None:
-    used, without, present, need = case
-    missing = used + need - without
-    most = max(present, (missing if missing > ZERO else ZERO) + Quantity.of(MARGIN))
-    assert compensation_for(*case) <= most
+    answer, missing = compensation_for(*case), used + need - without
+    assert used + need <= without + answer, "the pod fits afterwards"
+    assert compensation_for(used, without, answer, need) == answer, "it settles at once"
+    assert missing > present or answer == present, "what is enough is not touched"
+    assert answer <= max(present, max(missing, ZERO) + Quantity.of(MARGIN)), "no more than what is missing"
 
 
 @drawn

@@ -92,12 +92,8 @@ def test_touches_come_with_growing_pauses_until_it_moves(raised: Controller) -> 
 )
 def test_nothing_is_touched(raised: Controller, migrations: list[VirtualMachineInstanceMigration]) -> None:
     raised.run(100.0, migrations)
-    assert raised.touches == []
-
-
-def test_not_before_status_hard_shows_the_room(raised: Controller) -> None:
     raised.quota = with_enforced(raised.quota, HARD)
-    raised.run(100.0, [vmim(refused=True)])
+    raised.run(100.0, [vmim(refused=True)])  # not before status.hard shows the room
     assert raised.touches == []
 
 
