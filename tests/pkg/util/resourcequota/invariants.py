@@ -14,7 +14,7 @@ from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS
 from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster
-from tests.pkg.util.resourcequota.model_objects import Move, side_of
+from tests.pkg.util.resourcequota.model_objects import Move
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [
@@ -125,7 +125,7 @@ class Invariants:
         annotations = self.cluster.quotas[name].annotations
         for vm, machine in self.cluster.vms.items():
             moves = [move for move in self.cluster.moves.values() if move.vm == vm]
-            earlier = any(move.vmi_uid != machine.uid for move in moves) or self._has_pods_of_an_earlier_vmi(vm)
+            earlier = any(move.vmi_uid != machine.uid for move in moves)
             unsettled = any(not m.over and (m.abort or m.phase in ("", "Running")) for m in moves)
             key = f"harvesterhci.io/migrating-{vm}"
             text = annotations.get(key)
@@ -145,11 +145,6 @@ class Invariants:
             shortage = {n for n, q in least.items() if q > present.get(n, ZERO)}
             if excess or (shortage and not self._hold_may_be_over(vm)):
                 raise BrokenInvariant(f"{name}: the entry of {vm} is {present}, from {least} to {exact} is right")
-
-    def _has_pods_of_an_earlier_vmi(self, vm: str) -> bool:
-        uid = self.cluster.vms[vm].uid
-        launchers = [pod for _home, pod in self.cluster.sides(vm) if side_of(pod) == pod.uid]
-        return any(pod.labels["kubevirt.io/created-by"] != uid for pod in launchers)
 
     def _nothing_is_left(self) -> None:
         for name, marks in (("default", set(MARKS)), ("own", {RECORD})):
