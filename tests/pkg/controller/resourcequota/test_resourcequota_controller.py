@@ -192,7 +192,7 @@ async def test_a_quota_that_is_gone_is_forgotten(cluster: QuotaCluster) -> None:
 ROOM = ["/spec/hard/limits.cpu", "/spec/hard/limits.memory"]
 OF_ENTRY = "/metadata/annotations/" + by_uid().replace("/", "~1")
 FOREIGN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
-    "an annotation is no concern of ours, and read and gone again at once": (
+    "a foreign annotation is read, and gone again at once": (
         {"metadata": {"annotations": {"example.com/other": "new"}}},
         ["patch", "get", "patch"],
         [OF_ENTRY, *ROOM],
@@ -202,7 +202,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         ["patch", "get", "patch"],
         ROOM,
     ),
-    "the quota controller counts with every pod that comes or goes, which is no conflict": (
+    "the quota controller counts a pod meanwhile: no conflict": (
         {"status": {"used": {"limits.cpu": "1"}}},
         ["patch"],
         [OF_ENTRY, *ROOM],
@@ -348,7 +348,7 @@ COMPANY: dict[str, tuple[Looks, set[str]]] = {
         ],
         {"vm2", "vm3"},
     ),
-    "a decision that writes nothing is waited after too, but not by who is about to be tried": (
+    "an empty decision is waited after, but not if it is urgent": (
         [
             (0.0, {"vm1": P, "vm2": P}, None, 1),
             (1.0, {"vm1": SCHEDULING}, None, 1),

@@ -150,7 +150,7 @@ SERVICE = {"name": "s", "namespace": "n", "port": 443}
             webhooks_at({**SERVICE, "path": "/validate-namespace"}),
             {"service": {**SERVICE, "path": "/lock"}, "caBundle": "QQ=="},
         ),
-        "of several the first, with the key by which the API server is known": (
+        "of several the first, with the API server's key": (
             [*webhooks_at("https://h:9443/probe"), *webhooks_at("https://other/x")],
             [*webhooks_at("https://h:9443/validate-pod/0123"), *webhooks_at("https://h:9443/validate-vm/4567")],
             {"url": "https://h:9443/lock/0123", "caBundle": "QQ=="},

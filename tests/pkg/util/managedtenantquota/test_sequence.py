@@ -68,9 +68,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
     },
     30.0: {"raised": raised(lock=lock())},
     "Restore": {
-        "it is released, and a second quota refuses it by now to which nothing may be added": raised(
-            quotas=TWO_BLOCK, lock=lock()
-        ),
+        "a second quota refuses it by now, which may not be raised": raised(quotas=TWO_BLOCK, lock=lock()),
         "raised and the migration went away": raised(around=surroundings([]), lock=lock()),
         "the same, behind a quota that is not": raised(
             quotas=[quota(name="another"), quota(RAISED, annotations=RECORD)], around=surroundings([]), lock=lock()
@@ -83,7 +81,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "two budgets, one of them in use": raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
         "the limit is reached": raised(lock=lock(age=120)),
         "past them, and the lock cannot be deleted": raised(lock=lock(age=130), refused=["lock.ns1.com"]),
-        "the same, and a person has changed the quota: it stays, its record goes": raised(
+        "the same, edited by a person: its record goes": raised(
             quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), refused=["lock.ns1.com"]
         ),
         "a restore was refused, the other quota can": observed(
@@ -93,14 +91,12 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
             lock=lock(),
             refused=["ns1/quota"],
         ),
-        "the status is garbage, the quota has recorded it: go on by that": raised(
+        "the status is garbage: the quota's record counts": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()
         ),
         "raised and the budget is gone": raised(budgets=[], lock=lock()),
         "the budget is gone and the lock had to end": raised(budgets=[]),
-        "and a person has changed it since: it stays, its record goes": observed(
-            [quota(TWICE, annotations=RECORD)], []
-        ),
+        "and edited by a person since: its record goes": observed([quota(TWICE, annotations=RECORD)], []),
         "raised, and the budget was made anew: first back to what was": observed(
             [quota(RAISED, used=TWICE, annotations=RECORD)], [budget()]
         ),
@@ -140,7 +136,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "the budget is less than nothing": observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
         "a restore was refused": raised(around=DONE, lock=lock(), refused=["ns1/quota"]),
         "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
-        "it is not, and the budget or the namespace is on its way out": observed(
+        "it is not, and the budget or namespace is being deleted": observed(
             budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
         ),
     },
@@ -156,9 +152,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "past them, and the status is garbage": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
-        "past them, and to a second quota that refuses it nothing may be added": raised(
-            quotas=TWO_BLOCK, lock=lock(age=130)
-        ),
+        "past them, and a second quota may not be raised": raised(quotas=TWO_BLOCK, lock=lock(age=130)),
         "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
         "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
     },
@@ -253,7 +247,7 @@ JOINED = observed(
                 [{"name": "quota", "spec": {"hard": FULL}}], {"migration-of-vm1": ["quota"]}, {**FULL, "pods": None}
             ),
         ),
-        "a second one joins: what is recorded stays, and what is added becomes more": Bodies(
+        "a second one joins: the record stays, more is added": Bodies(
             replace(JOINED, lock=lock(age=5, hook=BOTH)),
             "Save",
             status(
