@@ -20,7 +20,7 @@ from kubeloop.api.meta import Object, RawQuantity
 from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
-from pkg.util.managedtenantquota.lock import admitted_by, entry_of, is_current, lock_body
+from pkg.util.managedtenantquota.lock import admitted_by, is_current, lock_body
 from pkg.util.managedtenantquota.record import is_enforced, is_in_use, recorded_migrations
 from pkg.util.managedtenantquota.window import Change, Window
 
@@ -74,7 +74,7 @@ def _lock(window: Window) -> Step | None:
     observed, lock = window.observed, window.lock
     if lock is not None and observed.render_webhook is None:
         return None
-    admitted = {entry_of(target.migration.uid, target.migration.spec.vmi_name) for target in window.targets}
+    admitted = {target.entry for target in window.targets}
     # Whose target is on its way stays: no pod shows it, and maybe a refusal of before, for which there is no room.
     present, left_out = (
         admitted_by(lock) if lock else (),

@@ -28,6 +28,7 @@ from pkg.util.constants import (
 )
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
+from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
 from pkg.util.managedtenantquota.targets import (
@@ -228,7 +229,8 @@ class Window:
             return self._close(math.inf, EVENT_INVALID_BUDGET, message, message)
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
-        self.refused_targets = refused_targets(facts)
+        present = admitted_by(self.lock) if self.lock else ()
+        self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.entry not in present)
         quotas = [quota for quota in observed.quotas if self.refused_targets and quota.hard and not quota.deleting]
         for quota in quotas:  # what the rooms find in the facts' cache then
             for _ in vms_one_by_one(replace(facts, quota=quota), EXACT, Base(None)):
