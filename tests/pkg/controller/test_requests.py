@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.controllers.reconcile import RECONCILE_TOTAL
@@ -21,14 +21,16 @@ from kubeloop.webhook.registration import Endpoint, Webhook
 from kubeloop.webhook.serving_certificate import server_context
 from lab.kubevirt import options as stand_in
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
+from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.migration.register import VMI_CONTROLLER
 from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
 from pkg.process import replica
 from pkg.process.replica import Replica
-from pkg.selfcheck.probe import PROBE_MARK
-from pkg.util.constants import VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
+from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK
+from pkg.util.constants import LIMITS_CPU, VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating
 from pkg.webhook.register import Webhooks
@@ -92,7 +94,7 @@ def test_at_rest_it_asks_eight_times_a_minute(endpoint: Endpoint, monkeypatch: p
 
 
 async def migrated(
-    together: int, phase_seconds: float, *, webhooks: Sequence[Webhook] = ()
+    together: int, phase_seconds: float, *, webhooks: Sequence[Webhook] = (), budget: Mapping[str, str] | None = None
 ) -> tuple[Connection, float, Counter[str]]:
     """Counts the requests of the controllers while VMs of one namespace migrate, and until nothing is left of it; when
     the migrations were created; and how often each handler was called for them."""
@@ -102,10 +104,19 @@ async def migrated(
     if webhooks:
         registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": webhooks}
         cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
+    if budget:
+        probe = {"clientConfig": {"url": f"{BY_URL.url}/probe", "caBundle": "Q0E="}}
+        registered = {"metadata": {"name": WEBHOOK_CONFIGURATION_NAME}, "webhooks": [probe]}
+        cluster.server.put(VALIDATING_WEBHOOK_CONFIGURATIONS, registered)
+        cluster.server.put(MUTATING_WEBHOOK_CONFIGURATIONS, {**registered, "metadata": {"name": PROBE_CONFIGURATION}})
+        spec = {"additionalMigrationResources": budget}
+        vmmrq = {"metadata": {"name": "budget", "namespace": "ns0"}, "spec": spec}
+        cluster.server.put(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, vmmrq)
     kubevirt = stand_in.StandInOptions(
         source_linger=2.0, phase_delay=phase_seconds, parallel_migrations=100, parallel_outbound=100
     )
-    async with cluster.running(Client(connection), Settings(POLICY, reserve=True), kubevirt):
+    settings = Settings(POLICY, reserve=True, controller_users=["headroom"])
+    async with cluster.running(Client(connection), settings, kubevirt):
         await asyncio.sleep(10.0)
         connection.sent.clear()
         created, earlier_calls = now(), calls()
@@ -160,6 +171,16 @@ def test_writes_of_a_migration_and_calls_of_handlers(
         assert writes == [VMI, VM] * (len(writes) // 2)
     requeued = sum(message.startswith("resourceQuotaController: ns0/q requeued") for message in caplog.messages)
     assert 0 < requeued <= 10 * together
+
+
+def test_requests_and_calls_of_a_budgets_windows() -> None:
+    """Twelve migrations, and room for six at a time."""
+    connection, _, called = run(migrated(12, 0.1, budget={LIMITS_CPU: "3090m"}))
+    counts = Counter((method, path.split("/")[-2 if method == "PATCH" else -1]) for _, method, path in connection.sent)
+    assert counts["POST", "validatingwebhookconfigurations"] == 2
+    assert counts["GET", QUOTA] == 2
+    assert counts.total() <= 10 * 12, counts
+    assert called[MANAGED_TENANT_QUOTA_CONTROLLER] <= 5 * 12, called
 
 
 @pytest.mark.parametrize(
