@@ -174,7 +174,7 @@ EVENTS: Final = (
     Event(
         "NotEnoughResourceToRelease",
         _BUDGET,
-        "The budget is smaller than what the target pod needs.",
+        "The budget is smaller than what the target pod needs, or other migrations have used it for 30 s.",
         "Raise `additionalMigrationResources`: `headroom explain NS/VM`",
     ),
     Event(

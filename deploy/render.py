@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from deploy.reference import reference
@@ -35,6 +36,7 @@ def helm(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@cache
 def template(*arguments: str) -> str:
     """The chart rendered, without helm's remarks on where a document comes from."""
     given = ("--namespace", "headroom-system", "--set", f"image.repository={IMAGE}", *arguments)
