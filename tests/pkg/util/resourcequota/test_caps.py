@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from kubeloop.api.core import Pod
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from kubeloop.api.core import Pod, ResourceQuota
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.resourcequota.draft import MAX_ANNOTATION_BYTES, idle, refuse
 from pkg.util.resourcequota.entries import entries
-from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, after, by_value, namespace, sentences
 from tests.kinds import edited
@@ -134,12 +135,12 @@ def test_names_that_cap_nothing_are_told(case: tuple[str, str, Sequence[str]]) -
 MAX_EXTRA = "headroom.harvesterhci.io/max-extra"
 
 
-def migrating_vms(count: int) -> tuple[list[VirtualMachineInstanceMigration], list[VirtualMachineInstance], list[Pod]]:
+def migrating_vms(count: int, rq: ResourceQuota, **options: Any) -> Facts:
     """VMs whose migrations began one after another, the last VM's first."""
     names = [f"vm{number}" for number in range(count)]
     migrations = [vmim(vm=name, created=f"2026-01-01T00:00:{count - number:02}Z") for number, name in enumerate(names)]
     instances = [vmi(name, nodeName="node-1") for name in names]
-    return migrations, instances, [launcher(instance) for instance in instances]
+    return namespace(rq, migrations, [launcher(instance) for instance in instances], instances, **options)
 
 
 ROOM_FOR_ONE = '{"limits.memory":"5Gi"}'
@@ -160,9 +161,8 @@ ENTERED = {
 @sentences(ENTERED)
 def test_max_extra(case: tuple[str, str, Sequence[str]]) -> None:
     on_quota, on_namespace, entered = case
-    migrations, instances, pods = migrating_vms(3)
     annotations = {**MARKS, **({MAX_EXTRA: on_quota} if on_quota else {})}
-    result, new_plan = after(namespace(quota(HARD, annotations), migrations, pods, instances, max_extra=on_namespace))
+    result, new_plan = after(migrating_vms(3, quota(HARD, annotations), max_extra=on_namespace))
     assert sorted(entry.vm for entry in entries(result.annotations)) == entered
     assert [problem.reason for problem in new_plan.problems] == ["MaxExtraReached"] * (3 - len(entered))
 
@@ -181,26 +181,21 @@ PRIORITIES: Mapping[str, tuple[Mapping[str, str], str]] = {
 @sentences(PRIORITIES)
 def test_under_a_cap_kubevirts_priority_comes_before_age(case: tuple[Mapping[str, str], str]) -> None:
     priorities, first_vm = case
-    migrations, instances, pods = migrating_vms(3)
-    migrations = [
-        edited(migration, spec={"priority": priorities.get(migration.spec.vmi_name)}) for migration in migrations
-    ]
-    facts = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
-    result, _plan = after(facts)
+    facts = migrating_vms(3, quota(HARD, MARKS), max_extra=ROOM_FOR_ONE)
+    migrations = [edited(move, spec={"priority": priorities.get(move.spec.vmi_name)}) for move in facts.migrations]
+    result, _plan = after(replace(facts, migrations=migrations))
     assert [entry.vm for entry in entries(result.annotations)] == [first_vm]
 
 
 def test_a_resource_without_a_base_fills_no_cap() -> None:
-    migrations, instances, pods = migrating_vms(1)
     crowded = quota(HARD, {**MARKS, by_uid("stranger"): '{"pods":"5"}', MAX_EXTRA: '{"pods":"0"}'})
-    result, _plan = after(namespace(crowded, migrations, pods, instances))
+    result, _plan = after(migrating_vms(1, crowded))
     assert by_name("vm0") in result.annotations
 
 
 def test_an_older_migration_does_not_push_out_one_with_room() -> None:
-    migrations, instances, pods = migrating_vms(2)
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})
-    result, _plan = after(namespace(with_vm0, migrations, pods, instances, max_extra=ROOM_FOR_ONE))
+    result, _plan = after(migrating_vms(2, with_vm0, max_extra=ROOM_FOR_ONE))
     assert [entry.vm for entry in entries(result.annotations)] == ["vm0"]
 
 
@@ -220,13 +215,12 @@ STANDING: Mapping[str, tuple[Mapping[str, str], Sequence[str]]] = {
 def test_entries_that_stand_count_for_the_cap(case: tuple[Mapping[str, str], Sequence[str]]) -> None:
     """vm0 asks for room beside them, and the cap is for one."""
     annotations, names_left = case
-    migrations, instances, pods = migrating_vms(1)
-    instance, target = arrived()
+    facts, (instance, target) = migrating_vms(1, quota()), arrived()
     facts = namespace(
         quota(ONE_MORE, {**MARKS, **annotations}),
-        [*migrations, vmim("Running", "vm1")],
-        [*pods, target],
-        [*instances, instance],
+        [*facts.migrations, vmim("Running", "vm1")],
+        [*facts.pods, target],
+        [*facts.instances.values(), instance],
         max_extra=ROOM_FOR_ONE,
     )
     result, _plan = after(facts)
@@ -280,8 +274,7 @@ def test_a_compensation_keeps_to_the_cap_too() -> None:
 
 def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
     """The ratio was raised after the entry was written."""
-    migrations, instances, pods = migrating_vms(1)
-    facts = namespace(quota(HARD, MARKS), migrations, pods, instances, max_extra=ROOM_FOR_ONE)
+    facts = migrating_vms(1, quota(HARD, MARKS), max_extra=ROOM_FOR_ONE)
     raised, _plan = after(facts)
     result, new_plan = after(replace(facts, quota=raised, rendering=AT_4_5))
     assert by_value(result.hard) == by_value(ONE_MORE)
@@ -293,14 +286,14 @@ def test_an_entry_that_stands_does_not_grow_past_the_cap() -> None:
 
 def test_past_200_kib_migrations_wait_and_nothing_is_lost() -> None:
     """Another client's annotation leaves room for two entries."""
-    migrations, instances, pods = migrating_vms(3)
     entry_size = len(by_name("vm0")) + len(POD_ENTRY)
     note_size = 200 * 1024 - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size
-    crowded = quota(HARD, {**MARKS, "note": "x" * note_size})
-    result, new_plan = after(namespace(crowded, migrations, pods, instances))
+    facts = migrating_vms(3, quota(HARD, {**MARKS, "note": "x" * note_size}))
+    result, new_plan = after(facts)
     assert sorted(entry.vm for entry in entries(result.annotations)) == ["vm1", "vm2"]
     assert [problem.reason for problem in new_plan.problems] == ["TooManyMigrations"]
     assert "migration of VM vm0 waits" in str(new_plan.problems[0])
     assert by_value(result.hard) == by_value(TWO_MORE)
-    later, _plan = after(namespace(result, [*migrations[:2], vmim("Failed", "vm2")], pods, instances))
+    migrations = [*facts.migrations[:2], vmim("Failed", "vm2")]
+    later, _plan = after(replace(facts, quota=result, migrations=migrations))
     assert sorted(entry.vm for entry in entries(later.annotations)) == ["vm0", "vm1"]
