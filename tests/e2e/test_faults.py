@@ -26,8 +26,6 @@ pytestmark = pytest.mark.cluster
 
 LASTS = 0.8
 """Seconds of each fault before the migration ends, and after."""
-PATIENCE = 60.0
-"""More than a reflector's longest back-off: kinds that nothing happens to meet one fault after the other."""
 DEEP = 1000
 
 
@@ -66,7 +64,7 @@ async def test_faults_change_no_quota_wrongly_and_leave_no_kind_deaf(
         for name in FAULTS:
             await migrate_under(name, namespace, proxy, amounts=plus(base, room))
             await namespace.settle(base)
-        await until(lambda: proxy.watched() >= kinds, "every kind to be watched", seconds=PATIENCE)
+        await until(lambda: proxy.watched() >= kinds, "every kind to be watched")
         most = plus(plus(base, room), room)
         assert [hard for hard in await versions.hards() if not within(base, hard, most)] == []
     assert headroom.get("/readyz")[0] == 200
@@ -89,14 +87,14 @@ async def test_silent_watches_are_told_and_lists_take_their_place(
         hard = await namespace.hard()
         return all(hard[name] > amount for name, amount in base.items())
 
-    await until(is_raised, "the raise", seconds=PATIENCE)
+    await until(is_raised, "the raise")
     status, text = headroom.get("/readyz")
     assert (status, "virtualmachineinstancemigrations: watches bring nothing for " in text) == (503, True), text
     assert 'reflector_silent_watches{name="virtualmachineinstancemigrations"} 1.0' in headroom.get("/metrics")[1]
     proxy.end()
     await namespace.succeed(migration)
     await namespace.settle(base)
-    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well", seconds=PATIENCE)
+    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well")
 
 
 async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: Program, api: Api) -> None:
@@ -127,7 +125,7 @@ async def test_what_is_no_longer_served_is_not_gone(on: Environment, headroom: P
         assert await namespace.hard() == raised
     finally:
         served(api, hidden, True)
-    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well", seconds=PATIENCE)
+    await until(lambda: headroom.get("/readyz")[0] == 200, "all to be well")
     assert await namespace.hard() == raised
     await namespace.hurry(migration)
     await namespace.succeed(migration)
