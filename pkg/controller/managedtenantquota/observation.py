@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,6 +22,7 @@ from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.webhook.registration import NotReached
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota as Budget
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
 from pkg.selfcheck.probe import PROBE_CONFIGURATION, probe
@@ -95,13 +96,9 @@ class WindowObserver:
         return observed if is_recent or _versions(observed) == _versions(cached) else None
 
     async def live(self, namespace: str) -> Observed:
-        """Returns the observation with live budgets, quotas and lock. Raises ApiError.
-
-        The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
-        were. The save is bound to the version of that status.
-        """
-        budgets, configuration, (render_webhook, not_served) = await asyncio.gather(
-            list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace),
+        """Returns the observation with live budgets, quotas and lock. Raises ApiError."""
+        (budgets, quotas), configuration, (render_webhook, not_served) = await asyncio.gather(
+            self._budgets_and_quotas(namespace),
             _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
             _value_or_reason(self._lock_renderer(namespace)),
         )
@@ -111,13 +108,19 @@ class WindowObserver:
         return replace(
             self.cached(namespace),
             budgets=budgets,
-            quotas=await self.client.resource(RESOURCE_QUOTAS).list(namespace),
+            quotas=quotas,
             lock=lock,
             render_webhook=render_webhook,
             lock_owner=f"headroom ({self._own_user or ', '.join(self.settings.controller_users)})"
             f" on {socket.gethostname()}",
             lock_unavailable_reason=foreign or not_served,
         )
+
+    async def _budgets_and_quotas(self, namespace: str) -> tuple[Sequence[Budget], Sequence[ResourceQuota]]:
+        """Reads the budgets first: a status that holds nothing then means that the quotas, read after it, are as they
+        were. The save is bound to the version of that status."""
+        budgets = await list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace)
+        return budgets, await self.client.resource(RESOURCE_QUOTAS).list(namespace)
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""
