@@ -19,7 +19,7 @@ from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.defaults import with_defaults, with_topology
-from pkg.util.kubevirt.instancetype import missing_instancetype
+from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype
 from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
@@ -90,7 +90,7 @@ class _Calculator:
         quantities is none."""
         if self._context.take(document):
             return None
-        vmi = _decode(document, self._context, self._options.arch)
+        vmi = _decode(document, self._context.instancetypes, self._options.arch)
         if self._profile is None:
             self._say_once(self._context.version() or "")
         rendering = self._context.rendering(vmi.namespace, self._profile, self._options.overhead_ratio)
@@ -117,7 +117,7 @@ class _Calculator:
             print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
 
 
-def _decode(document: Mapping[str, Any], context: Context, arch: Arch | None) -> VirtualMachineInstance:
+def _decode(document: Mapping[str, Any], instancetypes: Instancetypes, arch: Arch | None) -> VirtualMachineInstance:
     """Returns the VMI that a document holds, or that KubeVirt makes of its VM, of `arch` if it names none; a document
     without a kind is taken for a VMI if it looks like one. Raises Foreign, ManifestError, msgspec.ValidationError."""
     kind = document.get("kind", _KIND)
@@ -127,7 +127,7 @@ def _decode(document: Mapping[str, Any], context: Context, arch: Arch | None) ->
     if not isinstance(_part(template, "spec").get("domain"), dict):
         raise ManifestError("no spec.domain" if kind == _KIND else "no spec.template.spec.domain")
     if kind == _VM:
-        vm = context.expanded(msgspec.convert(document, VirtualMachine))
+        vm = instancetypes.expanded(msgspec.convert(document, VirtualMachine))
         if missing := missing_instancetype(vm):
             raise ManifestError(f"its {missing} is not before it: put it there, or give the VirtualMachineInstance")
         vmi = vmi_of(vm)

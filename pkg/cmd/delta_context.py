@@ -14,7 +14,7 @@ from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
-from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
 from pkg.cmd.manifests import group_of
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
@@ -60,7 +60,7 @@ class Context:
         self._indexers[Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
-        self._instancetypes = Instancetypes()
+        self.instancetypes = Instancetypes()
         self._source = Source(
             namespaces=self._reader(Namespace),
             limit_ranges=self._reader(LimitRange),
@@ -77,7 +77,7 @@ class Context:
             return False
         obj = msgspec.convert(document, kind)
         if name in _SIZES:
-            self._instancetypes.add(obj)
+            self.instancetypes.add(obj)
             return True
         match obj:
             case KubeVirt() if obj.status.phase is None:  # written by hand
@@ -89,10 +89,6 @@ class Context:
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
         self._indexers[kind].update(obj)
         return True
-
-    def expanded(self, vm: VirtualMachine) -> VirtualMachine:
-        """Returns the VM with what its instancetype and its preference give it, as far as they were read."""
-        return self._instancetypes.expanded(vm)
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
         """Returns how KubeVirt renders launcher pods there; `profile` and `ratio` override the KubeVirt object. Where

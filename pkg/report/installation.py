@@ -103,10 +103,7 @@ class Installed:
     def summary(self) -> str:
         """The state of controller and webhooks in a few words, without times, which go on."""
         runs = "does not run" if self.is_stopped else "may run" if self.lease is None else "runs"
-        if not self.webhooks:
-            return runs
-        answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
-        return f"{runs}, its webhooks {answer}"
+        return ", its ".join(filter(None, [runs, self.webhooks_summary]))
 
     @property
     def leader(self) -> str:
@@ -118,20 +115,17 @@ class Installed:
     @property
     def webhooks_summary(self) -> str:
         """The state of the webhooks in words; "" without webhooks."""
-        if not self.webhooks:
-            return ""
-        return {None: "webhooks registered", "": "webhooks answer"}.get(self.unreachable, "webhooks do not answer")
+        return f"webhooks {self._answer}" if self.webhooks else ""
 
     @property
     def registration(self) -> str:
         """The registration of the webhooks in a sentence; "" without webhooks."""
-        if not self.webhooks:
-            return ""
-        answer = {None: "it is not known whether they answer", "": "they answer"}.get(
-            self.unreachable, "they do not answer"
-        )
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
-        return f"webhooks registered at {self.endpoint}: {names}; {answer}"
+        return f"webhooks registered at {self.endpoint}: {names}; they {self._answer}" if self.webhooks else ""
+
+    @property
+    def _answer(self) -> str:
+        return {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
 
     def alarms(self, namespace: str = "") -> list[str]:
         """Returns what is wrong, a line each, of refused requests first one in the namespace; nothing for an

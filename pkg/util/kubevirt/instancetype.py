@@ -6,7 +6,6 @@ Source: KubeVirt pkg/instancetype (apply, find, revision) and pkg/instancetype/p
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,10 +34,8 @@ T = TypeVar("T", InstancetypeSpec, PreferenceSpec)
 class Instancetypes:
     """The instancetypes and preferences that were read, and the revisions of them that VMs have."""
 
-    def __init__(self, objects: Iterable[Object] = ()) -> None:
+    def __init__(self) -> None:
         self._objects: dict[tuple[str, str, str], Any] = {}
-        for obj in objects:
-            self.add(obj)
 
     def add(self, obj: Object) -> None:
         self._objects[type(obj).__name__.lower(), obj.namespace, obj.name] = obj
