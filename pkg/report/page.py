@@ -105,21 +105,16 @@ def _entry(entry: Addition, now: float) -> str:
 def _waiting(snapshot: Snapshot) -> Iterator[str]:
     """Yields a table of the migrations that quota refused, and what is missing."""
     waiting = [vmim for vmim in snapshot.migrations if is_refused(vmim) and not is_finished(vmim)]
-    if not waiting:
-        return
-    yield "<h2>Waiting</h2><table><tr><th>VM</th><th>migration</th><th>why</th></tr>"
+    rows = []
     for migration in waiting[:_MOST_WAITING]:
         name, namespace = migration.spec.vmi_name, migration.namespace
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
-        explanation = explain_with_budget(snapshot, instance) if instance is not None else None
-        text = (
-            f"{explanation.verdict}: {explanation.summary}"
-            if explanation
-            else "its VM does not run, or may not be read"
-        )
-        cells = (f"{namespace}/{name}", migration.name, text)
-        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-    yield "</table>"
+        text = "its VM does not run, or may not be read"
+        if instance is not None:
+            explanation = explain_with_budget(snapshot, instance)
+            text = f"{explanation.verdict}: {explanation.summary}"
+        rows.append((f"{namespace}/{name}", migration.name, text))
+    yield from _table("Waiting", ("VM", "migration", "why"), rows)
     if len(waiting) > _MOST_WAITING:
         yield f'<p class="soft">and {len(waiting) - _MOST_WAITING} more</p>'
 
@@ -131,9 +126,12 @@ def _recent_events(snapshot: Snapshot) -> Iterator[str]:
         time_text = event.last_timestamp or ""
         if event.reason in RAISE_REASONS and time_text and from_rfc3339(time_text) > snapshot.now - _RECENT:
             events.append((time_text, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
-    if not events:
-        return
-    yield "<h2>Events of the last hour</h2><table><tr><th>at</th><th>VM</th><th></th></tr>"
-    for cells in sorted(events, reverse=True)[:_MOST_EVENTS]:
-        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-    yield "</table>"
+    yield from _table("Events of the last hour", ("at", "VM", ""), sorted(events, reverse=True)[:_MOST_EVENTS])
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields a table, or nothing where it has no rows."""
+    if rows:
+        yield f"<h2>{title}</h2><table><tr>" + "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>"
+        yield from ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows)
+        yield "</table>"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import field
+from msgspec.structs import astuple
 
 from kubeloop.api.core import Node
 from kubeloop.api.quantity import ZERO, Quantity
@@ -59,20 +60,13 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     allocatable = None if nodes is None else _allocatable(nodes)
     totals_by_name: dict[str, Total] = {}
     for name in _OF_NODES:
-        smallest = [
-            min(by_name[name], key=lambda total_of_quota: total_of_quota.bases)
-            for by_name in by_namespace.values()
-            if name in by_name
-        ]
+        here = [by_name[name] for by_name in by_namespace.values() if name in by_name]
+        smallest = [min(of_namespace, key=lambda total_of_quota: total_of_quota.bases) for of_namespace in here]
         if smallest:
-            totals_by_name[name] = Total(
-                bases=sum((total_of_quota.bases for total_of_quota in smallest), ZERO),
-                added=sum((total_of_quota.added for total_of_quota in smallest), ZERO),
-                hard=sum((total_of_quota.hard for total_of_quota in smallest), ZERO),
-                used=sum((total_of_quota.used for total_of_quota in smallest), ZERO),
-                unused=sum((total_of_quota.unused for total_of_quota in smallest), ZERO),
-                allocatable=None if allocatable is None else allocatable.get(_OF_NODES[name], ZERO),
-            )
+            offered = None if allocatable is None else allocatable.get(_OF_NODES[name], ZERO)
+            columns = zip(*(astuple(total_of_quota)[:-1] for total_of_quota in smallest), strict=True)
+            bases, added, hard, in_use, unused = (sum(column, ZERO) for column in columns)
+            totals_by_name[name] = Total(bases, added, hard, in_use, unused, offered)
     return Totals(len(by_namespace), len(snapshot.quotas), totals_by_name, list(_verdicts(totals_by_name)))
 
 
