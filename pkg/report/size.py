@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import field
 
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
@@ -28,7 +28,7 @@ from pkg.util.kubevirt.instancetype import missing_instancetype
 from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import sides_of
-from pkg.util.kubevirt.target import Side, target_usage, usage_of
+from pkg.util.kubevirt.target import target_usage, usage_of
 from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 from pkg.util.resourcequota.entries import parse_resources
@@ -114,7 +114,6 @@ def sizes(
     unread = {name: missing for name, vm in halted.items() if (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
         raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} cannot be read: start the VM first")
-    pods = [pod for pod in snapshot.pods if pod.namespace == namespace]
     grown_vm = growth.vm if growth else ""
     try:
         vmis = {name: with_defaults(vmi_of(vm), rendering) for name, vm in halted.items() if name not in unread}
@@ -124,7 +123,8 @@ def sizes(
         elif growth is not None:
             raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
         by_quota = [
-            _size(snapshot, quota, vmis, grown_vm, pods, rendering, at_once) for quota in snapshot.quotas_of(namespace)
+            _size(_Question(snapshot, quota, vmis, grown_vm, at_once), rendering)
+            for quota in snapshot.quotas_of(namespace)
         ]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
@@ -138,6 +138,17 @@ def sizes(
 
 
 @dataclass(frozen=True)
+class _Question:
+    """The question about one quota: of these VMs, of which one has grown, several migrate at once."""
+
+    snapshot: Snapshot
+    quota: ResourceQuota
+    vmis: Mapping[str, VirtualMachineInstance]
+    grown_vm: str
+    at_once: int
+
+
+@dataclass(frozen=True)
 class _VmSize:
     """The usage that a quota counts of a VM: running now, restarted, at least to run, and with a second side."""
 
@@ -148,35 +159,16 @@ class _VmSize:
     second: ResourceList
 
 
-def _size(
-    snapshot: Snapshot,
-    quota: ResourceQuota,
-    all_vmis: Mapping[str, VirtualMachineInstance],
-    grown_vm: str,
-    pods: Sequence[Pod],
-    rendering: Rendering,
-    at_once: int,
-) -> QuotaSize:
-    vms = _vm_sizes(snapshot, quota, all_vmis, grown_vm, rendering)
-    needs = _resource_sizes(snapshot, quota, vms, pods, rendering, at_once)
-    verdicts = [
-        *_base_verdicts(needs),
-        *_restart_verdicts(vms, needs),
-        *_migration_verdicts(snapshot, quota, needs, at_once),
-    ]
+def _size(question: _Question, rendering: Rendering) -> QuotaSize:
+    vms = _vm_sizes(question, rendering)
+    needs = _resource_sizes(question, vms, rendering)
+    verdicts = [*_base_verdicts(needs), *_restart_verdicts(vms, needs), *_migration_verdicts(question, needs)]
     ratios = []
     for ratio in _RATIOS if _MEMORY in needs else ():
-        other_rendering = replace(rendering, ratio=ratio, harvester_ratio=ratio)
-        size = _resource_sizes(
-            snapshot,
-            quota,
-            _vm_sizes(snapshot, quota, all_vmis, grown_vm, other_rendering),
-            pods,
-            other_rendering,
-            at_once,
-        )[_MEMORY]
+        at_ratio = replace(rendering, ratio=ratio, harvester_ratio=ratio)
+        size = _resource_sizes(question, _vm_sizes(question, at_ratio), at_ratio)[_MEMORY]
         ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
-    return QuotaSize(quota.name, needs, verdicts, ratios)
+    return QuotaSize(question.quota.name, needs, verdicts, ratios)
 
 
 def _base_verdicts(needs: Mapping[str, ResourceSize]) -> Iterator[str]:
@@ -195,12 +187,11 @@ def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize])
             yield f"VM {vm.name} would not start again: {format_amounts(missing)} are missing"
 
 
-def _migration_verdicts(
-    snapshot: Snapshot, quota: ResourceQuota, needs: Mapping[str, ResourceSize], at_once: int
-) -> Iterator[str]:
+def _migration_verdicts(question: _Question, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
     """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
-    observed = snapshot.observe(quota)
-    is_scaled_quota = is_served(quota) and not observed.namespace_off and not observed.mtq
+    snapshot, at_once = question.snapshot, question.at_once
+    observed = snapshot.observe(question.quota)
+    is_scaled_quota = is_served(question.quota) and not observed.namespace_off and not observed.mtq
     try:
         caps = list(_headroom_caps(snapshot, observed)) if is_scaled_quota or observed.mtq else []
     except InvalidEntry as exc:
@@ -242,45 +233,33 @@ def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize
     return {name: limits[name] - need.limited for name, need in needs.items() if limits.get(name, ZERO) > need.limited}
 
 
-def _vm_sizes(
-    snapshot: Snapshot,
-    quota: ResourceQuota,
-    all_vmis: Mapping[str, VirtualMachineInstance],
-    grown_vm: str,
-    rendering: Rendering,
-) -> list[_VmSize]:
+def _vm_sizes(question: _Question, rendering: Rendering) -> list[_VmSize]:
+    snapshot, quota = question.snapshot, question.quota
     controlled = snapshot.controlled(quota.namespace)
-    claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == quota.namespace}
+    claims = {claim.name: claim for claim in snapshot.source.claims.list(quota.namespace)}
     vm_sizes = []
-    for name, vmi in all_vmis.items():
-        migrations = snapshot.migrations_of(quota.namespace, name)
-        source = sides_of(vmi, migrations, controlled).source[:1]
+    for name, vmi in question.vmis.items():
+        is_grown = name == question.grown_vm
+        source = sides_of(vmi, snapshot.migrations_of(quota.namespace, name), controlled).source[:1]
         running = usage_of(source[0].pods, quota.spec, rendering.kubernetes) if source else {}
-        side_to_copy: Side | None = source[0] if source and name != grown_vm else None
-        restarted = target_usage(vmi, side_to_copy, rendering, quota.spec)
-        side = restarted if name == grown_vm else maximum(running, restarted)
+        restarted = target_usage(vmi, source[0] if source and not is_grown else None, rendering, quota.spec)
+        side = restarted if is_grown else maximum(running, restarted)
         vm_sizes.append(_VmSize(name, running, restarted, side, add(side, target_claim_usage(vmi, claims, rendering))))
     return vm_sizes
 
 
-def _resource_sizes(
-    snapshot: Snapshot,
-    quota: ResourceQuota,
-    vms: Sequence[_VmSize],
-    pods: Sequence[Pod],
-    rendering: Rendering,
-    at_once: int,
-) -> dict[str, ResourceSize]:
+def _resource_sizes(question: _Question, vms: Sequence[_VmSize], rendering: Rendering) -> dict[str, ResourceSize]:
+    snapshot, quota = question.snapshot, question.quota
     hard, used = snapshot.base(quota), parse_resource_list(quota.used)
-    of_vms, all_run = usage_of(pods, quota.spec, rendering.kubernetes), total(vm.side for vm in vms)
+    of_vms = usage_of(snapshot.source.pods.list(quota.namespace), quota.spec, rendering.kubernetes)
+    all_run = total(vm.side for vm in vms)
 
     def need(name: str, limit: Quantity) -> ResourceSize:
         used_now = used.get(name, ZERO)
         of_others = max(ZERO, used_now - of_vms.get(name, ZERO))
         run = of_others if counts_of_claims(name) else of_others + all_run.get(name, ZERO)
         largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True) or [ZERO]
-        sum_at_once = total([{name: amount} for amount in largest[:at_once]])[name]
-        return ResourceSize(limit, used_now, of_others, run, run + largest[0], run + sum_at_once)
+        return ResourceSize(limit, used_now, of_others, run, run + largest[0], sum(largest[: question.at_once], run))
 
     return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
 
