@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -112,7 +113,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
         return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, quota_fits)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
     quota_fits = fits(snapshot, namespace, [vm], rendering)
-    verdict, summary = _wait_verdict(snapshot, instance, migration, quota_fits)
+    verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
     explained = ExplainedMigration(
         migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
     )
@@ -140,59 +141,148 @@ def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
     )
 
 
-def _wait_verdict(
-    snapshot: Snapshot,
-    instance: VirtualMachineInstance,
-    migration: VirtualMachineInstanceMigration,
-    quota_fits: Sequence[Fit],
-) -> tuple[Verdict, str]:
-    name = migration.name
-    if abort_requested(migration):
-        return Verdict.BEING_ABORTED, f"{name} is being aborted"
-    target_reason = _target_reason(snapshot, migration)
-    if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
-        return Verdict.UNDER_WAY, f"{name} is in phase {migration.phase}{target_reason}"
-    if wait_reason := causes.kubevirt_wait_reason(migration):
-        return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
-    if not quota_fits and any(migration_of(pod) == migration.uid for pod in snapshot.pods):
-        return (
-            Verdict.UNDER_WAY,
-            f"{name} is in phase {migration.phase or 'unset'}: its target pod exists{target_reason}",
+@dataclass(frozen=True)
+class _Wait:
+    """A migration under way: `quota_fits` are the quotas that count anything of its target pods to come."""
+
+    snapshot: Snapshot
+    instance: VirtualMachineInstance
+    migration: VirtualMachineInstanceMigration
+    quota_fits: Sequence[Fit]
+
+    def verdict(self) -> tuple[Verdict, str]:
+        """Returns what it waits for, if it waits, in a word and in a sentence."""
+        name = self.migration.name
+        if abort_requested(self.migration):
+            return Verdict.BEING_ABORTED, f"{name} is being aborted"
+        target_reason = self._target_reason()
+        if self.migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+            return Verdict.UNDER_WAY, f"{name} is in phase {self.migration.phase}{target_reason}"
+        if wait_reason := causes.kubevirt_wait_reason(self.migration):
+            return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
+        if not self.quota_fits and any(migration_of(pod) == self.migration.uid for pod in self.snapshot.pods):
+            return (
+                Verdict.UNDER_WAY,
+                f"{name} is in phase {self.migration.phase or 'unset'}: its target pod exists{target_reason}",
+            )
+        too_small = [fit for fit in self.quota_fits if not fit.fits]
+        if too_small:
+            return _shortage_verdict(name, too_small, causes.vm_notes(self.snapshot, self.instance))
+        verdict = self._creation_verdict()
+        if verdict:
+            return verdict
+        if is_refused(self.migration):
+            return self._retry_verdict()
+        limit = self._parallel_limit_note()
+        ahead = causes.priority_note(self.snapshot, self.migration) if limit else ""
+        reasons = [limit, ahead, *causes.vm_notes(self.snapshot, self.instance)]
+        notes = "; ".join(filter(None, reasons)) or self._unexplained_note()
+        sentence = f"{name} fits; KubeVirt has not started it yet"
+        return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, [sentence, notes]))
+
+    def _retry_verdict(self) -> tuple[Verdict, str]:
+        """Returns what a migration waits for that was refused and fits now."""
+        name = self.migration.name
+        message = max(self._failures(), default=_NO_FAILURE).message
+        if devices := extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
+            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
+        retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
+        if self.snapshot.installed.is_stopped:
+            return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
+        if refusals := dict.fromkeys(fit.refusal for fit in self.quota_fits if fit.refusal):
+            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
+        unexplained = "" if message else self._unexplained_note()
+        retry += self._next_touch_note()
+        return Verdict.WAITS_FOR_KUBEVIRT, "; ".join(filter(None, [retry, unexplained]))
+
+    def _creation_verdict(self) -> tuple[Verdict, str] | None:
+        """Returns what keeps KubeVirt from creating a target pod that fits: headroom's own webhook, or KubeVirt's last
+        failure."""
+        name = self.migration.name
+        namespace = self.snapshot.source.namespaces.get(name=self.instance.namespace)
+        is_reserved = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+        own_webhook = (
+            f"webhook {_POD_WEBHOOK} does not answer"
+            if is_reserved and _POD_WEBHOOK in self.snapshot.installed.blocking_webhooks
+            else ""
         )
-    too_small = [fit for fit in quota_fits if not fit.fits]
-    if too_small:
-        return _shortage_verdict(name, too_small, causes.vm_notes(snapshot, instance))
-    verdict = _creation_verdict(snapshot, instance, migration, quota_fits)
-    if verdict:
-        return verdict
-    if is_refused(migration):
-        return _retry_verdict(snapshot, instance, migration, quota_fits)
-    limit = _parallel_limit_note(snapshot, instance)
-    ahead = causes.priority_note(snapshot, migration) if limit else ""
-    reasons = [limit, ahead, *causes.vm_notes(snapshot, instance)]
-    notes = "; ".join(filter(None, reasons)) or _unexplained_note(snapshot, migration, quota_fits)
-    return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (f": {notes}" if notes else "")
+        quota_names = {quota.name for quota in self.snapshot.quotas_of(self.instance.namespace)}
+        failures = [
+            failure
+            for failure in self._failures()
+            if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
+        ]
+        latest = max(failures, default=_NO_FAILURE)
+        if own_webhook or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
+            reason = str(latest) if failures else own_webhook
+            note = f"; {_larger_pod_note(self.quota_fits)}" if _TOO_LARGE in latest.message else ""
+            return Verdict.WAITS_FOR_HEADROOM, f"{name} fits, but its target pod is refused: {reason}{note}"
+        if failures:
+            reason = causes.refusal_reason(self.snapshot, self.instance.namespace, latest.message)
+            return (
+                Verdict.WAITS_FOR_KUBEVIRT,
+                f"{name} fits, but KubeVirt could not create its target pod: {latest}{reason and f'; {reason}'}",
+            )
+        return None
 
+    def _unexplained_note(self) -> str:
+        """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
+        them. A refused pod leaves nothing else."""
+        created = self.migration.metadata.creation_timestamp
+        age = self.snapshot.now - from_rfc3339(created) if created else 0.0
+        if age < _UNEXPLAINED_AFTER or not self.quota_fits:
+            return ""
+        return (
+            f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks "
+            f"for more than headroom expects of it and has added ({_expected_amounts(self.quota_fits)}) is refused, "
+            f"and named in virt-controller's log: {causes.ADMISSION}"
+        )
 
-def _retry_verdict(
-    snapshot: Snapshot,
-    instance: VirtualMachineInstance,
-    migration: VirtualMachineInstanceMigration,
-    quota_fits: Sequence[Fit],
-) -> tuple[Verdict, str]:
-    """Returns what a migration waits for that was refused and fits now."""
-    name = migration.name
-    message = max(_failures(snapshot, instance, migration), default=_NO_FAILURE).message
-    if devices := extra_devices_text(message, {name for fit in quota_fits for name in fit.needs}):
-        return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
-    retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
-    if snapshot.installed.is_stopped:
-        return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
-    if refusals := dict.fromkeys(fit.refusal for fit in quota_fits if fit.refusal):
-        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
-    unexplained = "" if message else _unexplained_note(snapshot, migration, quota_fits)
-    retry += _next_touch_note(snapshot, instance)
-    return Verdict.WAITS_FOR_KUBEVIRT, "; ".join(filter(None, [retry, unexplained]))
+    def _failures(self) -> list[_FailureEvent]:
+        """Returns the events about pods of the VM that could not be created since the migration began."""
+        # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the
+        # migration.
+        objects = {
+            (VIRTUAL_MACHINE_INSTANCES.kind, self.instance.name),
+            (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, self.migration.name),
+        }
+        since = self.migration.metadata.creation_timestamp or ""
+        return [
+            _FailureEvent(event.last_timestamp or "", event.message, event.involved_object.name)
+            for event in self.snapshot.failures
+            if event.reason == constants.EVENT_FAILED_CREATE
+            and event.involved_object.namespace == self.instance.namespace
+            and (event.involved_object.kind, event.involved_object.name) in objects
+            and (event.last_timestamp or "") >= since
+        ]
+
+    def _next_touch_note(self) -> str:
+        """Returns when headroom changes the quota next, so that KubeVirt tries again."""
+        touches = (last_touch(quota.annotations) for quota in self.snapshot.quotas_of(self.instance.namespace))
+        rfc3339_ms = partial(rfc3339, timespec="milliseconds")
+        sentences = (
+            f"; headroom touched it at {rfc3339_ms(touch.at)}, the next time is {rfc3339_ms(touch.next)}"
+            for touch in touches
+            if touch
+        )
+        return "".join(sentences)
+
+    def _target_reason(self) -> str:
+        job = constants.LABEL_MIGRATION_JOB_UID
+        targets = (pod for pod in self.snapshot.pods if pod.labels.get(job) == self.migration.uid)
+        return "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(self.snapshot, pod)))
+
+    def _parallel_limit_note(self) -> str:
+        """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
+        source_nodes = [
+            {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
+            for m in self.snapshot.migrations
+            if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+        ]
+        configuration = self.snapshot.rendering(self.instance.namespace).kubevirt
+        return parallel_limit_reason(
+            source_nodes, trusted_status(self.instance).node_name or "", parallel_limits_of(configuration)
+        )
 
 
 def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
@@ -205,41 +295,6 @@ def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str])
     return Verdict.WAITS_FOR_QUOTA, "; ".join([shortage, *notes])
 
 
-def _creation_verdict(
-    snapshot: Snapshot,
-    instance: VirtualMachineInstance,
-    migration: VirtualMachineInstanceMigration,
-    quota_fits: Sequence[Fit],
-) -> tuple[Verdict, str] | None:
-    """Returns what keeps KubeVirt from creating a target pod that fits: headroom's own webhook, or KubeVirt's last
-    failure."""
-    namespace = snapshot.source.namespaces.get(name=instance.namespace)
-    is_reserved = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
-    own_webhook = (
-        f"webhook {_POD_WEBHOOK} does not answer"
-        if is_reserved and _POD_WEBHOOK in snapshot.installed.blocking_webhooks
-        else ""
-    )
-    quota_names = {quota.name for quota in snapshot.quotas_of(instance.namespace)}
-    failures = [
-        failure
-        for failure in _failures(snapshot, instance, migration)
-        if not (is_refused(migration) and refusing_quota(failure.message) in quota_names)
-    ]
-    latest = max(failures, default=_NO_FAILURE)
-    if own_webhook or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
-        reason = str(latest) if failures else own_webhook
-        note = f"; {_larger_pod_note(quota_fits)}" if _TOO_LARGE in latest.message else ""
-        return Verdict.WAITS_FOR_HEADROOM, f"{migration.name} fits, but its target pod is refused: {reason}{note}"
-    if failures:
-        reason = causes.refusal_reason(snapshot, instance.namespace, latest.message)
-        return (
-            Verdict.WAITS_FOR_KUBEVIRT,
-            f"{migration.name} fits, but KubeVirt could not create its target pod: {latest}{reason and f'; {reason}'}",
-        )
-    return None
-
-
 def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
     """Explains why the reserve refuses a target: the pod asks for more than what was added for it."""
     return (
@@ -248,60 +303,8 @@ def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
     )
 
 
-def _unexplained_note(snapshot: Snapshot, migration: VirtualMachineInstanceMigration, quota_fits: Sequence[Fit]) -> str:
-    """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
-    them. A refused pod leaves nothing else."""
-    created = migration.metadata.creation_timestamp
-    age = snapshot.now - from_rfc3339(created) if created else 0.0
-    if age < _UNEXPLAINED_AFTER or not quota_fits:
-        return ""
-    return (
-        f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks for "
-        f"more than headroom expects of it and has added ({_expected_amounts(quota_fits)}) is refused, and named in "
-        f"virt-controller's log: {causes.ADMISSION}"
-    )
-
-
 def _expected_amounts(quota_fits: Sequence[Fit]) -> str:
     return format_amounts({name: need.requested for fit in quota_fits for name, need in fit.needs.items()})
-
-
-def _failures(
-    snapshot: Snapshot, instance: VirtualMachineInstance, migration: VirtualMachineInstanceMigration
-) -> list[_FailureEvent]:
-    """Returns the events about pods of the VM that could not be created since the migration began."""
-    # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the migration.
-    objects = {
-        (VIRTUAL_MACHINE_INSTANCES.kind, instance.name),
-        (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, migration.name),
-    }
-    since = migration.metadata.creation_timestamp or ""
-    return [
-        _FailureEvent(event.last_timestamp or "", event.message, event.involved_object.name)
-        for event in snapshot.failures
-        if event.reason == constants.EVENT_FAILED_CREATE
-        and event.involved_object.namespace == instance.namespace
-        and (event.involved_object.kind, event.involved_object.name) in objects
-        and (event.last_timestamp or "") >= since
-    ]
-
-
-def _next_touch_note(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
-    """Returns when headroom changes the quota next, so that KubeVirt tries again."""
-    touches = (last_touch(quota.annotations) for quota in snapshot.quotas_of(instance.namespace))
-    rfc3339_ms = partial(rfc3339, timespec="milliseconds")
-    sentences = (
-        f"; headroom touched it at {rfc3339_ms(touch.at)}, the next time is {rfc3339_ms(touch.next)}"
-        for touch in touches
-        if touch
-    )
-    return "".join(sentences)
-
-
-def _target_reason(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
-    job = constants.LABEL_MIGRATION_JOB_UID
-    targets = (pod for pod in snapshot.pods if pod.labels.get(job) == migration.uid)
-    return "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(snapshot, pod)))
 
 
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
@@ -311,17 +314,4 @@ def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
             f"{format_amount(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing
         )
         for fit in quota_fits
-    )
-
-
-def _parallel_limit_note(snapshot: Snapshot, instance: VirtualMachineInstance) -> str:
-    """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
-    source_nodes = [
-        {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
-        for m in snapshot.migrations
-        if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-    ]
-    configuration = snapshot.rendering(instance.namespace).kubevirt
-    return parallel_limit_reason(
-        source_nodes, trusted_status(instance).node_name or "", parallel_limits_of(configuration)
     )
