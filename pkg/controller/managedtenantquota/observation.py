@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 
+from cachetools import LRUCache
+
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
@@ -59,6 +61,8 @@ class WindowObserver:
     settings: Settings
     clock: Callable[[], float]
     rancher: RancherWrites
+    _cached_locks: LRUCache[str, None] = field(default_factory=lambda: LRUCache(4096), init=False)
+    """The uids of locks that the cache has shown: one of these that it no longer shows was deleted."""
     _own_user: str = field(default="", init=False)
     """Our user name."""
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
@@ -73,6 +77,8 @@ class WindowObserver:
 
     def cached(self, namespace: str) -> Observed:
         lock = recognise(self.locks.get(name=lock_name(namespace)))
+        if lock:
+            self._cached_locks[lock.configuration.uid] = None
         return observe(self.facts, lock, namespace, self.clock())
 
     def continued(self, previous: Observed, opens: bool, is_recent: bool) -> Observed | None:
@@ -80,6 +86,8 @@ class WindowObserver:
         version of what it changes. None if the API server has to be asked: the caches have other objects, or older ones
         although the last observation is not recent, or a window is to be widened and the webhook is not proven."""
         cached = self.cached(previous.namespace)
+        if is_recent and previous.lock and previous.lock.configuration.uid not in self._cached_locks:
+            cached = replace(cached, lock=previous.lock)
         if _uids(cached) != _uids(previous) or (opens and not self._is_proven()):
             return None
         locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]

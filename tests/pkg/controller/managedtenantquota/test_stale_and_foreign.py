@@ -40,6 +40,20 @@ class TestStaleCaches:
         await process.rest()
         assert cluster.at_rest
 
+    async def test_a_new_lock_that_is_not_cached_yet_costs_no_read(self, cluster: WindowCluster) -> None:
+        process = Process(cluster)
+        cluster.locks.lagging = True
+        await process.look()
+        reads = cluster.server.read
+        await asyncio.sleep(0.2)
+        await process.look()
+        assert by_value(cluster.hard) == by_value(GRANTED)
+        assert cluster.server.read == reads
+        cluster.locks.gone("lock.ns1.com")
+        await asyncio.sleep(1.0)
+        await process.look()
+        assert by_value(cluster.hard) == by_value(FULL), "it was deleted before the cache has shown it"
+
     async def test_a_raised_quota_is_never_saved_as_the_original(self, cluster: WindowCluster) -> None:
         process = Process(cluster)
         await process.look()
