@@ -51,7 +51,7 @@ _CONTAINER = "Container"
 _RUNNING = "Running"
 
 
-class Shortage(NamedTuple):
+class WindowShortage(NamedTuple):
     """A resource of a quota in which a target does not fit."""
 
     text: str
@@ -132,7 +132,7 @@ class WindowQuota:
         """Reports whether the quota, before it is raised, refuses the pod that is created next."""
         return bool(Balance(self._hard, self._used).lacking_resources(target.need(self._facts)[0]))
 
-    def shortages(self, target: RefusedTarget) -> dict[str, Shortage]:
+    def shortages(self, target: RefusedTarget) -> dict[str, WindowShortage]:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = target.need(self._facts)[1]
         raised, shortages = self._raised(target, need), {}
@@ -141,7 +141,7 @@ class WindowQuota:
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             is_by_others = need[name] <= entry.get(name, ZERO)
-            shortages[f"{self.quota.name}/{name}"] = Shortage(
+            shortages[f"{self.quota.name}/{name}"] = WindowShortage(
                 text.format(name, self.quota.name, *amounts), is_by_others
             )
         return shortages

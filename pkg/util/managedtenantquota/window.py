@@ -33,8 +33,8 @@ from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
 from pkg.util.managedtenantquota.targets import (
     RefusedTarget,
-    Shortage,
     WindowQuota,
+    WindowShortage,
     refused_targets,
     with_largest_defaults,
 )
@@ -283,7 +283,7 @@ class Window:
                 target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
                 self._recheck(self.policy.sweep)
                 return
-            shortages: dict[str, Shortage] = {}
+            shortages: dict[str, WindowShortage] = {}
             for window_quota in window_quotas:
                 shortages |= window_quota.shortages(target)
             if shortages:
@@ -293,9 +293,9 @@ class Window:
                     window_quota.admit(target)
                 target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
         except QuantityError as exc:
-            self._report_shortage(target, {"/": Shortage(f"what it needs cannot be determined: {exc}", False)})
+            self._report_shortage(target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", False)})
 
-    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, Shortage]) -> None:
+    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage]) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. No window stays open for it:
         quota refuses its target, unless status.used counts that already and the cache does not show it."""
         target.lacks_room = True
@@ -309,7 +309,7 @@ class Window:
         else:
             self._recheck(seconds_left)
 
-    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, Shortage]) -> None:
+    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage]) -> None:
         """Reports that the budget does not suffice, by quota and resource."""
         migration = target.migration
         message = (
