@@ -126,8 +126,8 @@ class WindowHandler:
             return await self._take_steps(await self._observer.live(key))
 
     async def _take_steps(self, observed: Observed) -> tuple[Window, Wait]:
-        """Takes one step after the other."""
-        key = observed.namespace
+        """Takes one step after the other; before another lock the webhook is proven anew."""
+        key, is_asked = observed.namespace, False
         for _ in range(_MOST_WRITES):
             window = await self._window(observed)
             step = next_step(window)
@@ -135,7 +135,10 @@ class WindowHandler:
                 if observed.lock:
                     self._last_observed[key] = loop_time(), observed
                 return window, step
-            observed = replace(await self._try(window, step), now=self._observer.clock())
+            if step.name == "MakeLock" and not (is_asked or self._observer.is_proven()):
+                observed, is_asked = await self._observer.live(key), True
+            else:
+                observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     async def _window(self, observed: Observed) -> Window:

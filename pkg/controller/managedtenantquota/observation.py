@@ -88,7 +88,7 @@ class WindowObserver:
         cached = self.cached(previous.namespace)
         if is_recent and previous.lock and previous.lock.configuration.uid not in self._cached_locks:
             cached = replace(cached, lock=previous.lock)
-        if _uids(cached) != _uids(previous) or (opens and not self._is_proven()):
+        if _uids(cached) != _uids(previous) or (opens and not self.is_proven()):
             return None
         locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]
         observed = replace(
@@ -151,7 +151,7 @@ class WindowObserver:
 
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
-        if not self._is_proven():
+        if not self.is_proven():
             self._proven, config = (-math.inf, {}), await self._read_client_config()
             try:
                 await probe(self.client, self.settings.namespace)
@@ -160,7 +160,8 @@ class WindowObserver:
             self._proven = loop_time() + _PROVEN_SECONDS, config
         return self._proven[1]
 
-    def _is_proven(self) -> bool:
+    def is_proven(self) -> bool:
+        """Reports whether the API server has reached the webhook just now."""
         return loop_time() <= self._proven[0]
 
     async def _read_client_config(self) -> dict[str, Any]:

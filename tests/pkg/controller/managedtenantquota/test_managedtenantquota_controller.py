@@ -211,6 +211,19 @@ async def test_nothing_is_raised_before_every_api_server_has_the_lock(cluster: W
     assert by_value(cluster.hard) == by_value(GRANTED)
 
 
+async def test_the_webhook_is_proven_again_before_the_next_lock(cluster: WindowCluster) -> None:
+    """vm2 comes too late for the window of vm1, and nobody answers the probe any more."""
+    cluster.budgets.given(budget({"limits.cpu": "9", "limits.memory": "20Gi"}))
+    process = Process(cluster)
+    await open_window(cluster, process)
+    await asyncio.sleep(WindowPolicy().open_to_others + 1.0)
+    cluster.refuse("vm2")
+    _not_reached(cluster)
+    await close_window(cluster, process)
+    assert cluster.server.made == OPENING + CLOSING
+    assert "LockUnavailable" in process.events.reasons
+
+
 async def test_several_migrations_share_one_lock(cluster: WindowCluster) -> None:
     pods: Any = quota({"pods": "2"}, {"pods": "2"})
     cluster.quotas.given(pods)
