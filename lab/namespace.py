@@ -123,13 +123,6 @@ class Namespace:
         conditions = json.loads(annotations.get(STATUS, "{}")).get("Conditions", ())
         return next((condition["Message"] for condition in conditions if condition["Type"] == VALIDATED), None)
 
-    async def leave(self) -> None:
-        """Deletes the namespace, its VMs and migrations first: no stand-in shall take them up."""
-        for resource in (VMIMS, VMS, VMIS):
-            await self.client.transport.request("DELETE", resource.path(self.name))
-        with contextlib.suppress(NotFound):
-            await self.client.resource(NAMESPACES).delete(name=self.name)
-
     async def events(self, reason: str, kind: str = "") -> list[Event]:
         """Returns the events of a reason, about objects of a kind."""
         events = await self.items(registry.EVENTS, field_selector=f"reason={reason}")

@@ -109,7 +109,7 @@ async def test_rancher_itself_writes_and_pods_are_counted(locked: None, admin: A
 
 async def test_a_namespace_goes_with_its_quota(locked: None, admin: Admin) -> None:
     namespace = await admin.namespace(HARD)
-    await namespace.leave()
+    await namespace.client.resource(NAMESPACES).delete(name=namespace.name)
     await until_gone(namespace)
 
 
