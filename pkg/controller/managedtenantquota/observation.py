@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
@@ -40,7 +41,7 @@ from pkg.util.resourcequota.policy import RancherQuotas
 T = TypeVar("T")
 Known = TypeVar("Known", bound=Object)
 
-
+_UID, _VERSION = attrgetter("uid"), attrgetter("metadata.resource_version")
 _PROVEN_SECONDS = 5.0
 """For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
 it lets through, and refuses the rest."""
@@ -88,7 +89,7 @@ class WindowObserver:
         cached = self.cached(previous.namespace)
         if is_recent and previous.lock and previous.lock.configuration.uid not in self._cached_locks:
             cached = replace(cached, lock=previous.lock)
-        if _uids(cached) != _uids(previous) or (opens and not self.is_proven()):
+        if _fields(cached, _UID) != _fields(previous, _UID) or (opens and not self.is_proven()):
             return None
         locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]
         observed = replace(
@@ -101,7 +102,7 @@ class WindowObserver:
             quotas=_newest(cached.quotas, previous.quotas),
             lock=recognise(newer(*locks)) if locks else None,
         )
-        return observed if is_recent or _versions(observed) == _versions(cached) else None
+        return observed if is_recent or _fields(observed, _VERSION) == _fields(cached, _VERSION) else None
 
     async def live(self, namespace: str) -> Observed:
         """Returns the observation with live budgets, quotas and lock. Raises ApiError."""
@@ -179,14 +180,9 @@ class WindowObserver:
         return config
 
 
-def _uids(observed: Observed) -> object:
-    objects = [*observed.budgets, *observed.quotas]
-    return {obj.uid for obj in objects}, observed.lock and observed.lock.configuration.uid
-
-
-def _versions(observed: Observed) -> object:
-    objects = [*observed.budgets, *observed.quotas, *([observed.lock.configuration] if observed.lock else [])]
-    return [obj.metadata.resource_version for obj in objects]
+def _fields(observed: Observed, read: Callable[[Any], str | None]) -> set[str | None]:
+    locks = [observed.lock.configuration] if observed.lock else []
+    return set(map(read, [*observed.budgets, *observed.quotas, *locks]))
 
 
 def _newest(cached: Iterable[Known], written: Iterable[Known]) -> list[Known]:
