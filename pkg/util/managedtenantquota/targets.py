@@ -57,6 +57,8 @@ class WindowShortage(NamedTuple):
     text: str
     is_by_others: bool
     """Its own entry, which the budget has room for, holds it: others use what is added."""
+    is_certain: bool
+    """The cache shows the target pods that status.used counts."""
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ class WindowQuota:
         self._entries = {vm.name: vm.wanted_entry for vm in vms}
         self._admitted: dict[str, ResourceList] = {}
         self._sum_of_admitted: ResourceList = {}
-        self._sum_of_all = total(self._used_headroom.values())
+        self._promised = self._sum_of_all = total(self._used_headroom.values())
         # Invariant: the sum over `_used_headroom`, in which those that are let in have what is granted to them.
         self._needed: ResourceList = {}
 
@@ -141,8 +143,9 @@ class WindowQuota:
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             is_by_others = need[name] <= entry.get(name, ZERO)
+            is_certain = self._used.get(name, ZERO) <= self._hard[name] + self._promised.get(name, ZERO)
             shortages[f"{self.quota.name}/{name}"] = WindowShortage(
-                text.format(name, self.quota.name, *amounts), is_by_others
+                text.format(name, self.quota.name, *amounts), is_by_others, is_certain
             )
         return shortages
 

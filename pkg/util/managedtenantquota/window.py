@@ -248,7 +248,7 @@ class Window:
             if target.wait_reason:
                 self._recheck(seconds)
             else:
-                self._judge(target, window_quotas)
+                self._judge(target, window_quotas, target.migration.name in released_migrations)
         released_targets = [target for target in self.refused_targets if target.blocking]
         blocking = {name for target in released_targets for name in target.blocking}
         self.headroom = {
@@ -275,7 +275,7 @@ class Window:
         limit_reason = parallel_limit_reason(self.observed.facts.running, node, limits) if target.launcher else ""
         return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
-    def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota]) -> None:
+    def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], is_released: bool) -> None:
         try:
             blocking = [window_quota for window_quota in window_quotas if window_quota.refuses(target)]
             if names := ", ".join(window_quota.quota.name for window_quota in blocking if is_taken(window_quota.quota)):
@@ -287,22 +287,27 @@ class Window:
             for window_quota in window_quotas:
                 shortages |= window_quota.shortages(target)
             if shortages:
-                self._await_room(target, shortages)
-            elif blocking:
+                self._await_room(target, shortages, is_released)
+            if blocking and not target.lacks_room:
                 for window_quota in window_quotas:
                     window_quota.admit(target)
                 target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
         except QuantityError as exc:
-            self._report_shortage(target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", False)})
+            self._report_shortage(
+                target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", False, True)}
+            )
 
-    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage]) -> None:
-        """Leaves a migration for a later window, and reports the shortage once it lasts. No window stays open for it:
-        quota refuses its target, unless status.used counts that already and the cache does not show it."""
-        target.lacks_room = True
+    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage], is_released: bool) -> None:
+        """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
+        window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
         is_by_others = all(shortage.is_by_others for shortage in shortages.values())
         now, key = self.observed.now, (target.migration.uid, is_by_others)
         since = self.observed.timers.short_since.get(key, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
+        is_certain = all(shortage.is_certain for shortage in shortages.values())
+        target.lacks_room = is_certain or not is_released or now - since >= self.policy.shortage
+        if not target.lacks_room:
+            self._recheck(since + self.policy.shortage - now)
         seconds_left = since + (self.policy.crowding if is_by_others else self.policy.shortage) - now
         if seconds_left <= 0:
             self._report_shortage(target, shortages)

@@ -245,6 +245,9 @@ WAITING = {
     "no window stays open for it": WindowCase(
         policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True
     ),
+    "but while its target may be counted and not shown yet": WindowCase(
+        [quota(FULL, TWICE)], "quota", policy=WindowPolicy(), again=SHORT, lock=lock(), member=True
+    ),
     "one that others cause is believed much later": cpus(
         "4030m",
         "4030m",
