@@ -41,7 +41,7 @@ class Lock:
     lasts: float
     """Seconds after which it is ended at the latest; 0 where nothing says."""
     known_since: float = 0.0
-    """Since when this process knows it."""
+    """Since when the controller knows it; for others as `since`."""
 
     def age(self, now: float) -> float:
         """Returns the seconds since it was made. A clock that was set back must not keep a lock for ever."""
@@ -69,15 +69,17 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
         parse_time(configuration.metadata.creation_timestamp),
         parse_time(annotations.get(ANNOTATION_SINCE)),
     )
+    # The API server's second; where in it, the clock of the process that made the lock may tell.
+    since = min(max(written_since, created_at), created_at + 1.0) if created_at else written_since
     return Lock(
         configuration,
         namespace,
-        # The API server's second; where in it, the clock of the process that made the lock may tell.
-        since=min(max(written_since, created_at), created_at + 1.0) if created_at else written_since,
+        since=since,
         owner=annotations.get(constants.ANNOTATION_HOLDER, ""),
         reason=annotations.get(constants.ANNOTATION_REASON, ""),
         is_own=is_own,
         lasts=max(0.0, parse_time(annotations.get(constants.ANNOTATION_UNTIL)) - written_since),
+        known_since=since,
     )
 
 

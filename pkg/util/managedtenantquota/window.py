@@ -237,18 +237,18 @@ class Window:
                 yield
         window_quotas = [WindowQuota(quota, self.records.get(quota.name), facts, max_headroom) for quota in quotas]
         released_migrations = self.released_migrations
-        after_join_deadline = self.age >= self.policy.open_to_others or (
-            self.lock is not None and bool(observed.lock_unavailable_reason)
+        # Not by its age: where the clocks of API servers differ, a lock that is new would be for nobody.
+        after_join_deadline = self.lock is not None and (
+            observed.now - self.lock.known_since >= self.policy.open_to_others or bool(observed.lock_unavailable_reason)
         )
         for target in self.refused_targets:
             yield
-            seconds, target.wait_reason = self._has_to_wait(
-                target, after_join_deadline and target.migration.name not in released_migrations
-            )
+            is_member = target.migration.name in released_migrations
+            seconds, target.wait_reason = self._has_to_wait(target, after_join_deadline and not is_member)
             if target.wait_reason:
                 self._recheck(seconds)
             else:
-                self._judge(target, window_quotas, target.migration.name in released_migrations)
+                self._judge(target, window_quotas, is_member)
         released_targets = [target for target in self.refused_targets if target.blocking]
         blocking = {name for target in released_targets for name in target.blocking}
         self.headroom = {
@@ -275,7 +275,7 @@ class Window:
         limit_reason = parallel_limit_reason(self.observed.facts.running, node, limits) if target.launcher else ""
         return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
-    def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], is_released: bool) -> None:
+    def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], is_member: bool) -> None:
         try:
             blocking = [window_quota for window_quota in window_quotas if window_quota.refuses(target)]
             if names := ", ".join(window_quota.quota.name for window_quota in blocking if is_taken(window_quota.quota)):
@@ -287,7 +287,7 @@ class Window:
             for window_quota in window_quotas:
                 shortages |= window_quota.shortages(target)
             if shortages:
-                self._await_room(target, shortages, is_released)
+                self._await_room(target, shortages, is_member)
             if blocking and not target.lacks_room:
                 for window_quota in window_quotas:
                     window_quota.admit(target)
@@ -297,7 +297,7 @@ class Window:
                 target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", False, True)}
             )
 
-    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage], is_released: bool) -> None:
+    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
         is_by_others = all(shortage.is_by_others for shortage in shortages.values())
@@ -305,7 +305,7 @@ class Window:
         since = self.observed.timers.short_since.get(key, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
         is_certain = all(shortage.is_certain for shortage in shortages.values())
-        target.lacks_room = is_certain or not is_released or now - since >= self.policy.shortage
+        target.lacks_room = is_certain or not is_member or now - since >= self.policy.shortage
         if not target.lacks_room:
             self._recheck(since + self.policy.shortage - now)
         seconds_left = since + (self.policy.crowding if is_by_others else self.policy.shortage) - now

@@ -150,7 +150,8 @@ class SimulatedCluster:
     ) -> AsyncIterator[None]:
         """headroom's controllers by this client, KubeVirt's stand-in and the others, once their VMs run."""
         began = time.time()
-        headroom = Management(client, clock=lambda: began + now())
+        self.server.clock = lambda: began + now()
+        headroom = Management(client, clock=self.server.clock)
         virt_controller = Management(self.server.client(), whole_pods=True)
         register_all(headroom, headroom.recorder("headroom"), options)
         register(virt_controller, kubevirt)

@@ -240,6 +240,9 @@ WAITING = {
     "a window is open for others": WindowCase(
         lock=lock(age=10), waiting="a window is open for other migrations: it is for the next one", again=30.0
     ),
+    "a lock that is new joins others, whatever its date says": WindowCase(
+        blocking="quota", lock=replace(lock(age=60), known_since=NOW)
+    ),
     "or for it": WindowCase(blocking="quota", lock=lock(age=10), member=True),
     "a shortage is believed once it lasts": WindowCase(policy=WindowPolicy(), additional={}, again=SHORT),
     "no window stays open for it": WindowCase(
