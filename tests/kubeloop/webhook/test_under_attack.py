@@ -16,6 +16,7 @@ import sys
 import time
 import types
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,17 +113,25 @@ async def test_five_hundred_attackers_slow_reviews_by_little(
     took: list[float] = []
     async with listening({"/allow": allow}, limits=Limits(), knows_key=knows_key, client_ca=client_ca) as peer:
         port = peer.server.address[1]
+        reviews = partial(_says, "honest", port, os.getpid(), KEY, *certificate)
+        async with reviews() as honest:
+            quiet = _slowest([float(await honest.readline()) for _ in range(REVIEWS)])
         # Real attackers have machines of their own: here they get what the reviews leave.
         async with _says("attack", port, nice=19) as attack:
             attempts = await _attempts(attack, CLIENTS)
-            async with _says("honest", port, os.getpid(), KEY, *certificate) as honest:
+            async with reviews() as honest:
                 attacked = asyncio.create_task(_attempts(attack, attempts + CLIENTS))
                 while len(took) < REVIEWS or not attacked.done():
                     took.append(float(await honest.readline()))
-    slowest = sorted(took)[int(len(took) * 0.99)]
-    print(f"99th percentile of {len(took)} reviews: {slowest:.1f} ms")
+    print(f"99th percentile of {len(took)} reviews: {_slowest(took):.1f} ms, {quiet:.1f} without the attack")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    assert slowest < 50.0
+    # 20 to 120 by how many attempts the machine has time for; seconds where each of them waits in the same queue.
+    assert _slowest(took) < 250.0 + 4 * quiet
+
+
+def _slowest(milliseconds: list[float]) -> float:
+    """Returns the 99th percentile."""
+    return sorted(milliseconds)[int(len(milliseconds) * 0.99)]
 
 
 if __name__ == "__main__":
