@@ -18,8 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.connections import BeforeWrite as BeforeWrite
-from kubeloop.client.connections import GuardedBody, open_session
+from kubeloop.client.connections import BeforeWrite, GuardedBody, open_session
 from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, Unauthorized, error_from_response

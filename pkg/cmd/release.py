@@ -16,9 +16,9 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
+from kubeloop.client.connections import BeforeWrite
 from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.client.loading import load_config
-from kubeloop.client.transport import BeforeWrite
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock

@@ -18,7 +18,8 @@ from kubeloop.api.meta import now_rfc3339, rfc3339
 from kubeloop.api.registry import LIMIT_RANGES, PODS, Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
-from kubeloop.client.transport import JSON_PATCH, REQUEST_TIMEOUT, BeforeWrite
+from kubeloop.client.connections import BeforeWrite
+from kubeloop.client.transport import JSON_PATCH, REQUEST_TIMEOUT
 from kubeloop.testing.fake.objects import key_of
 from kubeloop.testing.fake.patches import Raw, json_patched, merged
 from kubeloop.testing.fake.server import FakeTransport

@@ -27,7 +27,7 @@ CHUNK = 3 * SLICE
 """What aiohttp may bring at once."""
 
 
-class Thing(Object):
+class Piece(Object):
     spec: Mapping[str, Any] | None = None
 
 
@@ -54,12 +54,12 @@ class Turns:
             await asyncio.sleep(0)
 
 
-class CountedDecoder(Decoder[Thing]):
+class CountedDecoder(Decoder[Piece]):
     def __init__(self) -> None:
-        super().__init__(Thing)
+        super().__init__(Piece)
         self.turns = Turns()
 
-    def list_page(self, body: bytes) -> ListPage[Thing]:
+    def list_page(self, body: bytes) -> ListPage[Piece]:
         self.turns.add(len(body))
         return super().list_page(body)
 
@@ -76,15 +76,15 @@ def thing(number: int, **meta: Any) -> dict[str, Any]:
 def core_list(*items: Any) -> bytes:
     """A list of a kind of Kubernetes' own: the items do not say their kind."""
     return msgspec.json.encode(
-        {"kind": "ThingList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "continue": "c"}, "items": items}
+        {"kind": "PieceList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "continue": "c"}, "items": items}
     )
 
 
 def custom_list(*items: Any) -> bytes:
     """A list of custom resources: in the order of the letters."""
-    items = tuple({"apiVersion": "v1", "kind": "Thing"} | item for item in items)
+    items = tuple({"apiVersion": "v1", "kind": "Piece"} | item for item in items)
     return msgspec.json.encode(
-        {"apiVersion": "v1", "items": items, "kind": "ThingList", "metadata": {"resourceVersion": "7", "continue": "c"}}
+        {"apiVersion": "v1", "items": items, "kind": "PieceList", "metadata": {"resourceVersion": "7", "continue": "c"}}
     )
 
 
@@ -103,12 +103,12 @@ PAGES = {
 @pytest.mark.parametrize("size", [CHUNK, 9973])
 async def test_a_page_of_objects_is_decoded_in_slices(case: bytes, size: int) -> None:
     decoder = CountedDecoder()
-    whole = Decoder(Thing).list_page(case)
+    whole = Decoder(Piece).list_page(case)
     longest = max(map(len, map(msgspec.json.encode, whole.items)))
     async with decoder.turns.counted():
         page = await decoder.read_list_page(chunks_of(case, size))
     assert page == whole
-    assert page.items[-1].kind == "Thing"
+    assert page.items[-1].kind == "Piece"
     # A slice that did not end with an item is read twice.
     assert max(decoder.turns.work) <= 2 * (SLICE + longest) + 1000
     assert sum(decoder.turns.work) <= 3 * len(case)
@@ -123,14 +123,14 @@ async def test_any_cutting_gives_the_same_page(texts: list[str], size: int, slic
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kubeloop.client.slices.SLICE", slice_)
         patch.setattr("kubeloop.client.decode.SLICE", slice_)
-        page = await Decoder(Thing).read_list_page(chunks_of(body, size))
-    assert page == Decoder(Thing).list_page(body)
+        page = await Decoder(Piece).read_list_page(chunks_of(body, size))
+    assert page == Decoder(Piece).list_page(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * CHUNK, PAGES["that are small"][:-2], b'{"items":[' + b"[" * CHUNK])
 async def test_a_long_answer_that_is_no_list_is_an_error(body: bytes) -> None:
-    with pytest.raises(ServerError, match="not a list of Thing"):
-        await Decoder(Thing).read_list_page(chunks_of(body, CHUNK))
+    with pytest.raises(ServerError, match="not a list of Piece"):
+        await Decoder(Piece).read_list_page(chunks_of(body, CHUNK))
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["a live list", "an informer's list"])
