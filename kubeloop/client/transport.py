@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import math
 import os
 import ssl
 import sys
@@ -34,6 +35,8 @@ CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
 READ_TIMEOUT = 90.0
 """Seconds of silence after which a stream counts as dead: bookmarks come every minute."""
+_LONGEST_ERROR = 1024 * 1024
+"""Bytes of an error's body that are read: what is longer is no metav1.Status, and need not have an end."""
 _CONNECTIONS = 100
 """Connections that requests share. Watches have their own, as many as there are."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -126,7 +129,7 @@ class Transport:
 
     async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
         """Returns the body of the answer. As `read_answer`."""
-        return await self.read_answer(_read_all, method, path, **options)
+        return await self.read_answer(_read, method, path, **options)
 
     async def read_answer(
         self,
@@ -251,8 +254,9 @@ class Transport:
             log_warnings(method, url.path, response.headers.getall("Warning", ()))
             if 200 <= response.status < 300:
                 return response
-            async with response:
-                error = error_from_response(response.status, await response.read(), response.headers)
+            async with response, contextlib.aclosing(self._chunks(response)) as chunks:
+                body_start = await _read(chunks, _LONGEST_ERROR)
+            error = error_from_response(response.status, body_start, response.headers)
             if not isinstance(error, Unauthorized):
                 raise error
             if again or not self.config.refreshable:
@@ -326,8 +330,16 @@ class Transport:
         return self._sessions[streaming]
 
 
-async def _read_all(chunks: AsyncIterator[bytes]) -> bytes:
-    return b"".join([chunk async for chunk in chunks])
+async def _read(chunks: AsyncIterator[bytes], longest: float = math.inf) -> bytes:
+    """Returns the body, of a longer one the beginning."""
+    parts: list[bytes] = []
+    length = 0
+    async for chunk in chunks:
+        parts.append(chunk)
+        length += len(chunk)
+        if length > longest:
+            break
+    return b"".join(parts)
 
 
 def default_user_agent() -> str:

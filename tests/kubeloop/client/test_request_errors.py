@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from kubeloop.client import errors
 from kubeloop.client.config import ClientConfig, Impersonation
@@ -63,6 +64,20 @@ async def test_an_odd_answer_is_one_line_of_ours(
     assert text.startswith((f"{scheme}://10.0.0.1:6443", "the server answered"))
     assert "\n" not in text
     assert SECRET not in "".join(map(repr, _chain(caught.value))) + text + caplog.text + repr(config)
+
+
+async def test_an_error_need_not_have_an_end(rig: TransportRig) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=503)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"x" * 65536)
+        return response
+
+    rig.server.always(GET, PATH, endless)
+    with pytest.raises(errors.ServiceUnavailable, match=r"^the server answered 503: x{300}$"):
+        await rig.transport.request("GET", PATH, retry=False)
 
 
 def _chain(error: BaseException | None) -> list[str]:
