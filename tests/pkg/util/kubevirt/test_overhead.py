@@ -16,6 +16,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_difference, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import MI, PROFILES, Profile, is_unknown, profile_for_version
 from pkg.util.kubevirt.rendering import Rendering, factor_of, normalize_ratio, parse_ratio
+from tests.kinds import edited
 from tests.objects import launcher, machine, vmi
 from tests.pkg.util import vectors
 
@@ -283,8 +284,7 @@ def test_what_nothing_explains_is_raised_to_the_formula_at_most(overhead: int, r
 
 
 def annotated(pod: Pod, overhead: int) -> Pod:
-    annotations = {"kubevirt.io/memory-overhead-bytes": str(overhead)}
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+    return edited(pod, metadata={"annotations": {"kubevirt.io/memory-overhead-bytes": str(overhead)}})
 
 
 def test_the_annotation_explains_a_container_that_is_enlarged() -> None:

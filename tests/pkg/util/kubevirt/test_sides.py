@@ -1,27 +1,30 @@
-"""The pods that are trusted as sides of a VM: those that KubeVirt names, and nothing that a tenant can write."""
+"""The pods that are trusted as sides of a VM, those that KubeVirt names and nothing that a tenant can write; the
+trusted fields of a VMI's status, which no module reads past `evidence`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import Pod, ResourceQuotaSpec
-from kubeloop.api.meta import OwnerReference
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import smallest
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.evidence import vm_of
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus
+from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, Sides, sides_of
 from pkg.util.kubevirt.target import bound_of, bounded_usage
 from pkg.util.quotacount.usage import charged_until, pod_usage
 from tests.decisions import by_value, sentences
-from tests.objects import AT_1_5, attachment, ended, launcher, machine, vmi, vmim
+from tests.kinds import edited
+from tests.objects import AT_1_5, attachment, controlled_by, ended, launcher, machine, vmi, vmim
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 MOVE = vmim("Running", name="move", created="2026-01-01T00:00:30Z")
@@ -31,20 +34,17 @@ LIMITS = ResourceQuotaSpec(hard={"limits.cpu": "9", "limits.memory": "9Gi"})
 
 
 def changed(pod: Pod, *, name: str = "forged", node: str | None = None, **metadata: Any) -> Pod:
-    meta = msgspec.structs.replace(pod.metadata, name=name, uid=f"uid-{name}", **metadata)
-    spec = pod.spec if node is None else msgspec.structs.replace(pod.spec, node_name=node)
-    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+    fields = {"name": name, "uid": f"uid-{name}", **metadata}
+    return edited(pod, metadata=fields, spec={"nodeName": node or pod.spec.node_name})
 
 
 def move(
     phase: str = "Running", source: Pod | None = SOURCE, target: Pod | None = None, node: str | None = None
 ) -> Any:
     """A migration as virt-controller writes its status; `node`: the source's."""
-    migration = vmim(phase, name="move", created="2026-01-01T00:00:30Z")
     source_pod, target_pod = (pod.name if pod else None for pod in (source, target))
-    state = MigrationState(source_pod=source_pod, source_node=node, target_pod=target_pod)
-    status = msgspec.structs.replace(migration.status, migration_state=state)
-    return msgspec.structs.replace(migration, status=status)
+    state = {"sourcePod": source_pod, "sourceNode": node, "targetPod": target_pod}
+    return edited(vmim(phase, name="move", created="2026-01-01T00:00:30Z"), status={"migrationState": state})
 
 
 def with_state(
@@ -55,40 +55,31 @@ def with_state(
     source_node: str | None = None,
 ) -> Any:
     """The VMI once the migration was handed over to virt-handler."""
-    state = MigrationState(
-        migration_uid=uid, source_pod=source.name if source else None, target_pod=target.name, source_node=source_node
-    )
-    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, migration_state=state))
+    names = {"sourcePod": source.name if source else None, "targetPod": target.name, "sourceNode": source_node}
+    return edited(instance, status={"migrationState": {"migrationUid": uid, **names}})
 
 
 def phased(instance: VirtualMachineInstance, phase: str) -> VirtualMachineInstance:
-    return msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, phase=phase))
+    return edited(instance, status={"phase": phase})
 
 
-NOT_CONTROLLED = changed(TARGET, owner_references=None)
-OF_ANOTHER_VMI = changed(
-    TARGET,
-    owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-earlier", controller=True)],
-)
-OWNED_ONLY = changed(
-    TARGET, owner_references=[OwnerReference(kind="VirtualMachineInstance", name="vm1", uid="uid-vm1")]
-)
-YOUNG = changed(SOURCE, creation_timestamp="2026-01-01T00:00:40Z")
-OLD = changed(SOURCE, creation_timestamp="2026-01-01T00:00:10Z")
-SAME_SECOND = changed(SOURCE, creation_timestamp="2026-01-01T00:00:30Z")
-AGAIN = changed(SOURCE, name=SOURCE.name, creation_timestamp="2026-01-01T00:05:00Z")
+NOT_CONTROLLED = changed(TARGET, ownerReferences=None)
+OF_ANOTHER_VMI = changed(TARGET, ownerReferences=controlled_by("VirtualMachineInstance", "vm1", "uid-earlier"))
+OWNED_ONLY = changed(TARGET, ownerReferences=[{"kind": "VirtualMachineInstance", "name": "vm1", "uid": "uid-vm1"}])
+YOUNG = changed(SOURCE, creationTimestamp="2026-01-01T00:00:40Z")
+OLD = changed(SOURCE, creationTimestamp="2026-01-01T00:00:10Z")
+SAME_SECOND = changed(SOURCE, creationTimestamp="2026-01-01T00:00:30Z")
+AGAIN = changed(SOURCE, name=SOURCE.name, creationTimestamp="2026-01-01T00:05:00Z")
 UNLABELLED = changed(TARGET, name=TARGET.name, labels={"kubevirt.io": "virt-launcher"})
 LABELLED = changed(SOURCE, name=SOURCE.name, labels=TARGET.labels)
 SECOND, BESIDE = changed(TARGET, name="z"), changed(TARGET, node="node-1")
-NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creation_timestamp="2026-01-01T00:05:00Z")
+NAMED_LIKE_THE_TARGET = changed(TARGET, name=TARGET.name, creationTimestamp="2026-01-01T00:05:00Z")
 SUCCEEDED, FAILED = move("Succeeded", target=TARGET), move("Failed", target=TARGET)
 
 
 def ended_at(migration: VirtualMachineInstanceMigration, timestamp: str) -> VirtualMachineInstanceMigration:
-    status = msgspec.to_builtins(migration.status) | {
-        "phaseTransitionTimestamps": [{"phase": migration.phase, "phaseTransitionTimestamp": timestamp}]
-    }
-    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+    stamps = [{"phase": migration.phase, "phaseTransitionTimestamp": timestamp}]
+    return edited(migration, status={"phaseTransitionTimestamps": stamps})
 
 
 @dataclass(frozen=True)
@@ -118,7 +109,7 @@ VOUCHED = {
     ),
     "a label of a migration that is over": Vouched([SOURCE, TARGET], HERE, [move("Failed")], [SOURCE]),
     "a target that is older than its migration": Vouched(
-        [SOURCE, changed(TARGET, creation_timestamp="2026-01-01T00:00:29Z")], HERE, [move("Scheduling")], [SOURCE]
+        [SOURCE, changed(TARGET, creationTimestamp="2026-01-01T00:00:29Z")], HERE, [move("Scheduling")], [SOURCE]
     ),
     "it has arrived: the source is left": Vouched(
         [SOURCE, TARGET], with_state(THERE), [move()], [TARGET], (), [SOURCE], arrived=True
@@ -224,7 +215,7 @@ NOON = 1767268800.0
 
 
 def deleted(pod: Pod, timestamp: str = "2026-01-01T12:00:00Z", grace: int | None = 30) -> Pod:
-    return changed(pod, name=pod.name, deletion_timestamp=timestamp, deletion_grace_period_seconds=grace)
+    return changed(pod, name=pod.name, deletionTimestamp=timestamp, deletionGracePeriodSeconds=grace)
 
 
 def test_a_pod_counts_until_its_grace_is_over() -> None:
@@ -241,7 +232,7 @@ def test_of_other_deleted_pods_no_moment_is_known(pod: Pod) -> None:
 
 
 def test_attachment_pods_are_their_controllers_one_a_side() -> None:
-    forged = changed(attachment(SOURCE), name="hp-forged", creation_timestamp="2026-01-01T00:09:00Z")
+    forged = changed(attachment(SOURCE), name="hp-forged", creationTimestamp="2026-01-01T00:09:00Z")
     sides = sides_of(HERE, [], ControlledPods([SOURCE, forged, attachment(SOURCE)]))
     (side,) = sides.source
     assert [pod.name for pod in side.attachments] == [attachment(SOURCE).name]
@@ -253,8 +244,8 @@ def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
 
 
 def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
-    assert sides_of(HERE, [], ControlledPods([changed(SOURCE, labels={})])) == Sides()
-    assert vm_of(changed(SOURCE, labels={})) == ""
+    assert sides_of(HERE, [], ControlledPods([changed(SOURCE, labels=None)])) == Sides()
+    assert vm_of(changed(SOURCE, labels=None)) == ""
     assert vm_of(SOURCE) == "vm1"
 
 
@@ -288,3 +279,101 @@ def test_a_networks_extended_resource_counts_once_an_interface() -> None:
     networked = machine({"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}})
     assert bounded_usage(usage, {}, networked) == {"requests.intel.com/sriov": Quantity.of(2)}
     assert bounded_usage(usage, {}, HERE) == {"requests.intel.com/sriov": Quantity.of(0)}
+
+
+# ---- the trusted fields of a VMI's status, and that no module reads one past evidence ------------------------
+
+PKG = Path(__file__).parents[4] / "pkg"
+ALLOWED = {
+    PKG / "util/kubevirt/evidence.py",
+    PKG / "config/slim.py",  # keeps one copy of equal strings, and decides nothing
+}
+FORGED: dict[str, Any] = {
+    "nodeName": "node-1",
+    "migrationState": {"completed": True},
+    "conditions": [{"type": "LiveMigratable"}],
+}
+PHASES = {
+    "one that runs": ("Running", True),
+    "one that no virt-api was asked about": (None, True),
+    "one that was just created": ("Pending", False),
+    "one that is being started": ("Scheduled", False),
+    "one that has ended, perhaps without having run": ("Failed", False),
+    "a phase that newer KubeVirt adds": ("WaitingForSync", False),
+}
+
+
+@sentences(PHASES)
+def test_a_status_is_trusted_while_the_vmi_runs(case: tuple[str | None, bool]) -> None:
+    phase, is_trusted = case
+    instance = vmi(**(FORGED | {"phase": phase}))
+    expected = instance.status if is_trusted else VirtualMachineInstanceStatus(phase=phase)
+    assert trusted_status(instance) == expected
+
+
+_A_VMI = re.compile(r"\bVirtualMachineInstance\b")
+_OWN_FIELDS = {"node_name", "memory", "volume_status", "changed_block_tracking", "migrated_volumes"}
+"""Fields that no other status has."""
+
+
+def reads(source: str) -> Iterator[int]:
+    """The lines of a module that read the status of something that is a VMI by its annotation, by its name, or by the
+    collection that it comes from."""
+    tree = ast.parse(source)
+    names = {"vmi", "instance"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation and _A_VMI.search(ast.unparse(node.annotation)):
+            names.add(node.arg)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.comprehension)) and _has(node.iter, names | {"instances"}):
+            names |= {name_node.id for name_node in ast.walk(node.target) if isinstance(name_node, ast.Name)}
+        elif isinstance(node, ast.Assign) and _has(node.value, {"instances"}):
+            names |= {
+                name_node.id
+                for target in node.targets
+                for name_node in ast.walk(target)
+                if isinstance(name_node, ast.Name)
+            }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = node.value
+        is_vmi = isinstance(owner, (ast.Name, ast.Attribute)) and _name(owner) in names
+        is_own_field = node.attr in _OWN_FIELDS and isinstance(owner, ast.Attribute) and owner.attr == "status"
+        if (node.attr == "status" and is_vmi) or is_own_field:
+            yield node.lineno
+
+
+def _name(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _has(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(child, (ast.Name, ast.Attribute)) and _name(child) in names for child in ast.walk(node))
+
+
+READS = {
+    "def f(x: VirtualMachineInstance | None): return x.status.phase": True,
+    "def f(x: Sequence[VirtualMachineInstance]): return [each.status for each in x]": True,
+    "found = snapshot.instances.get(name='a'); found.status": True,
+    "for key, value in facts.instances.items():\n    value.status": True,
+    "missing.vmi.status": True,
+    "each.status.volume_status": True,
+    "def f(x: VirtualMachineInstanceMigration): return x.status.phase": False,
+    "pod.status.phase, pod.spec.node_name, trusted_status(vmi).node_name": False,
+}
+
+
+@pytest.mark.parametrize("source", READS)
+def test_the_rule_finds_a_read(source: str) -> None:
+    assert bool(list(reads(source))) is READS[source]
+
+
+def test_no_module_reads_a_vmis_status_past_evidence() -> None:
+    readers = {
+        f"{path.relative_to(PKG.parent)}:{line}: ask pkg.util.kubevirt.evidence.trusted_status"
+        for path in PKG.rglob("*.py")
+        if path not in ALLOWED
+        for line in reads(path.read_text("utf-8"))
+    }
+    assert not readers

@@ -13,8 +13,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entries
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, MARKS
-from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster
-from tests.pkg.util.resourcequota.model_objects import Move
+from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant, Cluster, Move
 
 RANCHERS = {"limitsCpu": "limits.cpu", "limitsMemory": "limits.memory", "pods": "pods"}
 BASES: list[dict[str, str]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,24 +15,20 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import add, format_resource_list, marshal, parse_resource_list
 from pkg.api.kubevirt import (
-    EFI,
-    Bootloader,
     ChangedBlockTracking,
     ClaimInfo,
-    Firmware,
-    HotplugSource,
     KubeVirtConfiguration,
     MigratedVolume,
     MigrationState,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
-    Volume,
 )
 from pkg.util.kubevirt.claims import state_claims_concerning
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
 from tests.decisions import after, by_value, entry, namespace, sentences
+from tests.kinds import edited
 from tests.objects import (
     AT_1_5,
     MARKS,
@@ -77,12 +73,8 @@ HOME = with_state(running_vmi())
 LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
 ENDED_AT = from_rfc3339(END)
 SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
-UNNAMED = msgspec.structs.replace(
-    TARGET,
-    metadata=msgspec.structs.replace(
-        TARGET.metadata, name="persistent-state-for-vm1-x", labels={"kubevirt.io/migrationName": "migration-of-vm1"}
-    ),
-)
+LABEL = {"kubevirt.io/migrationName": "migration-of-vm1"}
+UNNAMED = edited(TARGET, metadata={"name": "persistent-state-for-vm1-x", "labels": LABEL})
 MOVE = between_claims(vmim("Scheduling"))
 HANDED_OVER = MigrationState(
     migration_uid=MOVE.uid, source_persistent_state_claim="state-1", target_persistent_state_claim="state-2"
@@ -91,13 +83,8 @@ HANDED_OVER = MigrationState(
 
 def finished(phase: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
     stamps = [{"phase": phase, "phaseTransitionTimestamp": END}]
-    state = msgspec.structs.replace(migration.status.migration_state or MigrationState(), end_timestamp=END)
-    status = msgspec.to_builtins(migration.status) | {
-        "phase": phase,
-        "phaseTransitionTimestamps": stamps,
-        "migrationState": msgspec.to_builtins(state),
-    }
-    return msgspec.structs.replace(migration, status=msgspec.convert(status, type(migration.status)))
+    state = {"endTimestamp": END}
+    return edited(migration, status={"phase": phase, "phaseTransitionTimestamps": stamps, "migrationState": state})
 
 
 def changed(instance: T, **status: Any) -> T:
@@ -106,12 +93,8 @@ def changed(instance: T, **status: Any) -> T:
 
 def with_efi(instance: VirtualMachineInstance) -> VirtualMachineInstance:
     """Persistent EFI instead of a persistent TPM."""
-    domain = msgspec.structs.replace(
-        instance.spec.domain,
-        devices=running_vmi().spec.domain.devices,
-        firmware=Firmware(bootloader=Bootloader(efi=EFI(persistent=True))),
-    )
-    return msgspec.structs.replace(instance, spec=msgspec.structs.replace(instance.spec, domain=domain))
+    firmware = {"bootloader": {"efi": {"persistent": True}}}
+    return edited(instance, spec={"domain": {"devices": {"tpm": None}, "firmware": firmware}})
 
 
 def tracked(instance: VirtualMachineInstance, state: str) -> VirtualMachineInstance:
@@ -211,13 +194,10 @@ MOVES = moving(running_vmi())
 
 def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
     """The VM or its VMI with one disk in that claim."""
-    disk = Volume(name="root", persistent_volume_claim=HotplugSource(claim_name=claim))
+    volumes = {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": claim}}]}
     if isinstance(obj, VirtualMachineInstance):
-        return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, volumes=[disk]))
-    template = msgspec.structs.replace(
-        obj.spec.template, spec=msgspec.structs.replace(obj.spec.template.spec, volumes=[disk])
-    )
-    return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, template=template, **spec))
+        return edited(obj, spec=volumes)
+    return edited(obj, spec={"template": {"spec": volumes}, **spec})
 
 
 def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
@@ -226,7 +206,7 @@ def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
 
 
 AT_HOME = with_volumes(running_vmi(), "old")
-ASKS = with_volumes(vm(), "new", update_volumes_strategy="Migration")
+ASKS = with_volumes(vm(), "new", updateVolumesStrategy="Migration")
 moved_case = partial(ClaimCase, instance=MOVES, migration=None, allowed=True)
 STATE = {n: "410Mi" if "requests" in n else "2" for n in BOTH} | {n: q for n, q in ONE.items() if "storageclass" in n}
 DOUBLED = {
@@ -248,7 +228,7 @@ DOUBLED = {
         [OLD, NEW], BOTH, instance=with_volumes(MOVES, "new"), asking=ASKS, migration=vmim()
     ),
     "the VM asks for another strategy": moved_case(
-        [OLD], {}, instance=AT_HOME, asking=with_volumes(vm(), "new", update_volumes_strategy="Replacement")
+        [OLD], {}, instance=AT_HOME, asking=with_volumes(vm(), "new", updateVolumesStrategy="Replacement")
     ),
     "the VM asks for nothing": moved_case([OLD], {}, instance=AT_HOME, asking=with_volumes(ASKS, "old")),
     "done": moved_case([OLD, NEW], {}, instance=with_volumes(running_vmi(), "new"), asking=ASKS),
@@ -354,3 +334,44 @@ def test_the_next_migration_has_room_beside_a_claim_in_use(case: tuple[list[Pod]
     facts = namespace(quota(HARD, MARKS), migrations, pods, [instance], limits=BASE, now=ENDED_AT + 86_400.0)
     result, _plan = after(dataclasses.replace(facts, claims={pvc.name: pvc for pvc in (SOURCE, TARGET)}))
     assert by_value(entry(result.annotations[by_name()]))["persistentvolumeclaims"] == by_value({"q": str(claims)})["q"]
+
+
+# ---- the ResourceClaims of its devices: nothing is added, because nothing could reserve it -------------------
+
+ALL, NICS = "count/resourceclaims.resource.k8s.io", "nic.deviceclass.resource.k8s.io/devices"
+DEVICE_HARD = {"limits.cpu": "3", ALL: "1", NICS: "4"}
+DEVICE_BASE = limits_text("3")[:-2] + f',"extended":{{"{ALL}":"1","{NICS}":"4"}}}}}}'
+RAISED = {"limits.cpu": "5015m", ALL: "2", NICS: "6"}
+BY_0_1_0 = {by_name(): f'{{"{ALL}":"1","{NICS}":"2","limits.cpu":"2015m"}}'}
+LABELLED = {"headroom.harvesterhci.io/managed": "true"}
+RECORDS = {
+    "headroom.harvesterhci.io/base": marshal(parse_resource_list(dict(DEVICE_HARD))),
+    "headroom.harvesterhci.io/applied": marshal(parse_resource_list(dict(RAISED))),
+}
+
+
+@dataclass(frozen=True)
+class DeviceCase:
+    """The quota as it is found, of a VM that migrates."""
+
+    hard: Resources
+    annotations: dict[str, str]
+    labels: dict[str, str] | None = None
+    limits: str = field(default=DEVICE_BASE)
+
+
+DEVICE_CASES = {
+    "a quota at its base": DeviceCase(DEVICE_HARD, MARKS),
+    "one that version 0.1.0 has raised": DeviceCase(RAISED, MARKS | BY_0_1_0),
+    "a quota without Rancher": DeviceCase(DEVICE_HARD, {}, LABELLED, ""),
+    "one without Rancher that version 0.1.0 has raised": DeviceCase(RAISED, BY_0_1_0 | RECORDS, LABELLED, ""),
+}
+
+
+@sentences(DEVICE_CASES)
+def test_the_pods_are_added_and_no_claim_of_a_device(case: DeviceCase) -> None:
+    home = running_vmi()
+    rq = quota(case.hard, case.annotations, labels=case.labels)
+    result, _plan = after(namespace(rq, [vmim()], [launcher(home)], [home], limits=case.limits))
+    assert by_value(entry(result.annotations[by_name()])) == by_value({"limits.cpu": "2015m"})
+    assert by_value(result.hard) == by_value(DEVICE_HARD | {"limits.cpu": "5015m"})

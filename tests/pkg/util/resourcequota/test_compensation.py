@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from pkg.util.resourcequota.compensation import compensation_for
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, HARVESTER, after, by_value, charged, drawn, entry, namespace, sentences
+from tests.kinds import edited
 from tests.objects import AT_1_5, AT_4_5, COMPENSATION, ENTRY, HARD, MARKS, by_name, launcher, quota, running_vmi, vmim
 
 POD_4_5 = 5622461313 + 60000000
@@ -140,10 +140,8 @@ def test_room_that_other_pods_take_is_not_made_up_for() -> None:
     for _ in range(6):
         result, new_plan = after(facts)
         hard.append(by_value(result.hard)[MEMORY])
-        full = msgspec.structs.replace(result.status, used=dict(result.hard))
-        facts = replace(
-            facts, quota=msgspec.structs.replace(result, status=full), timers=new_plan.timers, now=facts.now + 1
-        )
+        full = edited(result, status={"used": result.hard})
+        facts = replace(facts, quota=full, timers=new_plan.timers, now=facts.now + 1)
     assert max(hard) == Quantity.parse(BASE_MEMORY + POD_4_5 + GROWTH)
 
 

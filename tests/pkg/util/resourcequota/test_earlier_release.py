@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import ResourceQuota
@@ -17,6 +16,7 @@ from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, HARVESTER, applied, by_value, entries_by_value, namespace
+from tests.kinds import edited
 from tests.objects import AT_1_5, AT_4_5, launcher, limits_text, quota, running_vmi, vmim
 
 RECORDED = json.loads((Path(__file__).parent / "quotas_of_8ac1f0b.json").read_text("utf-8"))
@@ -67,8 +67,7 @@ def decided(kind: str, stage: str, rq: ResourceQuota) -> Plan:
     migrations, pods, instances = STAGES[stage]
     if neighbour := fields.pop("beside", None):
         instances, pods = [*instances, neighbour[0]], [*pods, neighbour[1]]
-    status = msgspec.structs.replace(rq.status, used={}, hard=dict(rq.hard))
-    rq = msgspec.structs.replace(rq, status=status)
+    rq = edited(rq, status={"used": None, "hard": rq.hard})
     return plan(namespace(rq, migrations, pods, instances, **fields), policy)
 
 

@@ -10,23 +10,21 @@ HEADROOM_HOSTILE=N runs N other random examples.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import OwnerReference
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import parse_resource_list
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied, namespace
-from tests.objects import HARD, MARKS, launcher, pod, quota, uid_of, vmi, vmim
+from tests.kinds import edited
+from tests.objects import HARD, MARKS, build, launcher, pod, quota, uid_of, vmi, vmim
 from tests.pkg.util.resourcequota.invariants import drawn
 
 EXAMPLES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
@@ -53,8 +51,7 @@ class HostileTenant(RuleBasedStateMachine):
         super().__init__()
         self.clock = 60.0
         self.number = 0
-        self.quota = quota(HARD, MARKS)
-        self.timers, self.cache = Timers(), Cache()
+        self.quota, self.timers = quota(HARD, MARKS), Timers()
         self.home = launcher(vmi(), created=stamp(0))
         self.pods: dict[str, Pod] = {self.home.name: self.home}
         self.instances: dict[str, VirtualMachineInstance] = {"vm1": vmi(nodeName="node-1")}
@@ -72,7 +69,7 @@ class HostileTenant(RuleBasedStateMachine):
         self.number += 1
         self.stuck = [migration for migration in self.stuck if migration.spec.vmi_name != "vm1"]
         move = vmim("Pending", name=f"move-{self.number}", created=stamp(self.clock))
-        self.move = self._with_state(move, source_pod=self.home.name)
+        self.move = edited(move, status={"migrationState": {"sourcePod": self.home.name}})
 
     @precondition(lambda self: self.move is not None and self.target is None)
     @rule()
@@ -82,12 +79,10 @@ class HostileTenant(RuleBasedStateMachine):
         if self._fits(target):
             self.target = target
             self.pods[target.name] = target
-            self.move = self._phase(self.move, "Scheduling")
+            self.move = edited(self.move, status={"phase": "Scheduling"})
         else:
-            self.move = self._with_state(
-                vmim("Pending", name=self.move.name, created=self.move.metadata.creation_timestamp or "", refused=True),
-                source_pod=self.home.name,
-            )
+            conditions = msgspec.to_builtins(vmim(refused=True).status.conditions)
+            self.move = edited(self.move, status={"conditions": conditions})
 
     @precondition(lambda self: self.target is not None)
     @rule(succeeds=st.booleans(), hangs=st.booleans())
@@ -98,12 +93,12 @@ class HostileTenant(RuleBasedStateMachine):
         gone = self.home if succeeds else self.target
         self.pods.pop(gone.name, None)
         if succeeds:
-            state = MigrationState(migration_uid=self.move.uid, source_pod=self.home.name, target_pod=self.target.name)
+            state = {"migrationUid": self.move.uid, "sourcePod": self.home.name, "targetPod": self.target.name}
             self.home = self.target
-            self._say("vm1", node_name=self.home.spec.node_name, migration_state=state)
-        phase = "Running" if succeeds and hangs else "Succeeded" if succeeds else "Failed"
-        if phase == "Running":
-            self.stuck = [self._phase(self.move, phase)]
+            status = {"nodeName": self.home.spec.node_name, "migrationState": state}
+            self.instances["vm1"] = edited(self.instances["vm1"], status=status)
+        if succeeds and hangs:
+            self.stuck = [edited(self.move, status={"phase": "Running"})]
         self.move = self.target = None
 
     @precondition(lambda self: self.move is not None and self.target is None)
@@ -131,22 +126,18 @@ class HostileTenant(RuleBasedStateMachine):
         if labelled and self.move is not None:
             labels["kubevirt.io/migrationJobUID"] = self.move.uid
         resources = {"cpu": size[0], "memory": size[1]}
-        meta: dict[str, Any] = {
-            "name": f"forged-{self.number}",
-            "namespace": "ns1",
-            "uid": f"uid-forged-{self.number}",
-            "labels": labels,
-            "annotations": {ANNOTATION: number},
-            "creationTimestamp": stamp(self.clock if not old else 30),
-        }
-        node = self.home.spec.node_name if here else "node-9"
         container = {"name": "compute", "resources": {"limits": resources, "requests": resources}}
-        pod = msgspec.convert(
-            {"metadata": meta, "spec": {"containers": [container], "nodeName": node}, "status": {"phase": "Running"}},
+        owner = {"kind": "VirtualMachineInstance", "name": vm, "uid": uid_of(vm), "controller": controlled}
+        pod = build(
             Pod,
+            f"forged-{self.number}",
+            {"containers": [container], "nodeName": self.home.spec.node_name if here else "node-9"},
+            {"phase": "Running"},
+            labels=labels,
+            annotations={ANNOTATION: number},
+            creationTimestamp=stamp(self.clock if not old else 30),
+            ownerReferences=[owner],
         )
-        owner = OwnerReference(kind="VirtualMachineInstance", name=vm, uid=uid_of(vm), controller=controlled)
-        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=[owner]))
         if self._fits(pod):
             self.pods[pod.name] = pod
 
@@ -156,16 +147,12 @@ class HostileTenant(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(n for n in self.pods if n.startswith("forged"))))
         pod = self.pods.pop(name)
         if how != "gone":
-            metadata = msgspec.structs.replace(
-                pod.metadata, deletion_timestamp=stamp(self.clock), deletion_grace_period_seconds=0
-            )
-            self.pods[name] = msgspec.structs.replace(pod, metadata=metadata)
+            going = {"deletionTimestamp": stamp(self.clock), "deletionGracePeriodSeconds": 0}
+            self.pods[name] = edited(pod, metadata=going)
 
     @rule(number=st.sampled_from(NUMBERS))
     def annotates_the_vms_own_pod(self, number: str) -> None:
-        annotations = {**self.home.annotations, ANNOTATION: number}
-        metadata = msgspec.structs.replace(self.home.metadata, annotations=annotations)
-        self.home = self.pods[self.home.name] = msgspec.structs.replace(self.home, metadata=metadata)
+        self.home = self.pods[self.home.name] = edited(self.home, metadata={"annotations": {ANNOTATION: number}})
 
     @rule(phase=st.sampled_from(["", "Pending"]), cpu=st.sampled_from(["2", "500", "9" * 5000]))
     def creates_a_vmi_that_never_runs(self, phase: str, cpu: str) -> None:
@@ -224,9 +211,8 @@ class HostileTenant(RuleBasedStateMachine):
     def _reconcile(self) -> None:
         migrations = [*self.stuck, *([self.move] if self.move is not None else [])]
         used = {name: str(self._used(name)) for name in HARD}
-        rq = msgspec.structs.replace(self.quota, status=msgspec.structs.replace(self.quota.status, used=used))
         facts = namespace(
-            rq,
+            edited(self.quota, status={"used": used}),
             migrations,
             [pod for pod in self.pods.values() if "kubevirt.io" in pod.labels],
             list(self.instances.values()),
@@ -245,21 +231,6 @@ class HostileTenant(RuleBasedStateMachine):
     def _fits(self, pod: Pod) -> bool:
         need = pod_usage(pod)
         return all(self._used(n) + need.get(n, ZERO) <= Quantity.parse(self.quota.hard[n]) for n in HARD)
-
-    def _say(self, name: str, **status: Any) -> None:
-        present = self.instances[name]
-        self.instances[name] = msgspec.structs.replace(
-            present, status=msgspec.structs.replace(present.status, **status)
-        )
-
-    @staticmethod
-    def _with_state(move: VirtualMachineInstanceMigration, **state: Any) -> VirtualMachineInstanceMigration:
-        status = msgspec.structs.replace(move.status, migration_state=MigrationState(**state))
-        return msgspec.structs.replace(move, status=status)
-
-    @staticmethod
-    def _phase(move: VirtualMachineInstanceMigration, phase: str) -> VirtualMachineInstanceMigration:
-        return msgspec.structs.replace(move, status=msgspec.structs.replace(move.status, phase=phase))
 
 
 TestHostileTenant = HostileTenant.TestCase

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pkg.util.resourcequota.entries import entries
 from tests.objects import COMPENSATION, ENTRY
 from tests.pkg.util.resourcequota.invariants import BASES, MEMORY_AMOUNTS, RANCHERS, Invariants, drawn
-from tests.pkg.util.resourcequota.model_cluster import BrokenInvariant
-from tests.pkg.util.resourcequota.model_objects import KINDS, Move, is_other, other_pod, side_of
+from tests.pkg.util.resourcequota.model_cluster import KINDS, BrokenInvariant, Move, is_other, other_pod, side_of
 
 EXAMPLES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
 

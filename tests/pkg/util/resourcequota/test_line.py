@@ -1,19 +1,28 @@
-"""The straightness of the line through a decision, as a reader meets it: how often a call leads back into a file that
-was entered before. Functions are not counted: one long one would look better than four short ones."""
+"""The straightness of the line through a decision and through a review, as a reader meets it: how often a call leads
+back into a file that was entered before. Functions are not counted: one long one would look better than four short
+ones."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import pytest
 
+from kubeloop.api.core import ResourceQuota
+from kubeloop.webhook.admission import AdmissionRequest
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, namespace
-from tests.objects import HARD, launcher, quota, vmi, vmim
+from tests.kinds import edited
+from tests.objects import AT_1_5, HARD, launcher, pod, quota, vmi, vmim
+from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
+from tests.pkg.webhook.resources.pod.test_validator import OF_MIGRATION, state, validator
+from tests.program import ROOT
 
 DECIDES = "pkg/util/resourcequota/"
 ROOMS = (DECIDES, "pkg/util/kubevirt/", "pkg/util/managedtenantquota/")
@@ -78,3 +87,32 @@ def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
 )
 def test_it_gets_no_longer(decide: Callable[[], Callable[[], object]], rooms: tuple[str, ...], most: int) -> None:
     assert returns(decide(), rooms) <= most
+
+
+# ---- a review of a pod ---------------------------------------------------------------------------------------
+
+
+class Observed(State):
+    """A namespace whose objects have been worked out before, as an observer has them."""
+
+    facts: Facts
+
+    def observe(self, quota: ResourceQuota) -> Facts:
+        return replace(self.facts, quota=quota)
+
+
+@pytest.mark.parametrize(
+    ("pod_review", "most"),
+    [
+        pytest.param(request(pod("1001m")), 45, id="a pod that is refused, by the watch and by the API server"),
+        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 10, id="a target"),
+    ],
+)
+def test_a_review_gets_no_longer(pod_review: AdmissionRequest, most: int) -> None:
+    live = state()
+    live.pods = [edited(member, metadata={"resourceVersion": "1"}) for member in live.pods]
+    Observed.facts = replace(live.observe(live.quotas[0]), rendering=AT_1_5)
+    live.__class__ = Observed
+    checked = validator(FakeView(live, live))
+    asyncio.run(checked.validate(pod_review))
+    assert returns(lambda: asyncio.run(checked.validate(pod_review)), (f"{ROOT}/pkg/",)) <= most

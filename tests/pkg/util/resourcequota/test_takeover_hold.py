@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
-from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entries
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
+from tests.kinds import edited
 from tests.objects import (
     AT_4_5,
     ENTRY,
@@ -46,18 +46,15 @@ POD = entry(POD_ENTRY)
 
 
 def finished_vmim(phase: str = "Succeeded", ended_at: str | None = None) -> VirtualMachineInstanceMigration:
-    migration = vmim(phase)
-    state = MigrationState(end_timestamp=ended_at) if ended_at else None
-    return msgspec.structs.replace(migration, status=msgspec.structs.replace(migration.status, migration_state=state))
+    state = {"endTimestamp": ended_at} if ended_at else None
+    return edited(vmim(phase), status={"migrationState": state})
 
 
-def with_last_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
-    """The VMI with the pods of its last migration in its status, where they stay."""
-    state = MigrationState(migration_uid=MIGRATION.uid, source_pod=SOURCE.name, target_pod=TARGET.name)
-    return msgspec.structs.replace(vmi, status=msgspec.structs.replace(vmi.status, migration_state=state))
-
-
-TOLD = with_last_migration(MOVED)
+TOLD = edited(
+    MOVED,
+    status={"migrationState": {"migrationUid": MIGRATION.uid, "sourcePod": SOURCE.name, "targetPod": TARGET.name}},
+)
+"""The VMI with the pods of its last migration in its status, where they stay."""
 
 
 @dataclass(frozen=True)
@@ -204,12 +201,7 @@ def hold_facts(ended_at: str | None = None, source: Pod = SOURCE, **fields: Any)
     return namespace(rq, [finished_vmim(ended_at=ended_at)], [source, TARGET], [MOVED], **fields)
 
 
-ENDING = msgspec.structs.replace(
-    SOURCE,
-    metadata=msgspec.structs.replace(
-        SOURCE.metadata, deletion_timestamp="2026-01-01T12:00:00Z", deletion_grace_period_seconds=30
-    ),
-)
+ENDING = edited(SOURCE, metadata={"deletionTimestamp": "2026-01-01T12:00:00Z", "deletionGracePeriodSeconds": 30})
 
 
 @dataclass(frozen=True)
@@ -259,9 +251,8 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
 
 def test_the_end_of_another_migration_does_not_count() -> None:
     """The source is left over since a moment ago; yesterday's migration named other pods."""
-    state = MigrationState(end_timestamp="2025-12-31T12:00:00Z", source_pod="elsewhere", target_pod=SOURCE.name)
-    earlier = vmim("Succeeded", name="earlier")
-    earlier = msgspec.structs.replace(earlier, status=msgspec.structs.replace(earlier.status, migration_state=state))
+    state = {"endTimestamp": "2025-12-31T12:00:00Z", "sourcePod": "elsewhere", "targetPod": SOURCE.name}
+    earlier = edited(vmim("Succeeded", name="earlier"), status={"migrationState": state})
     facts = namespace(quota(HARD, MARKS), [earlier, finished_vmim()], [SOURCE, TARGET], [MOVED], now=NOON)
     result, new_plan = after(facts)
     assert by_value(entry(result.annotations[by_name()])) == by_value(POD)

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 import pytest
 
-from kubeloop.api.core import LimitRange, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Pod, ResourceQuota
 from kubeloop.api.quantity import Quantity
-from kubeloop.api.resource_list import add, parse_resource_list
-from pkg.api.kubevirt import (
-    KubeVirtConfiguration,
-    MigrationState,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from kubeloop.api.resource_list import add, minimum, parse_resource_list
+from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
+from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.entries import entries
 from tests.decisions import after, by_value, charged, entry, named, namespace, sentences
+from tests.kinds import edited
 from tests.objects import (
     AT_1_5,
+    AT_4_5,
     HARD,
     MARKS,
     attachment,
     by_name,
     launcher,
     limit_range,
+    limits_text,
     machine,
     plugged,
     quota,
@@ -175,8 +173,7 @@ def test_every_counted_resource(case: Counted) -> None:
 def test_a_recorded_migration_raises_by_its_target() -> None:
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source, target = recorded("vm1-t8vc9", Pod), recorded("vm1-hq9zx", Pod)
-    source = msgspec.structs.replace(source, status=msgspec.structs.replace(source.status, phase="Running"))
-    at_home = msgspec.structs.replace(instance, status=msgspec.structs.replace(instance.status, node_name="node-1"))
+    source, at_home = edited(source, status={"phase": "Running"}), edited(instance, status={"nodeName": "node-1"})
     rq = recorded("resourcequota-t1-default-abc", ResourceQuota)
     facts = namespace(rq, [vmim(created="2026-11-21T16:30:40Z")], [source], [at_home], rendering=Rendering(""))
     result, _plan = after(facts)
@@ -242,9 +239,7 @@ SCOPES = {
 @sentences(SCOPES)
 def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: tuple[Mapping[str, Any], list[str]]) -> None:
     spec, scaled_for = case
-    rq = msgspec.structs.replace(
-        quota(annotations=MARKS), spec=msgspec.convert({"hard": HARD, **spec}, ResourceQuotaSpec)
-    )
+    rq = edited(quota(annotations=MARKS), spec=spec)
     result, _plan = after(
         namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
     )
@@ -258,10 +253,8 @@ def test_only_kubevirts_runtime_class_adds_overhead() -> None:
     plain = launcher(SEED, rendering=rendering)
 
     def entry_with(runtime_class: str) -> Mapping[str, Quantity]:
-        spec = msgspec.structs.replace(
-            plain.spec, runtime_class_name=runtime_class, overhead={"cpu": "250m", "memory": "160Mi"}
-        )
-        facts = namespace(quota(), [vmim()], [msgspec.structs.replace(plain, spec=spec)], [SEED], rendering=rendering)
+        spec = {"runtimeClassName": runtime_class, "overhead": {"cpu": "250m", "memory": "160Mi"}}
+        facts = namespace(quota(), [vmim()], [edited(plain, spec=spec)], [SEED], rendering=rendering)
         return by_value(entry(after(facts)[0].annotations.get(by_name())))
 
     without = by_value(entry(after(namespace(quota(), [vmim()], [plain], [SEED]))[0].annotations[by_name()]))
@@ -288,13 +281,11 @@ ENDED = {
 
 
 def with_source(source: str, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
-    status = msgspec.structs.replace(migration.status, migration_state=MigrationState(source_pod=source))
-    return msgspec.structs.replace(migration, status=status)
+    return edited(migration, status={"migrationState": {"sourcePod": source}})
 
 
 def finished_launcher(instance: VirtualMachineInstance, name: str) -> Pod:
-    pod = launcher(instance, phase="Succeeded")
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name, uid=name))
+    return edited(launcher(instance, phase="Succeeded"), metadata={"name": name, "uid": name})
 
 
 @sentences(ENDED)
@@ -328,3 +319,47 @@ def test_what_ended_launchers_lack_is_added_once(targets: int) -> None:
     rq = quota({"limits.cpu": "9", "count/pods": "3"}, used={"count/pods": str(len(pods))})
     result, _ = after(namespace(rq, migrations, pods, instances, limits=limits))
     assert result.hard["count/pods"] == "6"
+
+
+# ---- a quota gets limits after its VMs have started ----------------------------------------------------------
+
+SINCE_HARD = {"requests.memory": "30Gi", "limits.cpu": "20", "limits.memory": "40Gi"}
+BASE = limits_text("20", "40Gi", requestsMemory="30Gi")
+SHAPE = {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}
+HOME, MOVED = machine(SHAPE), machine(SHAPE, node="node-2")
+MOVE = vmim("Running")
+BEFORE, SINCE = launcher(HOME, limited=()), launcher(HOME)
+TARGET = launcher(HOME, migration=MOVE, node="node-2", created="2026-01-01T00:01:00Z")
+THEN = launcher(HOME, limited=(), rendering=AT_4_5)
+
+
+@dataclass(frozen=True)
+class SinceCase:
+    """The entry is what these two pods count both."""
+
+    pods: Sequence[Pod]
+    counts: tuple[Pod, Pod]
+    migration: VirtualMachineInstanceMigration = vmim()  # noqa: RUF009
+    instance: VirtualMachineInstance = HOME
+    rendering: Rendering = AT_1_5
+
+
+SINCE_CASES = {
+    "before the first migration": SinceCase([BEFORE], (BEFORE, TARGET)),
+    "while its target is there": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), MOVE),
+    "while its source is left": SinceCase([BEFORE, TARGET], (BEFORE, TARGET), vmim("Succeeded"), MOVED),
+    "before the second migration": SinceCase([SINCE], (SINCE, TARGET)),
+    "the overhead has grown too, but no missing limit": SinceCase(
+        [BEFORE], (THEN, launcher(HOME, rendering=AT_4_5)), rendering=AT_4_5
+    ),
+}
+
+
+@sentences(SINCE_CASES)
+def test_an_entry_has_no_limit_that_the_source_lacks(case: SinceCase) -> None:
+    facts = namespace(
+        quota(SINCE_HARD, MARKS), [case.migration], case.pods, [case.instance], limits=BASE, rendering=case.rendering
+    )
+    result, _plan = after(facts)
+    both = minimum(*map(pod_usage, case.counts))
+    assert by_value(entry(result.annotations[by_name()])) == {name: both[name] for name in SINCE_HARD}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from kubeloop.api.core import Container, Pod, ResourceRequirements
+from kubeloop.api.core import Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -20,6 +20,7 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.vm import VmUsage
 from tests.decisions import EXACT, HARVESTER, namespace, sentences
+from tests.kinds import edited
 from tests.objects import AT_1_5, AT_4_5, EARLIER, attachment, ended, launcher, machine, plugged, quota, vmi, vmim
 
 HERE = vmi(nodeName="node-1")
@@ -108,21 +109,17 @@ def test_each_amount_is_one_side_or_nothing(case: tuple[Facts, Stage, str]) -> N
     }
 
 
-STAYS: dict[str, tuple[list[Pod], VirtualMachineInstance]] = {
-    "its pod is not known": ([], HERE),
-    "its pod is over": ([ended(SOURCE)], HERE),
-    "it is over": ([SOURCE], vmi(nodeName="node-1", phase="Succeeded")),
+STAYS: dict[str, tuple[list[Pod], list[VirtualMachineInstance]]] = {
+    "its VMI is not known": ([SOURCE], []),
+    "its pod is not known": ([], [HERE]),
+    "its pod is over": ([ended(SOURCE)], [HERE]),
+    "it is over": ([SOURCE], [vmi(nodeName="node-1", phase="Succeeded")]),
 }
 
 
 @sentences(STAYS)
-def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], VirtualMachineInstance]) -> None:
-    pods, instance = case
-    assert usages_of(namespace(quota(), [vmim()], pods, [instance]), EXACT)[0]["vm1"].stage is Stage.WITHOUT_TARGET
-
-
-def test_a_vm_without_a_known_vmi_is_not_asked_for_more() -> None:
-    result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE], []), EXACT)
+def test_a_vm_that_cannot_migrate_is_not_asked_for_more(case: tuple[list[Pod], list[VirtualMachineInstance]]) -> None:
+    result, problems = usages_of(namespace(quota(), [vmim()], *case), EXACT)
     assert (result["vm1"].stage, problems) == (Stage.WITHOUT_TARGET, [])
 
 
@@ -152,8 +149,7 @@ def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: 
 @pytest.mark.parametrize("text", [*GARBAGE, "473954537", "0", "1", "1" + "0" * 14, "²", "1.5", "0x1"])
 @pytest.mark.parametrize("ratio", ["1.5", "4.5"])
 def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> None:
-    metadata = msgspec.structs.replace(SOURCE.metadata, annotations={"kubevirt.io/memory-overhead-bytes": text})
-    forged = msgspec.structs.replace(SOURCE, metadata=metadata)
+    forged = edited(SOURCE, metadata={"annotations": {"kubevirt.io/memory-overhead-bytes": text}})
     rendering = AT_1_5 if ratio == "1.5" else AT_4_5
     honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE], [HERE], rendering=rendering), EXACT)
     result, problems = usages_of(namespace(quota(), [vmim()], [forged], [HERE], rendering=rendering), EXACT)
@@ -165,8 +161,7 @@ def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> Non
 def test_a_forged_attachment_counts_no_more_than_kubevirts() -> None:
     real = attachment(SOURCE)
     resources = {"limits": {"cpu": "10", "memory": "50Gi"}, "requests": {"cpu": "10", "memory": "50Gi"}}
-    spec = msgspec.convert({"containers": [{"name": "x", "resources": resources}]}, type(real.spec))
-    forged = msgspec.structs.replace(real, spec=spec)
+    forged = edited(real, spec={"containers": [{"name": "x", "resources": resources}]})
     honest, _ = usages_of(namespace(quota(), [vmim()], [SOURCE, real], [PLUGGED]), EXACT)
     result, problems = usages_of(namespace(quota(), [vmim()], [SOURCE, forged], [PLUGGED]), EXACT)
     assert result["vm1"].target_limit == honest["vm1"].target_limit
@@ -174,8 +169,7 @@ def test_a_forged_attachment_counts_no_more_than_kubevirts() -> None:
 
 
 def test_a_terminating_pod_counts_until_its_grace_is_over() -> None:
-    metadata = {"deletion_timestamp": EARLIER, "deletion_grace_period_seconds": 60}
-    source = msgspec.structs.replace(SOURCE, metadata=msgspec.structs.replace(SOURCE.metadata, **metadata))
+    source = edited(SOURCE, metadata={"deletionTimestamp": EARLIER, "deletionGracePeriodSeconds": 60})
     facts = namespace(quota(), [vmim()], [source], [HERE])
     allowed = [
         bool(usages_of(replace(facts, now=from_rfc3339(EARLIER) + later), EXACT)[0]["vm1"].target_limit)
@@ -192,9 +186,8 @@ INJECTED = {
 
 def with_container(pod: Pod, resources: tuple[dict[str, str], dict[str, str]]) -> Pod:
     limits, requests = resources
-    proxy = Container(name="proxy", resources=ResourceRequirements(limits=dict(limits), requests=dict(requests)))
-    containers = [*pod.spec.containers, proxy]
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+    proxy = {"name": "proxy", "resources": {"limits": limits, "requests": requests}}
+    return edited(pod, spec={"containers": [*msgspec.to_builtins(pod.spec.containers), proxy]})
 
 
 @pytest.mark.parametrize("resources", INJECTED.values(), ids=INJECTED)
