@@ -26,7 +26,7 @@ CONTENT: dict[str, bytes] = {
     "silent after a request": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
     "silent in the middle of a body": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{",
     "no HTTP": b"\x16\x03\x01 hello\r\n\r\n",
-    "a body in a GET": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
+    "a body in a GET": b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
 }
 
 

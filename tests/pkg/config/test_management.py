@@ -18,8 +18,8 @@ LONGEST = 30.0
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("keys", [1, 1000])
-async def test_a_refused_key_is_tried_at_least_every_thirty_seconds(keys: int) -> None:
+@pytest.mark.parametrize(("keys", "seconds"), [(1, 3600), (1000, 600)])
+async def test_a_refused_key_is_tried_at_least_every_thirty_seconds(keys: int, seconds: int) -> None:
     server = Server()
     management = Management(server.client())
     quotas = server.kind(RESOURCE_QUOTAS)
@@ -34,9 +34,9 @@ async def test_a_refused_key_is_tried_at_least_every_thirty_seconds(keys: int) -
 
     management.resource_quotas.on_change("refused", refused)
     await management.start()
-    await asyncio.sleep(3600)
+    await asyncio.sleep(seconds)
     await management.stop()
     assert len(tries) == keys
     pauses = [later - earlier for times in tries.values() for earlier, later in pairwise(times)]
     assert max(pauses) <= LONGEST
-    assert all(len(times) < 3600 / 20 + 50 for times in tries.values()), "and not much more often"
+    assert all(len(times) < seconds / 20 + 50 for times in tries.values()), "and not much more often"
