@@ -18,8 +18,7 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
-from pkg.cmd.flags import option
-from pkg.cmd.html import write_page
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, collected_files, merge_snapshots, restore_snapshot
@@ -44,21 +43,19 @@ class CollectOptions:
         "-o",
         metavar="DIR|FILE",
     )
-    namespace: list[str] | None = option(
-        None,
+    namespace: list[str] | None = optional(
         "Only this namespace; may be repeated. Default: all with a managed quota or a migration budget.",
         "--namespace",
         "-n",
         metavar="NAMESPACE",
         envvar=None,
     )
-    headroom_namespace: str | None = option(
-        None,
+    headroom_namespace: str | None = optional(
         "Namespace of headroom itself. Default: as of `headroom status`.",
         metavar="NAMESPACE",
         envvar="HEADROOM_NAMESPACE",
     )
-    html: str | None = option(None, "Write a page of its own to this file, too.", metavar="FILE")
+    html: str | None = optional("Write a page of its own to this file, too.", metavar="FILE")
 
 
 def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
@@ -87,7 +84,7 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
         write_collected(target, contents)
         print(target)
     if options.html:
-        write_page(Path(options.html), snapshot, status(snapshot), prints_name=options.output != _STREAM)
+        reports.write_page(Path(options.html), snapshot, status(snapshot), prints_name=options.output != _STREAM)
 
 
 def write_collected(target: Path, contents: Mapping[str, bytes]) -> None:

@@ -14,7 +14,7 @@ from kubeloop.api.core import ResourceQuotaSpec
 from kubeloop.api.resource_list import add, format_resource_list
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.cmd.delta_context import Context
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.util.kubevirt.claims import target_claim_usage
@@ -46,19 +46,17 @@ class DeltaOptions:
     """The VMIs and how they are computed."""
 
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
-    overhead_ratio: str | None = option(
-        None,
+    overhead_ratio: str | None = optional(
         "Value of additional-guest-memory-overhead-ratio, 1.0 to 10.0. Default: what the KubeVirt object or the "
         "Setting in FILE says, else 1.5.",
         metavar="RATIO",
     )
-    arch: Arch | None = option(None, "Architecture of VMIs that name none. Default: amd64.")
+    arch: Arch | None = optional("Architecture of VMIs that name none. Default: amd64.")
     estimate: EstimateKind = option(
         EstimateKind.HARVESTER,
         "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
     )
-    kubevirt_profile: str | None = option(
-        None,
+    kubevirt_profile: str | None = optional(
         'KubeVirt release, or "main". Default: the version that the KubeVirt object in FILE reports, else 1.8.',
         metavar="VERSION",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -12,7 +12,7 @@ from kubeloop.client.client import Client
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.collect import load_collected
-from pkg.cmd.flags import option
+from pkg.cmd.flags import optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
 from pkg.report.budget import explain_with_budget
@@ -28,26 +28,20 @@ from pkg.util.amounts import format_amount
 class CollectedOptions:
     """The folder that is read instead of a cluster."""
 
-    folder: str | None = option(
-        None, "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
+    folder: str | None = optional(
+        "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
     )
 
 
-@dataclass(frozen=True)
-class ExplainAnswer(reports.Answer):
+class ExplainAnswer(reports.ReportAnswer[Explanation]):
     """The answer about one VM."""
-
-    explanation: Explanation
 
     @property
     def namespace(self) -> str:
-        return self.explanation.namespace
-
-    def document(self) -> dict[str, Any]:
-        return {**self.explanation.document(), **self.circumstances()}
+        return self.report.namespace
 
     def parts(self) -> list[RenderableType]:
-        explanation = self.explanation
+        explanation = self.report
         parts = [reports.line(f"{explanation.namespace}/{explanation.vm} {explanation.verdict}: {explanation.summary}")]
         parts += [part for fit in explanation.fits for part in _parts(fit, self.snapshot.installed)]
         if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
@@ -55,7 +49,7 @@ class ExplainAnswer(reports.Answer):
         return parts
 
     def lines(self) -> dict[str, str]:
-        explanation = self.explanation
+        explanation = self.report
         sentences = [
             f"{explanation.verdict}: {explanation.summary}",
             *(f"{fit.quota}: {fit.action}" for fit in explanation.fits),

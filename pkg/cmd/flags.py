@@ -30,6 +30,11 @@ def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
     return field(default=MISSING if default is ... else default, metadata={_FLAG: info}, kw_only=True)
 
 
+def optional(help: str, *names: str, **settings: Any) -> Any:
+    """A field of a flag that may be left out: None."""
+    return option(None, help, *names, **settings)
+
+
 def add_command(app: typer.Typer, function: _Function, cls: type[TyperCommand] | None = None) -> None:
     """Adds a subcommand whose parameters may be groups of flags; `cls` is a Command of its own."""
     app.command(function.__name__, cls=cls or Command)(_flattened(function))

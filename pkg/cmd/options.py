@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.config.settings import QuotaGuard
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
 
@@ -58,10 +58,8 @@ class ClusterOptions:
 
     title: ClassVar = "Cluster"
 
-    kubeconfig: str | None = option(
-        None,
-        "Kubeconfig file. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.",
-        metavar="FILE",
+    kubeconfig: str | None = optional(
+        "Kubeconfig file. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.", metavar="FILE"
     )
 
 
@@ -95,8 +93,7 @@ class ProcessOptions:
 
     title: ClassVar = "Process"
 
-    namespace: str | None = option(
-        None,
+    namespace: str | None = optional(
         "Namespace of headroom's own objects: the Lease, the certificate's Secret and the Service. Default: the pod's "
         "namespace, else the kubeconfig context's.",
         metavar="NAMESPACE",
@@ -105,8 +102,8 @@ class ProcessOptions:
     health_bind_address: str = option(
         "127.0.0.1:8081", "Address of /healthz and /readyz; 0 switches them off.", metavar="HOST:PORT"
     )
-    metrics_bind_address: str | None = option(
-        None, "Address of /metrics; 0 switches it off. Default: the address of the health checks.", metavar="HOST:PORT"
+    metrics_bind_address: str | None = optional(
+        "Address of /metrics; 0 switches it off. Default: the address of the health checks.", metavar="HOST:PORT"
     )
 
 
@@ -123,8 +120,7 @@ class PolicyOptions:
         EstimateKind.EXACT,
         "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
     )
-    kubevirt_profile: str | None = option(
-        None,
+    kubevirt_profile: str | None = optional(
         "KubeVirt release whose overhead constants count. Default: the version that the KubeVirt object reports.",
         metavar="VERSION",
     )
@@ -134,12 +130,10 @@ class PolicyOptions:
         metavar="SECONDS",
         min=0.0,
     )
-    reserve: Switch | None = option(
-        None,
-        "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off.",
+    reserve: Switch | None = optional(
+        "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off."
     )
-    rancher_user: list[str] | None = option(
-        None,
+    rancher_user: list[str] | None = optional(
         "User names of Rancher, whose quota writes are corrected instead of denied; may be repeated. "
         "Default: Rancher's service accounts.",
         metavar="PATTERN",
@@ -149,14 +143,12 @@ class PolicyOptions:
         "How quotas with Rancher's label are raised: direct writes them (Rancher before 2.14.6 and 2.15.2), annotation "
         "requests the headroom of Rancher, impersonate writes as Rancher, auto takes the first that is let through.",
     )
-    kubevirt_user: list[str] | None = option(
-        None,
+    kubevirt_user: list[str] | None = optional(
         "User name of virt-controller, which creates the pods of migrations; may be repeated. "
         "Default: its service account in the namespace of the KubeVirt object.",
         metavar="NAME",
     )
-    controller_user: list[str] | None = option(
-        None,
+    controller_user: list[str] | None = optional(
         "User name whose writes a namespace's migration lock lets through, beside headroom's own; may be repeated.",
         metavar="NAME",
     )
@@ -200,14 +192,12 @@ class ControllerOptions:
         min=1.0,
         max=1e9,
     )
-    only_namespace: list[str] | None = option(
-        None,
+    only_namespace: list[str] | None = optional(
         "Serve these namespaces and leave all others as they are, for a test on a cluster in use; may be repeated. "
         "Default: all.",
         metavar="PATTERN",
     )
-    never_lock: list[str] | None = option(
-        None,
+    never_lock: list[str] | None = optional(
         "Namespaces that are never locked for a migration, beside headroom's own, kube-*, and those of KubeVirt, "
         "Harvester and Rancher; may be repeated.",
         metavar="PATTERN",
@@ -226,8 +216,7 @@ class ElectionOptions:
 
     title: ClassVar = "Leader election"
 
-    leader_elect: bool | None = option(
-        None,
+    leader_elect: bool | None = optional(
         "Write only while holding the Lease headroom; other replicas stand by with warm caches. "
         "Default: on in a cluster, off outside.",
         "--leader-elect/--no-leader-elect",
@@ -260,11 +249,10 @@ class WebhookOptions:
 
     title: ClassVar = "Webhooks"
 
-    bind_address: str | None = option(
-        None, "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
+    bind_address: str | None = optional(
+        "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )
-    webhook_url: str | None = option(
-        None,
+    webhook_url: str | None = optional(
         "https://host:port to register instead of the Service, where the API server cannot reach a Service.",
         metavar="URL",
     )
@@ -272,20 +260,17 @@ class WebhookOptions:
         QuotaGuard.CORRECT,
         "Writes that lower a quota during migrations: correct Rancher's and deny all others, deny all, or off.",
     )
-    failure_policy: list[str] | None = option(
-        None,
+    failure_policy: list[str] | None = optional(
         "What the API server does with a write while no webhook answers: Ignore or Fail, for all webhooks; with "
         "WEBHOOK= for one of namespaces, virtualmachines, resourcequotas, pods. May be repeated. Default: Ignore.",
         metavar="[WEBHOOK=]POLICY",
     )
-    client_ca_file: Path | None = option(
-        None,
+    client_ca_file: Path | None = optional(
         "CA of the API server's client certificate; with it, callers without one get no answer. The API server "
         "presents one if its --admission-control-config-file names a kubeconfig for webhooks.",
         metavar="FILE",
     )
-    client_name: list[str] | None = option(
-        None,
+    client_name: list[str] | None = optional(
         "Common name or DNS name that the client certificate must have; may be repeated. Default: any name.",
         metavar="NAME",
     )
@@ -294,8 +279,7 @@ class WebhookOptions:
         "Write the webhook configurations; with --no-register they are left to another tool, and what was registered "
         "before stays until `headroom release --only webhooks --force`.",
     )
-    inject_ca_from: str | None = option(
-        None,
+    inject_ca_from: str | None = optional(
         "Certificate of cert-manager whose CA its injector writes into the webhook configurations.",
         metavar="NAMESPACE/NAME",
     )
@@ -303,14 +287,11 @@ class WebhookOptions:
     secret_name: str = option(
         DEFAULT_SECRET, "Secret with the self-issued certificate that all replicas share.", metavar="NAME"
     )
-    tls_cert_file: Path | None = option(
-        None,
-        "Serve this certificate (cert-manager's) instead of a self-issued one; reloaded on change.",
-        metavar="FILE",
+    tls_cert_file: Path | None = optional(
+        "Serve this certificate (cert-manager's) instead of a self-issued one; reloaded on change.", metavar="FILE"
     )
-    tls_key_file: Path | None = option(None, "Private key of --tls-cert-file.", metavar="FILE")
-    tls_ca_file: Path | None = option(
-        None,
+    tls_key_file: Path | None = optional("Private key of --tls-cert-file.", metavar="FILE")
+    tls_ca_file: Path | None = optional(
         "CA to register. Default: ca.crt beside the certificate; without one caBundle is left to an injector.",
         metavar="FILE",
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import structs
 from rich.console import RenderableType
@@ -17,12 +16,12 @@ from kubeloop.api.resource_list import total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from pkg.cmd import reports
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
-from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, Tone
-from pkg.report.evacuation import Evacuation, Violation, evacuation, evacuations
+from pkg.cmd.reports import Answer, NamespaceOptions, ReportAnswer, ReportOptions, Tone
+from pkg.report.evacuation import Evacuation, evacuation, evacuations
 from pkg.report.fit import Fit
-from pkg.report.plan import MigrationPlan, VmPlan, plan_migrations
+from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_migrations
 from pkg.report.reader import read_capacity, read_snapshot, read_vms, require
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
@@ -38,13 +37,10 @@ _WIDE = 96
 class PlanOptions(NamespaceOptions):
     """The flags of the plan."""
 
-    overhead_ratio: str | None = option(
-        None,
-        "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: the configured one.",
-        metavar="RATIO",
+    overhead_ratio: str | None = optional(
+        "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: the configured one.", metavar="RATIO"
     )
-    evacuate: str | None = option(
-        None,
+    evacuate: str | None = optional(
         "All VMs of this node, each and together, and those that would stay; of every namespace unless one is given. "
         "`all`: each node in turn, and exit 1 where a VM would stay.",
         metavar="NODE|all",
@@ -54,9 +50,9 @@ class PlanOptions(NamespaceOptions):
         "How large the namespace's quotas must be: for all its VMs to run, for the largest to migrate, for several.",
         "--size",
     )
-    at_once: int | None = option(None, "With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1)
-    grow: str | None = option(
-        None, "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.", metavar="VM:LIMITS"
+    at_once: int | None = optional("With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1)
+    grow: str | None = optional(
+        "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.", metavar="VM:LIMITS"
     )
 
 
@@ -79,17 +75,13 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         if options.evacuate:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
                 await require(client, NODES, options.evacuate)
-            node_evacuation = evacuation(
-                snapshot, await read_capacity(client), options.evacuate, options.overhead_ratio
-            )
-            return _PlanAnswer(snapshot, node_evacuation.plan, node_evacuation.violations)
+            capacity = await read_capacity(client)
+            return _PlanAnswer(snapshot, evacuation(snapshot, capacity, options.evacuate, options.overhead_ratio))
         return _PlanAnswer(snapshot, plan_migrations(snapshot, options.overhead_ratio))
 
     answer = reports.ask(cluster.kubeconfig, look)
     answer.print(report.output)
-    return (
-        1 if isinstance(answer, _EvacuationAnswer) and any(node.violations for node in answer.evacuation.nodes) else 0
-    )
+    return int(isinstance(answer, _EvacuationAnswer) and any(node.violations for node in answer.report.nodes))
 
 
 async def _sizes(client: Client, snapshot: Snapshot, options: PlanOptions, growth: Growth | None) -> Sizes:
@@ -118,15 +110,9 @@ def _growth(text: str | None) -> Growth | None:
     return Growth(vm, **limits_of)
 
 
-@dataclass(frozen=True)
-class _SizeAnswer(Answer):
-    sizes: Sizes
-
-    def document(self) -> dict[str, Any]:
-        return {**self.sizes.document(), **self.circumstances()}
-
+class _SizeAnswer(ReportAnswer[Sizes]):
     def parts(self) -> list[RenderableType]:
-        answer = self.sizes
+        answer = self.report
         if not answer.quotas:
             return [reports.line(f"no quota of namespace {answer.namespace} counts what VMs use")]
         at_once_column = f"{answer.at_once} at once#"
@@ -165,48 +151,32 @@ def _check(options: PlanOptions) -> None:
     check_ratio(ratio)
 
 
-@dataclass(frozen=True)
-class _EvacuationAnswer(Answer):
+class _EvacuationAnswer(ReportAnswer[Evacuation]):
     """The answer for every node in turn."""
 
-    evacuation: Evacuation
-
-    def document(self) -> dict[str, Any]:
-        return {**self.evacuation.document(), **self.circumstances()}
-
     def parts(self) -> list[RenderableType]:
-        nodes = self.evacuation.nodes
+        nodes = self.report.nodes
         if not nodes:
             return [reports.line("no VM runs on any node")]
         rows = []
         for node in nodes:
-            raised_amounts = total(fit.raised for _namespace, fit in node.plan.together)
-            rows.append(
-                [node.node, str(len(node.plan.vms)), str(len(node.violations)), format_amounts(raised_amounts) or "-"]
-            )
+            raised_text = format_amounts(total(fit.raised for fit in node.together)) or "-"
+            rows.append([node.node or "", str(len(node.vms)), str(len(node.violations)), raised_text])
         parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
-        stays = [reports.problem(_stay_line(node.node, violation)) for node in nodes for violation in node.violations]
-        worst = max(nodes, key=lambda node: node.node == self.evacuation.worst)
-        worst_line = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.plan.vms)} VMs would stay"
+        stays = [reports.problem(_stay_line(node, violation)) for node in nodes for violation in node.violations]
+        worst = max(nodes, key=lambda node: node.node == self.report.worst)
+        worst_line = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.vms)} VMs would stay"
         verdict = reports.line(worst_line) if stays else reports.line("every node can be evacuated", Tone.GOOD)
-        return [*parts, *stays, verdict, *map(reports.line, self.evacuation.remarks)]
+        return [*parts, *stays, verdict, *map(reports.line, self.report.remarks)]
 
 
-def _stay_line(node: str, violation: Violation) -> str:
-    return f"{violation.namespace}/{violation.vm} would stay on {node}: {violation.why}"
+def _stay_line(plan: MigrationPlan, violation: Violation) -> str:
+    return f"{violation.namespace}/{violation.vm} would stay on {plan.node}: {violation.why}"
 
 
-@dataclass(frozen=True)
-class _PlanAnswer(Answer):
-    plan: MigrationPlan
-    violations: Sequence[Violation] = ()
-
-    def document(self) -> dict[str, Any]:
-        stays = {"violations": [violation.document() for violation in self.violations]} if self.plan.node else {}
-        return {**self.plan.document(), **stays, **self.circumstances()}
-
+class _PlanAnswer(ReportAnswer[MigrationPlan]):
     def parts(self) -> list[RenderableType]:
-        migration_plan = self.plan
+        migration_plan = self.report
         if not migration_plan.vms:
             return [reports.line("no VM runs there")]
         ratio = migration_plan.ratio or "1.0"
@@ -215,14 +185,14 @@ class _PlanAnswer(Answer):
         parts = _with_reasons(title, columns, [_row(vm) for vm in migration_plan.vms])
         if migration_plan.together:
             rows = [
-                [f"{namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
-                for namespace, fit in migration_plan.together
+                [f"{fit.namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
+                for fit in migration_plan.together
             ]
             columns = ["quota", "with headroom", "headroom adds", "why"]
             parts += _with_reasons("all of them at once", columns, rows)
         return [
             *parts,
-            *(reports.problem(_stay_line(migration_plan.node or "", violation)) for violation in self.violations),
+            *(reports.problem(_stay_line(migration_plan, violation)) for violation in migration_plan.violations),
         ]
 
 

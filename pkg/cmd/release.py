@@ -22,7 +22,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
@@ -53,22 +53,20 @@ class ReleaseOptions:
 
     title: ClassVar = "Installation"
 
-    namespace: str | None = option(
-        None,
+    namespace: str | None = optional(
         "Namespace of headroom's own objects, which are removed. Default: the pod's namespace, else the kubeconfig "
         "context's.",
         metavar="NAMESPACE",
     )
-    only: Part | None = option(
-        None,
+    only: Part | None = optional(
         "Only this: remove the webhooks, unlock every namespace, or give every quota back (those raised under a "
-        "lock too: every namespace is unlocked). Default: all, and the Secret, ConfigMap and Lease of headroom itself.",
+        "lock too: every namespace is unlocked). Default: all, and the Secret, ConfigMap and Lease of headroom itself."
     )
     rancher_quotas: RancherQuotas = option(
         RancherQuotas.AUTO, "How quotas with Rancher's label are written, as for `headroom controller`."
     )
-    scale_down: list[str] | None = option(
-        None, "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
+    scale_down: list[str] | None = optional(
+        "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
     )
     force: bool = option(False, "Also while a controller runs: it takes over again what it sees.", "--force")
 

@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,14 +27,17 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.text import printable
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall
+from pkg.report.page import page
 from pkg.report.reader import Assumptions
-from pkg.report.snapshot import Snapshot
+from pkg.report.snapshot import Document, Snapshot
+from pkg.report.status import QuotaStatus, headline
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Document)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 """Matches the name of a VM or a node."""
@@ -57,12 +61,9 @@ class Tone(StrEnum):
 class ReportOptions(OutputOptions):
     """The assumptions about the controller."""
 
-    mode: Mode | None = option(None, "Report for this mode. Default: the running controller's, else takeover.")
-    estimate: EstimateKind | None = option(
-        None, "Report for this estimate. Default: the running controller's, else exact."
-    )
-    headroom_namespace: str | None = option(
-        None,
+    mode: Mode | None = optional("Report for this mode. Default: the running controller's, else takeover.")
+    estimate: EstimateKind | None = optional("Report for this estimate. Default: the running controller's, else exact.")
+    headroom_namespace: str | None = optional(
         "Namespace of headroom itself. Default: it is looked for in the kubeconfig context's, headroom-system, "
         "harvester-system and default.",
         metavar="NAMESPACE",
@@ -92,7 +93,7 @@ class NamespaceOptions:
     """The flag for one namespace."""
 
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
-    namespace: str | None = option(None, "Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)
+    namespace: str | None = optional("Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)
 
 
 def check_namespace(name: str | None) -> str:
@@ -157,7 +158,20 @@ class Answer(ABC):
         ]
 
 
-def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:
+@dataclass(frozen=True)
+class ReportAnswer(Answer, Generic[R]):
+    """The answer that one report is."""
+
+    report: R
+
+    def document(self) -> dict[str, Any]:
+        return {**self.report.document(), **self.circumstances()}
+
+
+Question = Callable[[Client], Awaitable[Answer]]
+
+
+def follow(kubeconfig: str | None, question: Question) -> None:
     """Prints the answers one after the other, until a signal.
 
     Raises ConfigError, and what the first question raises; later an API server that does not answer is reported
@@ -198,9 +212,7 @@ class Screenful:
         yield line(self.last_line)
 
 
-async def _ask_again(
-    client: Client, question: Callable[[Client], Awaitable[Answer]], show: Callable[[Answer], None]
-) -> None:
+async def _ask_again(client: Client, question: Question, show: Callable[[Answer], None]) -> None:
     answer, failed = await question(client), ""
     while True:
         show(answer)
@@ -226,6 +238,16 @@ class _Printer:
         for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
             print(f"{time.strftime('%H:%M:%S')} {printable(change)}", flush=True)
         self._last_lines = lines
+
+
+def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], *, prints_name: bool = True) -> None:
+    """Writes the page to a file, which may exist, and prints its name if `prints_name`. Raises OSError, WrongCall for a
+    folder."""
+    if target.is_dir():
+        raise WrongCall(f"{target} is a folder: name a file")
+    target.write_text(page(snapshot, quotas, headline(snapshot, quotas)), "utf-8")
+    if prints_name:
+        print(target)
 
 
 def print_all(*parts: RenderableType) -> None:

@@ -14,8 +14,7 @@ from rich.console import RenderableType
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.client import Client
 from pkg.cmd import reports
-from pkg.cmd.flags import option
-from pkg.cmd.html import write_page
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import NamespaceOptions, ReportOptions, Tone, WatchOptions
 from pkg.report.budget import BudgetReport
@@ -40,10 +39,9 @@ class CheckedPart(StrEnum):
 class CheckOptions:
     """The flag that checks headroom itself."""
 
-    check: list[CheckedPart] | None = option(
-        None,
+    check: list[CheckedPart] | None = optional(
         "Print only what is wrong with headroom itself, and exit with 1 where this part is not known to work: "
-        "controller or webhooks; may be repeated.",
+        "controller or webhooks; may be repeated."
     )
 
 
@@ -57,7 +55,7 @@ class DisplayOptions:
     cluster: bool = option(
         False, "Bases, added and used of all quotas together, against what the nodes offer.", "--cluster"
     )
-    html: str | None = option(None, "Write a page of its own to this file, instead.", metavar="FILE")
+    html: str | None = optional("Write a page of its own to this file, instead.", metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def status(
     if checks.check:
         return _check(answer.snapshot, checks.check)
     if display.html:
-        write_page(Path(display.html), answer.snapshot, answer.quotas)
+        reports.write_page(Path(display.html), answer.snapshot, answer.quotas)
     else:
         answer.print(report.output)
     return 0

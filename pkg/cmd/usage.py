@@ -14,7 +14,7 @@ from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList
-from pkg.cmd.flags import option
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
 from pkg.util.quotacount.releases import Releases, is_known, releases_of
@@ -29,8 +29,7 @@ class UsageOptions:
 
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     kubernetes: str = option("1.37", "Kubernetes release, 1.30 to 1.37.", metavar="VERSION")
-    now: str | None = option(
-        None,
+    now: str | None = optional(
         "Time at which a pod that is being deleted is past its grace period or not. Default: the present.",
         metavar="RFC3339",
     )

@@ -10,12 +10,7 @@ from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod,
 from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.factory import ControllerFactory
-from kubeloop.workqueue.rate_limiters import (
-    BucketRateLimiter,
-    ItemExponentialFailureRateLimiter,
-    MaxOfRateLimiter,
-    RateLimiter,
-)
+from kubeloop.workqueue.rate_limiters import BucketRateLimiter, ItemExponentialFailureRateLimiter, MaxOfRateLimiter
 from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.kubevirt import (
     KUBEVIRTS,
@@ -43,12 +38,6 @@ LONGEST_RETRY = 25.0
 refused a patch is gone, and a migration waits for it."""
 
 
-def _rate_limiter() -> RateLimiter[str]:
-    return MaxOfRateLimiter(
-        ItemExponentialFailureRateLimiter(max=LONGEST_RETRY), BucketRateLimiter(qps=50.0, burst=100)
-    )
-
-
 class Management(ControllerFactory):
     """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
 
@@ -66,7 +55,14 @@ class Management(ControllerFactory):
         """`releases`: of Kubernetes, by which the API servers count. `clock`: seconds since 1970, which what objects
         say of times is compared with; the API server's. `rancher`: how quotas with Rancher's label are written; by
         default without impersonation."""
-        super().__init__(client, workers=workers, selects=selects, rate_limiter=_rate_limiter)
+        super().__init__(
+            client,
+            workers=workers,
+            selects=selects,
+            rate_limiter=lambda: MaxOfRateLimiter(
+                ItemExponentialFailureRateLimiter(max=LONGEST_RETRY), BucketRateLimiter(qps=50.0, burst=100)
+            ),
+        )
         self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
         self.reverts = Reverts(client.resource(MANAGED_QUOTAS), self.clock)

@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from kubeloop.metrics import Metric, table
 
-_LEADER: Final = "leader"
-_WEBHOOK: Final = "webhook"
 _NAMESPACE: Final = "a namespace; `_others` for all beyond the first 200"
 _WEBHOOK_NAME: Final = "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"
 
+
+def _leader(name: str, help: str, **labels: str) -> Metric:
+    """Returns a gauge that the leader exports."""
+    return Metric(name, "gauge", help, labels, "leader")
+
+
+def _webhook(name: str, kind: Literal["counter", "gauge"], help: str, **labels: str) -> Metric:
+    """Returns a metric that the processes with webhooks export."""
+    return Metric(name, kind, help, labels, "webhook")
+
+
 METRICS: Final = table(
     # -- what migrations wait for
-    Metric(
-        "headroom_migrations_refused",
-        "gauge",
-        "Migrations that a quota refuses now.",
-        {"namespace": _NAMESPACE},
-        _LEADER,
-    ),
-    Metric(
+    _leader("headroom_migrations_refused", "Migrations that a quota refuses now.", namespace=_NAMESPACE),
+    _leader(
         "headroom_migrations_refused_oldest_seconds",
-        "gauge",
         "For how long the oldest of them has been refused.",
-        {"namespace": _NAMESPACE},
-        _LEADER,
+        namespace=_NAMESPACE,
     ),
     Metric(
         "headroom_migration_wait_seconds",
         "histogram",
         "From a migration's creation until KubeVirt has created its target pod, to the second.",
-        exported=_LEADER,
+        exported="leader",
     ),
     # -- what is added
-    Metric("headroom_quotas_managed", "gauge", "Quotas that are managed.", exported=_LEADER),
-    Metric("headroom_quotas_raised", "gauge", "Quotas that something is added to now.", exported=_LEADER),
-    Metric(
-        "headroom_quotas_not_enforced",
-        "gauge",
-        "Of these: status.hard, by which quota admission goes, is not spec.hard.",
-        exported=_LEADER,
-    ),
-    Metric(
+    _leader("headroom_quotas_managed", "Quotas that are managed."),
+    _leader("headroom_quotas_raised", "Quotas that something is added to now."),
+    _leader("headroom_quotas_not_enforced", "Of these: status.hard, by which quota admission goes, is not spec.hard."),
+    _leader(
         "headroom_quota_added",
-        "gauge",
         "What is added to the quotas of a namespace now: cores, bytes or a count.",
-        {"namespace": _NAMESPACE, "resource": "a name in spec.hard"},
-        _LEADER,
+        namespace=_NAMESPACE,
+        resource="a name in spec.hard",
     ),
-    Metric(
+    _leader(
         "headroom_quota_added_unused",
-        "gauge",
         "What of it nothing uses now: the room up to spec.hard, as far as it was added.",
-        {"namespace": _NAMESPACE, "resource": "a name in spec.hard"},
-        _LEADER,
+        namespace=_NAMESPACE,
+        resource="a name in spec.hard",
     ),
-    Metric(
+    _leader(
         "headroom_quota_entries",
-        "gauge",
         "VMs that something is added for.",
-        {
-            "namespace": _NAMESPACE,
-            "state": "`migrating`, or `held`: no migration is under way, what it left still counts",
-        },
-        _LEADER,
+        namespace=_NAMESPACE,
+        state="`migrating`, or `held`: no migration is under way, what it left still counts",
     ),
-    Metric(
+    _leader(
         "headroom_quota_oldest_entry_seconds",
-        "gauge",
         "Age of the oldest entry: since its migration was created, or since this process has seen it.",
-        {"namespace": _NAMESPACE},
-        _LEADER,
+        namespace=_NAMESPACE,
     ),
     # -- what is decided and written
-    Metric(
+    _leader(
         "headroom_last_decision_timestamp_seconds",
-        "gauge",
         "When a quota was last decided about, and written if that was due, without an error; seconds since 1970.",
-        exported=_LEADER,
     ),
     Metric(
         "headroom_resourcequota_patches_total",
@@ -91,39 +77,31 @@ METRICS: Final = table(
         "counter",
         "Patches that make KubeVirt retry a migration that was refused although the quota allows it.",
     ),
-    Metric(
+    _leader(
         "headroom_requests_refused",
-        "gauge",
         "Objects that wait because a request for them is refused, or not answered, until somebody else acts.",
-        {"by": "`webhook NAME`, `ValidatingAdmissionPolicy NAME (binding NAME)`, `RBAC`, …, or `no answer`"},
-        _LEADER,
+        by="`webhook NAME`, `ValidatingAdmissionPolicy NAME (binding NAME)`, `RBAC`, …, or `no answer`",
     ),
-    Metric(
+    _leader(
         "headroom_pod_policy_in_force",
-        "gauge",
         "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked every six minutes.",
-        exported=_LEADER,
     ),
     # -- webhooks
-    Metric(
+    _leader(
         "headroom_webhook_registered",
-        "gauge",
         "1 for each webhook that the API server is configured to ask, whether it is served or not.",
-        {"webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`", "failure_policy": "`Ignore`, `Fail`"},
-        _LEADER,
+        webhook="`namespaces`, `virtualmachines`, `resourcequotas`, `pods`",
+        failure_policy="`Ignore`, `Fail`",
     ),
     Metric(
         "headroom_webhook_unreachable", "gauge", "1 while the API server does not reach webhooks that are registered."
     ),
-    Metric(
+    _webhook(
         "headroom_webhook_last_reached_timestamp_seconds",
         "gauge",
         "When the API server last reached the webhooks in a probe, seconds since 1970.",
-        exported=_WEBHOOK,
     ),
-    Metric(
-        "headroom_webhook_registration_drift", "gauge", "1 while a replica with other flags answers.", exported=_WEBHOOK
-    ),
+    _webhook("headroom_webhook_registration_drift", "gauge", "1 while a replica with other flags answers."),
     Metric(
         "headroom_webhook_configuration_writes_total",
         "counter",
@@ -133,56 +111,47 @@ METRICS: Final = table(
             "operation": "`created`, `updated`, `removed`",
         },
     ),
-    Metric(
+    _webhook(
         "headroom_webhook_certificate_expiry_seconds",
         "gauge",
         "When the serving certificate expires, seconds since 1970.",
-        exported=_WEBHOOK,
     ),
-    Metric("headroom_webhook_connections", "gauge", "Connections that are open now.", exported=_WEBHOOK),
-    Metric(
+    _webhook("headroom_webhook_connections", "gauge", "Connections that are open now."),
+    _webhook(
         "headroom_webhook_connections_closed_total",
         "counter",
         "Connections that were closed early.",
-        {"reason": "`handshake`, `head`"},
-        _WEBHOOK,
+        reason="`handshake`, `head`",
     ),
-    Metric(
+    _webhook(
         "headroom_admission_decisions_total",
         "counter",
         "Admission decisions by what was answered.",
-        {"webhook": _WEBHOOK_NAME, "decision": "`allowed`, `patched`, `denied`"},
-        _WEBHOOK,
+        webhook=_WEBHOOK_NAME,
+        decision="`allowed`, `patched`, `denied`",
     ),
-    Metric(
+    _webhook(
         "headroom_admission_denials_total",
         "counter",
         "Denied requests by reason.",
-        {
-            "webhook": _WEBHOOK_NAME,
-            "reason": "`migrating`: VMs migrate; `no-room`: nothing is left; `locked`: the namespace is; and what is"
-            " wrong with the object: `invalid`, `too-large`, `unreadable`",
-        },
-        _WEBHOOK,
+        webhook=_WEBHOOK_NAME,
+        reason="`migrating`: VMs migrate; `no-room`: nothing is left; `locked`: the namespace is; and what is"
+        " wrong with the object: `invalid`, `too-large`, `unreadable`",
     ),
-    Metric(
+    _webhook(
         "headroom_admission_timeouts_total",
         "counter",
         "Live reads of the API server that did not end before the review's deadline.",
-        exported=_WEBHOOK,
     ),
-    Metric(
+    _webhook(
         "headroom_reserve_remembered_pods",
         "gauge",
         "Pods that the reserve admitted a moment ago: they count where they are not seen yet.",
-        exported=_WEBHOOK,
     ),
     # -- managed tenant quota
-    Metric("headroom_mtq_locks_held", "gauge", "Namespaces that are locked now.", exported=_LEADER),
-    Metric("headroom_mtq_oldest_lock_seconds", "gauge", "Age of the oldest lock, 0 without one.", exported=_LEADER),
-    Metric(
-        "headroom_mtq_lock_limit_seconds", "gauge", "After so long a lock is ended (`--lock-limit`).", exported=_LEADER
-    ),
+    _leader("headroom_mtq_locks_held", "Namespaces that are locked now."),
+    _leader("headroom_mtq_oldest_lock_seconds", "Age of the oldest lock, 0 without one."),
+    _leader("headroom_mtq_lock_limit_seconds", "After so long a lock is ended (`--lock-limit`)."),
     Metric("headroom_mtq_lock_seconds", "histogram", "How long namespaces were locked."),
     Metric(
         "headroom_mtq_quota_released_total",

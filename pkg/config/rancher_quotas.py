@@ -54,11 +54,6 @@ def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> boo
     )
 
 
-def is_denied_by_rancher(error: ApiError) -> bool:
-    """Reports whether one of Rancher's own webhooks has denied a write."""
-    return bool(_DENIED_BY_RANCHER.search(str(error)))
-
-
 class RancherWrites:
     """The way in use, by the operator's choice and what is known of Rancher; and the client for each quota.
 
@@ -110,7 +105,7 @@ class RancherWrites:
     def learn(self, error: ApiError) -> bool:
         """Reports whether Rancher denied a write for which there is another way: a lock may come between a decision and
         its write."""
-        if self._choice is not RancherQuotas.AUTO or not is_denied_by_rancher(error):
+        if self._choice is not RancherQuotas.AUTO or not _DENIED_BY_RANCHER.search(str(error)):
             return False
         if not self._denied:
             self._denied = True

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kubeloop.api.core import Pod
-from kubeloop.api.meta import Condition
-from kubeloop.api.objects import condition_is_true
+from kubeloop.api.objects import find_condition
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
@@ -48,9 +47,9 @@ def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
             f"it: {MIGRATIONS}"
         )
     for kind, text in _BLOCKED:
-        if condition_is_true(migration.status.conditions, kind):
-            message = next((c.message for c in migration.status.conditions or () if c.type == kind), None)
-            return f"{text}{f': {message}' if message else ''}"
+        condition = find_condition(migration.status.conditions, kind)
+        if condition is not None and condition.status == "True":
+            return f"{text}{f': {condition.message}' if condition.message else ''}"
     return ""
 
 
@@ -76,7 +75,7 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
     if missing:
         notes = "".join(f"; {text}" for text in _device_limit_notes(snapshot, target.namespace))
         return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}{notes}: {PLACEMENT}"
-    scheduled = _condition(target.status.conditions, "PodScheduled")
+    scheduled = find_condition(target.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
     return ""
@@ -104,7 +103,7 @@ def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
 
 def unmigratable_reason(vmi: VirtualMachineInstance) -> str:
     """Returns why KubeVirt does not migrate a VM; "" if it does."""
-    migratable = _condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
+    migratable = find_condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
     if migratable is None or migratable.status != "False":
         return ""
     reason = migratable.message or migratable.reason or "no reason is given"
@@ -132,7 +131,3 @@ def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
         for name, limit in sorted(quota.hard.items()):
             if counts_of_devices(name):
                 yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
-
-
-def _condition(conditions: Sequence[Condition] | None, kind: str) -> Condition | None:
-    return next((condition for condition in conditions or () if condition.type == kind), None)

@@ -7,13 +7,12 @@ environment variables, what kubectl applied last) never gets in. Forbids: readin
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
@@ -96,7 +95,7 @@ def collected_files(
         *(obj for obj in _in_namespaces(snapshot.claims, selection) if obj.name.startswith(STATE_PREFIX)),
         *_moving_claims(snapshot, selection),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
-        *(obj for obj in snapshot.locks if _is_ours(obj)),
+        *(obj for obj in snapshot.locks if obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj)),
         *(obj for obj in _in_namespaces(snapshot.failures, selection) if obj.involved_object.kind in EVENTS_ABOUT),
         *snapshot.kubevirts,
         *snapshot.settings,
@@ -140,14 +139,10 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
 def merge_snapshots(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Returns several namespaces of one cluster as one snapshot."""
     lists: dict[str, Any] = {
-        name: _without_repeats(getattr(snapshot, name) for snapshot in snapshots) for name in LISTS
+        name: list({obj.key: obj for snapshot in snapshots for obj in getattr(snapshot, name)}.values())
+        for name in LISTS
     }
     return replace(snapshots[0], **lists)
-
-
-def _without_repeats(parts: Iterable[Sequence[T]]) -> list[T]:
-    """Returns the objects without repeats."""
-    return list({obj.key: obj for part in parts for obj in part}.values())
 
 
 def collected_document(obj: Object) -> dict[str, Any]:
@@ -189,19 +184,7 @@ def _in_namespaces(objects: Sequence[T], namespaces: Collection[str]) -> list[T]
     return [obj for obj in objects if obj.namespace in namespaces]
 
 
-def _is_ours(configuration: ValidatingWebhookConfiguration) -> bool:
-    return configuration.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(configuration) is not None
-
-
 def _json_lines(objects: Iterable[Object], kinds: Sequence[type[Object]]) -> bytes:
     """Returns the objects as JSON lines in the order of the kinds: what a VMI depends on stands before it."""
-
-    def documents() -> Iterator[bytes]:
-        by_kind: dict[type[Object], list[Object]] = {kind: [] for kind in kinds}
-        for obj in objects:
-            if type(obj) in by_kind:
-                by_kind[type(obj)].append(obj)
-        for group in by_kind.values():
-            yield from (msgspec.json.encode(collected_document(obj)) + b"\n" for obj in group)
-
-    return b"".join(documents())
+    ordered = sorted((obj for obj in objects if type(obj) in kinds), key=lambda obj: kinds.index(type(obj)))
+    return b"".join(msgspec.json.encode(collected_document(obj)) + b"\n" for obj in ordered)

@@ -3,12 +3,12 @@ leave. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from msgspec import field
+from msgspec import field, structs
 
 from kubeloop.api.core import Node, Pod, ResourceQuotaSpec
 from kubeloop.api.objects import condition_is_true
@@ -17,7 +17,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import unmigratable_reason
 from pkg.report.placement import SCHEDULABLE, PlacedPod, may_run_on, requirement_text
-from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations
+from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_evacuations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
@@ -29,47 +29,22 @@ _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 _EVERYWHERE: Final = ResourceQuotaSpec()
 
 
-class Violation(Document, frozen=True):
-    """A VM that would stay on its node, and the reason."""
-
-    namespace: str
-    vm: str
-    why: str
-
-
-class NodeEvacuation(Document, frozen=True):
-    """The evacuation of one node while the others stay: each VM by itself, the quotas of all of them at once, and the
-    VMs that would not move."""
-
-    node: str
-    plan: MigrationPlan
-    violations: Sequence[Violation]
-
-    def document(self) -> dict[str, Any]:
-        """Returns the JSON: the plan's VMs and quotas beside the node and its violations."""
-        plan = self.plan.document()
-        violations = [violation.document() for violation in self.violations]
-        return {"node": self.node, "vms": plan["vms"], "together": plan.get("together", []), "violations": violations}
-
-
 class Evacuation(Document, frozen=True):
-    """The evacuation of every node in turn. `worst` is the node that most VMs would not leave, of several the one with
-    the most VMs; None if no node has VMs. `remarks` name what is not looked at."""
+    """The evacuation of every node in turn while the others stay. `worst` is the node that most VMs would not leave, of
+    several the one with the most VMs; None if no node has VMs. `remarks` name what is not looked at."""
 
     ratio: str | None = field(name="overheadRatio")
-    nodes: Sequence[NodeEvacuation]
+    nodes: Sequence[MigrationPlan]
     worst: str | None
     remarks: Sequence[str]
 
     def document(self) -> dict[str, Any]:
         """Returns the JSON."""
-        return {
-            "evacuate": "all",
-            "overheadRatio": self.ratio,
-            "nodes": [node.document() for node in self.nodes],
-            "worst": self.worst,
-            "remarks": list(self.remarks),
-        }
+        document = super().document()
+        for node in document["nodes"]:
+            del node["overheadRatio"]
+        nodes = [{"node": node.pop("evacuate"), **node} for node in document["nodes"]]
+        return {"evacuate": "all", **document, "nodes": nodes}
 
 
 @dataclass(frozen=True)
@@ -123,20 +98,19 @@ def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = 
     """Plans every node that has VMs. `ratio` None: the configured one."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
     nodes = [_evacuation(snapshot, capacity, plan, ratio) for plan in plan_evacuations(snapshot, names, ratio)]
-    worst = max(nodes, key=lambda node: (len(node.violations), len(node.plan.vms)), default=None)
-    return Evacuation(nodes[-1].plan.ratio if nodes else ratio, nodes, worst.node if worst else None, capacity.remarks)
+    worst = max(nodes, key=lambda node: (len(node.violations), len(node.vms)), default=None)
+    return Evacuation(nodes[-1].ratio if nodes else ratio, nodes, worst.node if worst else None, capacity.remarks)
 
 
-def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str | None = None) -> NodeEvacuation:
+def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str | None = None) -> MigrationPlan:
     """Plans one node."""
     (plan,) = plan_evacuations(snapshot, [node], ratio)
     return _evacuation(snapshot, capacity, plan, ratio)
 
 
-def _evacuation(snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None) -> NodeEvacuation:
-    node = plan.node or ""
+def _evacuation(snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None) -> MigrationPlan:
     unplaced = _unplaced_vms(snapshot, plan, capacity, ratio)
-    return NodeEvacuation(node, plan, [*_blocked_by_quota(snapshot, plan), *unplaced])
+    return structs.replace(plan, violations=[*_blocked_by_quota(snapshot, plan), *unplaced])
 
 
 def _blocked_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Violation]:
@@ -162,7 +136,13 @@ def _unplaced_vms(
         targets, key=lambda target: target[0].get("requests.memory", ZERO), reverse=True
     ):
         allowed, requirement = capacity.allowed_nodes(launcher)
-        fitting = [name for name in allowed & free_by_node.keys() if _has_capacity(free_by_node[name], requests)]
+        fitting = [
+            node
+            for node in allowed & free_by_node.keys()
+            if all(
+                amount <= free_by_node[node][name] for name, amount in requests.items() if name in free_by_node[node]
+            )
+        ]
         if not fitting:
             reason = f"no other node has room for its target pod: {format_amounts(requests)}"
             if requirement:
@@ -186,10 +166,6 @@ def _target(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> tuple[Resource
     usage = target_usage(instance, source, rendering, _EVERYWHERE)
     requests = {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
     return requests, source.launcher if source else None
-
-
-def _has_capacity(free: Mapping[str, Any], requests: ResourceList) -> bool:
-    return all(amount <= free[name] for name, amount in requests.items() if name in free)
 
 
 def _requestable(node: Node) -> ResourceList:

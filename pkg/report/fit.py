@@ -10,11 +10,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 from msgspec import field
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Condition, ObjectMeta
+from kubeloop.api.meta import Condition, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
@@ -58,7 +57,7 @@ class PodNeed(Document, frozen=True):
     missing: Quantity
 
 
-class Fit(Document, frozen=True):
+class Fit(Document, frozen=True, kw_only=True):
     """A quota: what is asked of it by resource, and what headroom does about it.
 
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
@@ -116,17 +115,15 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     wanted_plan = plan(observed, policy)
     refusal = write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, wanted_plan)
     effective_plan = Plan() if refusal else wanted_plan
-    raised_quota = _with_plan(quota, effective_plan)
     raised = _raised_by(quota, effective_plan)
-    needs = _needs(_with_enforced_limits(quota), targets)
+    enforced = quota.status.hard or {}
+    needs = _needs(quota, {name: enforced.get(name, limit) for name, limit in quota.hard.items()}, targets)
     unenforced = unenforced_limits(quota)
-    missing = _missing(_needs(raised_quota, targets))
-    by_takeover = (
-        _missing(_needs(_with_plan(quota, plan(observed, EXACT)), targets)) if policy.mode is Mode.ASSIST else missing
-    )
+    missing = _missing(_needs(quota, _planned_limits(quota, effective_plan), targets))
+    leftover_reason = _leftover_reason(missing, vms)
     reason = (
-        _assist_reason(missing, by_takeover, policy)
-        or _leftover_reason(missing, vms)
+        _assist_reason(observed, policy, missing, targets)
+        or leftover_reason
         or _volumes_reason(observed, missing, vms)
         or _growth_reason(missing, vms)
     )
@@ -146,7 +143,7 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
         or _no_action(observed, needs, vms),
         refusal=refusal,
         not_enforced=unenforced,
-        waits_for_leftover=bool(_leftover_reason(missing, vms)),
+        waits_for_leftover=bool(leftover_reason),
     )
 
 
@@ -182,34 +179,22 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
 
 def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:
     """Returns what a plan adds to spec.hard."""
-    added = subtract(parse_resource_list(_with_plan(quota, decided).hard), parse_resource_list(quota.hard))
+    added = subtract(parse_resource_list(_planned_limits(quota, decided)), parse_resource_list(quota.hard))
     return {name: amount for name, amount in sorted(added.items()) if amount > ZERO}
 
 
-def _with_plan(quota: ResourceQuota, decided: Plan) -> ResourceQuota:
-    """Returns the quota with the limits that a plan writes."""
-    hard = {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
-    return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
+def _planned_limits(quota: ResourceQuota, decided: Plan) -> RawResourceList:
+    """Returns the limits of the quota that a plan writes."""
+    return {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
 
 
-def _with_enforced_limits(quota: ResourceQuota) -> ResourceQuota:
-    """Returns the quota with the limits that quota admission goes by."""
-    enforced = quota.status.hard or {}
-    hard = {name: enforced.get(name, limit) for name, limit in quota.hard.items()}
-    return msgspec.structs.replace(quota, spec=msgspec.structs.replace(quota.spec, hard=hard))
-
-
-def _needs(quota: ResourceQuota, to_come: Mapping[str, Quantity]) -> dict[str, PodNeed]:
-    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+def _needs(quota: ResourceQuota, limits: RawResourceList, to_come: ResourceList) -> dict[str, PodNeed]:
+    used = parse_resource_list(quota.used)
     return {
-        name: _pod_need(to_come[name], used.get(name, ZERO), limit)
-        for name, limit in sorted(hard.items())
+        name: PodNeed(to_come[name], in_use := used.get(name, ZERO), limit, shortage(in_use, to_come[name], limit))
+        for name, limit in sorted(parse_resource_list(limits).items())
         if to_come.get(name, ZERO) > ZERO
     }
-
-
-def _pod_need(requested: Quantity, used: Quantity, limited: Quantity) -> PodNeed:
-    return PodNeed(requested, used, limited, shortage(used, requested, limited))
 
 
 def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
@@ -279,19 +264,19 @@ def _volumes_reason(observed: Facts, missing: Mapping[str, Quantity], vms: Seque
     return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
-def _assist_reason(missing: ResourceList, takeover_missing: ResourceList, policy: Policy) -> str:
-    """Returns what mode assist leaves missing, by Harvester's own rules; `takeover_missing` is what takeover would
-    leave."""
+def _assist_reason(observed: Facts, policy: Policy, missing: ResourceList, targets: ResourceList) -> str:
+    """Returns what mode assist leaves missing, by Harvester's own rules, and whether takeover would add it."""
     if policy.mode is not Mode.ASSIST or not missing:
         return ""
+    takeover_limits = _planned_limits(observed.quota, plan(observed, EXACT))
+    takeover_missing = _missing(_needs(observed.quota, takeover_limits, targets))
     by_takeover = "" if missing.keys() & takeover_missing.keys() else ", --mode takeover adds it"
     return f"mode assist leaves {format_amounts(missing)} missing{by_takeover}"
 
 
 def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
-    limits = parse_resource_list(quota.hard)
+    limits = dict.fromkeys(raised, ZERO) | parse_resource_list(quota.hard)
     return ", ".join(
-        f"{name} from {format_amount(limits.get(name, ZERO), name)} "
-        f"to {format_amount(limits.get(name, ZERO) + amount, name)}"
+        f"{name} from {format_amount(limits[name], name)} to {format_amount(limits[name] + amount, name)}"
         for name, amount in raised.items()
     )

@@ -41,37 +41,51 @@ class VmPlan(Document, frozen=True):
     notes: Sequence[str]
 
 
+class Violation(Document, frozen=True):
+    """A VM that would stay on its node, and the reason."""
+
+    namespace: str
+    vm: str
+    why: str
+
+
+class NamespaceFit(Fit, frozen=True):
+    """The fit of several VMs of a namespace at once."""
+
+    namespace: str
+
+
 class MigrationPlan(Document, frozen=True):
     """The plan of several VMs. `together` has the namespaces' quotas when all the VMs of an evacuated node migrate at
-    once."""
+    once, `violations` those that would not move."""
 
     ratio: str | None = field(name="overheadRatio")
     node: str | None = field(name="evacuate")
     vms: Sequence[VmPlan]
-    together: Sequence[tuple[str, Fit]]
+    together: Sequence[NamespaceFit] = ()
+    violations: Sequence[Violation] = ()
 
     def document(self) -> dict[str, Any]:
         document = super().document()
-        together = [{"namespace": name, **fit} for name, fit in document.pop("together")]
-        return document | ({"together": together} if self.node else {})
+        return document if self.node else {name: document[name] for name in ("overheadRatio", "evacuate", "vms")}
 
 
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None) -> MigrationPlan:
     """Plans every running VM of the snapshot. `ratio` None: the configured one."""
     vms = [vm for _, _, vm_plans in _by_namespace(snapshot, snapshot.instances, ratio) for vm in vm_plans]
-    return MigrationPlan(_effective_ratio(snapshot, vms, ratio), None, vms, [])
+    return MigrationPlan(_effective_ratio(snapshot, vms, ratio), None, vms)
 
 
 def plan_evacuations(snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
     vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
-    together: dict[str, list[tuple[str, Fit]]] = defaultdict(list)
+    together: dict[str, list[NamespaceFit]] = defaultdict(list)
     instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
     for namespace, in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
         for node in sorted({vm.node or "" for vm in vm_plans}):
             leaving = [vm for vm in vm_plans if vm.node == node]
             vms[node] += leaving
-            together[node] += [(namespace, fit) for fit in _together(in_namespace, namespace, leaving, ratio)]
+            together[node] += _together(in_namespace, namespace, leaving, ratio)
     return [
         MigrationPlan(_effective_ratio(snapshot, vm_plans, ratio), node, vm_plans, together[node])
         for node, vm_plans in vms.items()
@@ -87,9 +101,11 @@ def _by_namespace(
     snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None
 ) -> Iterator[tuple[str, Snapshot, list[VmPlan]]]:
     """Yields each namespace of these VMs with the plans of them."""
-    instances = sorted(instances, key=lambda vmi: vmi.key)
+    source, instances = snapshot.source, sorted(instances, key=lambda vmi: vmi.key)
     for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
-        in_namespace = _in_namespace(snapshot, namespace)
+        in_namespace = replace(
+            snapshot, **{name: getattr(source, name).list(namespace) for name in ("migrations", "instances", "pods")}
+        )
         yield namespace, in_namespace, list(_vms(in_namespace, namespace, list(vmis), ratio))
 
 
@@ -118,16 +134,6 @@ def _raised_by_budget(fit: Fit, budget: str, budget_limits: ResourceList) -> Fit
         return structs.replace(fit, action=action)
     action = f"{budget} would add {format_amounts(missing)} under a lock"
     return structs.replace(fit, fits_then=True, raised=missing, action=action)
-
-
-def _in_namespace(snapshot: Snapshot, namespace: str) -> Snapshot:
-    source = snapshot.source
-    return replace(
-        snapshot,
-        migrations=source.migrations.list(namespace),
-        instances=source.instances.list(namespace),
-        pods=source.pods.list(namespace),
-    )
 
 
 def _vms(
@@ -171,12 +177,12 @@ def _vms(
         )
 
 
-def _together(snapshot: Snapshot, namespace: str, vms: Sequence[VmPlan], ratio: str | None) -> list[Fit]:
+def _together(snapshot: Snapshot, namespace: str, vms: Sequence[VmPlan], ratio: str | None) -> list[NamespaceFit]:
     """Returns the fits of all these VMs at once, without those that migrate already."""
     idle = {vm.vm for vm in vms if not vm.migrates}
     hypothetical = with_migrations(snapshot, [vmi for vmi in snapshot.instances if vmi.name in idle])
     quota_fits = fits(hypothetical, namespace, idle, snapshot.rendering(namespace, ratio), would=True)
-    if not snapshot.source.budgets.list(namespace):
-        return quota_fits
-    all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
-    return [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
+    if snapshot.source.budgets.list(namespace):
+        all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
+        quota_fits = [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
+    return [NamespaceFit(namespace=namespace, **structs.asdict(fit)) for fit in quota_fits]

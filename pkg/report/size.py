@@ -9,7 +9,7 @@ anew."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -162,18 +162,15 @@ class _VmSize:
 def _size(question: _Question, rendering: Rendering) -> QuotaSize:
     vms = _vm_sizes(question, rendering)
     needs = _resource_sizes(question, vms, rendering)
-    verdicts = [*_base_verdicts(needs), *_restart_verdicts(vms, needs), *_migration_verdicts(question, needs)]
+    verdicts = [*_restart_verdicts(vms, needs), *_migration_verdicts(question, needs)]
+    if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
+        verdicts.insert(0, f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}")
     ratios = []
     for ratio in _RATIOS if _MEMORY in needs else ():
-        at_ratio = replace(rendering, ratio=ratio, harvester_ratio=ratio)
+        at_ratio = question.snapshot.rendering(question.quota.namespace, ratio)
         size = _resource_sizes(question, _vm_sizes(question, at_ratio), at_ratio)[_MEMORY]
         ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
     return QuotaSize(question.quota.name, needs, verdicts, ratios)
-
-
-def _base_verdicts(needs: Mapping[str, ResourceSize]) -> Iterator[str]:
-    if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
-        yield f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"
 
 
 def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize]) -> Iterator[str]:

@@ -212,15 +212,14 @@ def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
 
 
 def _addition(entry: Entry, vm: VmUsage | None, leftovers: Sequence[str]) -> Addition:
-    if vm is not None and vm.volumes and vm.stage < Stage.WITHOUT_TARGET:
-        return Addition(vm.name, entry.key, "volumes move", None, entry.resources)
-    if vm is None or (vm.stage is Stage.FINISHED and not any(leftovers.usage for leftovers in vm.leftovers)):
-        name = vm.name if vm else entry.vm
-        return Addition(name, entry.key, "unexplained", None, entry.resources)
-    if vm.stage < Stage.WITHOUT_TARGET:
+    state, since, left = "unexplained", "", list[str]()
+    if vm is not None and vm.stage >= Stage.WITHOUT_TARGET:
+        active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
+        oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
+        state, since = oldest.phase or "not begun", vm.since
+    elif vm is not None and vm.volumes:
+        state = "volumes move"
+    elif vm is not None and (vm.stage is not Stage.FINISHED or any(leftover.usage for leftover in vm.leftovers)):
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
-        return Addition(vm.name, entry.key, "held", max(ends, default="") or None, entry.resources, list(leftovers))
-    active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
-    oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
-    state = oldest.phase or "not begun"
-    return Addition(vm.name, entry.key, state, vm.since or None, entry.resources)
+        state, since, left = "held", max(ends, default=""), [*leftovers]
+    return Addition(vm.name if vm else entry.vm, entry.key, state, since or None, entry.resources, left)

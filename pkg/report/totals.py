@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from kubeloop.api.core import Node
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
+from kubeloop.api.resource_list import parse_resource_list, total
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amount, format_distinctly
 
@@ -57,25 +57,18 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
             unused = max(ZERO, base_amount - used_amount)
             total_of_quota = Total(base_amount, limits[name] - base_amount, limits[name], used_amount, unused, None)
             by_namespace.setdefault(quota.namespace, {}).setdefault(name, []).append(total_of_quota)
-    allocatable = None if nodes is None else _allocatable(nodes)
+    open_nodes = [node for node in nodes or () if not node.spec.unschedulable]
+    allocatable = total(parse_resource_list(node.status.allocatable or {}) for node in open_nodes)
     totals_by_name: dict[str, Total] = {}
     for name in _OF_NODES:
         here = [by_name[name] for by_name in by_namespace.values() if name in by_name]
         smallest = [min(of_namespace, key=lambda total_of_quota: total_of_quota.bases) for of_namespace in here]
         if smallest:
-            offered = None if allocatable is None else allocatable.get(_OF_NODES[name], ZERO)
+            offered = None if nodes is None else allocatable.get(_OF_NODES[name], ZERO)
             columns = zip(*(astuple(total_of_quota)[:-1] for total_of_quota in smallest), strict=True)
             bases, added, hard, in_use, unused = (sum(column, ZERO) for column in columns)
             totals_by_name[name] = Total(bases, added, hard, in_use, unused, offered)
     return Totals(len(by_namespace), len(snapshot.quotas), totals_by_name, list(_verdicts(totals_by_name)))
-
-
-def _allocatable(nodes: Sequence[Node]) -> ResourceList:
-    return total(
-        parse_resource_list({n: q for n, q in (node.status.allocatable or {}).items() if n in _OF_NODES.values()})
-        for node in nodes
-        if not node.spec.unschedulable
-    )
 
 
 def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:

@@ -229,6 +229,6 @@ def test_of_a_node_one_vm_after_another_has_the_budget() -> None:
     pods = [source(instance.name) for instance in instances]
     full = quota({"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}, TWICE)
     (migration_plan,) = plan_evacuations(snapshot(instances=instances, pods=pods, quotas=[full]), ["node-1"])
-    ((_namespace, fit),) = migration_plan.together
+    (fit,) = migration_plan.together
     assert [vm.fits_with_headroom for vm in migration_plan.vms] == [True, True]
     assert (fit.fits_then, fit.action) == (True, "one VM after another, under a lock each")

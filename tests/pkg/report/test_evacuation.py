@@ -54,7 +54,7 @@ def placed(*pods: Pod, **placement: Any) -> list[PlacedPod]:
     return [msgspec.convert({**each, "spec": {**each["spec"], **placement}}, PlacedPod) for each in documents]
 
 
-def stays(evacuation: Evacuation) -> list[tuple[str, str, str]]:
+def stays(evacuation: Evacuation) -> list[tuple[str | None, str, str]]:
     return [
         (node_plan.node, violation.vm, violation.why)
         for node_plan in evacuation.nodes

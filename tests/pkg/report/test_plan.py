@@ -82,7 +82,7 @@ def test_each_vm_is_planned_by_itself() -> None:
     assert [(vm.vm, format_resource_list(vm.fits[0].raised)) for vm in plan_of_all.vms] == [
         (name, ONE_AT_1_5) for name in ("vm1", "vm2", "vm3")
     ]
-    assert plan_of_all.together == []
+    assert plan_of_all.together == ()
 
 
 def test_what_the_base_lacks_without_a_migration_is_not_added() -> None:
@@ -152,8 +152,8 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
     snapshot = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
     (plan_of_all,) = plan_evacuations(snapshot, ["node-1"])
     assert [vm.vm for vm in plan_of_all.vms] == ["vm1", "vm2"]
-    ((namespace, fit),) = plan_of_all.together
-    assert namespace == "ns1"
+    (fit,) = plan_of_all.together
+    assert fit.namespace == "ns1"
     assert format_resource_list(fit.raised) == {"limits.cpu": "4030m", "limits.memory": "9594928626"}
     assert fit.fits_then
     assert not fit.fits
@@ -163,7 +163,7 @@ def test_a_node_at_another_ratio() -> None:
     snapshot = running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"})
     (plan_of_all,) = plan_evacuations(snapshot, ["node-1"], "4.5")
     assert plan_of_all.ratio == "4.5"
-    assert format_resource_list(plan_of_all.together[0][1].raised)["limits.memory"] == str(2 * 5682461313)
+    assert format_resource_list(plan_of_all.together[0].raised)["limits.memory"] == str(2 * 5682461313)
 
 
 def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
@@ -172,7 +172,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     wide = running(vms("vm1", "vm2"), {"limits.cpu": "4030m", "limits.memory": "9594928626"}, annotations=capped)
     (plan_of_all,) = plan_evacuations(wide, ["node-1"])
     assert all(vm.fits_with_headroom for vm in plan_of_all.vms)
-    ((_namespace, fit),) = plan_of_all.together
+    (fit,) = plan_of_all.together
     assert not fit.fits_then
     assert "max-extra is 5Gi" in fit.action
 
@@ -182,7 +182,7 @@ def test_vms_are_planned_with_the_quotas_of_their_namespaces() -> None:
     both = replace(here, instances=[*here.instances, edited(vm9, metadata={"namespace": "ns2"})])
     (plan_of_all,) = plan_evacuations(both, ["node-1"])
     assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in plan_of_all.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
-    assert [namespace for namespace, _fit in plan_of_all.together] == ["ns1"]
+    assert [fit.namespace for fit in plan_of_all.together] == ["ns1"]
 
 
 def test_the_document() -> None:
