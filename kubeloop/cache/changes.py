@@ -7,7 +7,7 @@ Objects are frozen, their lists and dicts are not: `obj.spec.words.append(…)` 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -38,9 +38,11 @@ class CheckedIndexer(Indexer[T]):
         self._encoded.pop(key, None)
         return super().delete_key(key)
 
-    def replace(self, items: Iterable[T], resource_version: str = "") -> None:
-        super().replace(items, resource_version)
+    def swap(self, prepared: Indexer[T]) -> dict[str, T]:
+        self._problems += [line for key in self._items for line in self._find_changes(key)]
+        old = super().swap(prepared)
         self._encoded = {key: msgspec.json.encode(obj) for key, obj in self._items.items()}
+        return old
 
     def check(self, key: str) -> None:
         """Raises ChangedInPlace if the object of that key was changed."""

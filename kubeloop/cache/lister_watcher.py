@@ -9,11 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kubeloop.api.meta import Object, ObjectMeta, as_number, is_older
 from kubeloop.api.registry import Resource
+from kubeloop.cache.store import STEP, Indexer, is_version
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import ServerError, Unreachable
 
 T = TypeVar("T", bound=Object)
-K = TypeVar("K")
 
 
 class ListerWatcher(Protocol[T]):
@@ -36,6 +36,7 @@ class ListerWatcher(Protocol[T]):
         send_initial_events: bool = False,
         read_timeout: float = ...,
         only: ObjectMeta | None = None,
+        transform: Callable[[T], T | None] | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
@@ -91,26 +92,35 @@ async def _read_first_event(client: ListerWatcher[T], limit: float, **options: A
 
 
 class Listing(Generic[T]):
-    """A whole list by key: the objects as they will be stored (as they came they may be several times as large), those
-    that don't decode or whose transform raised, and the resourceVersion to watch from."""
+    """A whole list, in a store that takes the place of the current one: it is filled while the objects come, a few in
+    each step of the event loop. Beside it those that don't decode or whose transform raised, and the resourceVersion to
+    watch from."""
 
-    def __init__(self, transformed: Callable[[T], T | None]) -> None:
-        self.items: dict[str, T] = {}
+    def __init__(self, current: Indexer[T]) -> None:
+        self.store = current.prepare()
         self.undecodable: dict[str, ObjectMeta] = {}
         self.resource_version = ""
-        self._transformed = transformed
+        self._current = current
 
     def note(self, change: str, obj: T) -> None:
-        """An object that is there, or a change of one."""
-        stored = self._transformed(obj)
-        if stored is None:
-            self.note_undecodable(change, obj.metadata)
+        """An object that is there, or a change of one. An object of the current store stays what readers have."""
+        key, meta = obj.key, obj.metadata
+        self.undecodable.pop(key, None)
+        if change == "DELETED":
+            self.store.delete_key(key)
         else:
-            _note(change, obj.key, stored, self.items, self.undecodable)
+            old = self._current.get_by_key(key)
+            is_same = old is not None and is_version(old, meta)
+            self.store.put(key, old if is_same and old is not None else obj)
 
     def note_undecodable(self, change: str, meta: ObjectMeta) -> None:
         """The same of one that does not decode."""
-        _note(change, Object(metadata=meta).key, meta, self.undecodable, self.items)
+        key = Object(metadata=meta).key
+        self.store.delete_key(key)
+        if change == "DELETED":
+            self.undecodable.pop(key, None)
+        else:
+            self.undecodable[key] = meta
 
     async def collect(self, events: AsyncIterator[WatchEvent[T]], heard: Callable[[], None]) -> None:
         """A WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand among them);
@@ -127,30 +137,23 @@ class Listing(Generic[T]):
         raise Unreachable("the watch ended within its initial events")
 
 
-def _note(change: str, key: str, stored: K, target: dict[str, K], counterpart: dict[str, Any]) -> None:
-    """Stores an object in one of the two."""
-    if counterpart:
-        counterpart.pop(key, None)
-    if change == "DELETED":
-        target.pop(key, None)
-    else:
-        target[key] = stored
-
-
-async def read_list(client: ListerWatcher[T], transformed: Callable[[T], T | None], size: int) -> Listing[T]:
-    """Returns every object, read in pages of `size` (0: in one). Raises ApiError."""
-    listing = Listing[T](lambda obj: obj)  # its pages are transformed as they come
+async def read_list(
+    client: ListerWatcher[T], listing: Listing[T], size: int, transform: Callable[[T], T | None] | None
+) -> Listing[T]:
+    """Returns the listing with every object, read in pages of `size` (0: in one). Raises ApiError."""
     # Only what has begun is worth the transport's retries.
-    page = await client.list_page(limit=size, retry=False, transform=transformed)
+    page = await client.list_page(limit=size, retry=False, transform=transform)
     # The first page's version: whatever changed while the later pages came is seen by the watch that starts here.
     listing.resource_version = page.metadata.resource_version
     if not listing.resource_version and not page.kind.endswith("List"):
         raise ServerError("the list has no resourceVersion")  # an aggregated API's has none, but its kind
     while True:
-        for obj in page.items:
+        for number, obj in enumerate(page.items, 1):
             listing.note("ADDED", obj)
+            if number % STEP == 0:
+                await asyncio.sleep(0)
         for meta in page.undecodable:
             listing.note_undecodable("ADDED", meta)
         if not page.metadata.continue_:
             return listing
-        page = await client.list_page(limit=size, continue_=page.metadata.continue_, transform=transformed)
+        page = await client.list_page(limit=size, continue_=page.metadata.continue_, transform=transform)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from kubeloop.api.meta import Object, ObjectMeta, as_number
-from kubeloop.cache.store import Indexer
+from kubeloop.cache.lister_watcher import Listing
+from kubeloop.cache.store import STEP, Indexer, is_version
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +107,7 @@ class SharedProcessor(Generic[T]):
         # Invariant: the keys of those whose transform raised.
         self._kind = kind
         self._indexer = indexer
-        self._transform = transform
+        self.transform = None if transform is None else functools.partial(self._transformed, transform)
         self._listed = False
         self._running = False
         # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
@@ -112,14 +115,12 @@ class SharedProcessor(Generic[T]):
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
-    def transformed(self, obj: T) -> T | None:
+    def _transformed(self, transform: Callable[[T], T], obj: T) -> T | None:
         """An object as it is stored; once for each that comes. None when the transform raises: what it should take out
         (a secret, 1 MB) must not be stored, so the object counts as one that does not decode."""
-        if self._transform is None:
-            return obj
         key = obj.key
         try:
-            stored = self._transform(obj)
+            stored = transform(obj)
             if not isinstance(stored, Object):
                 raise TypeError(f"a transform returns the object, not {stored!r}")
         except Exception:
@@ -135,16 +136,21 @@ class SharedProcessor(Generic[T]):
         key = obj.key
         if self.undecodable:
             self.undecodable.discard(key)
-        stored = self.transformed(obj)
-        change = self._store(key, stored) if stored is not None else None
-        if change is not None:
-            self._tell(self._handlers, *change, False)
+        old = self._indexer.get_by_key(key)
+        if old is None or not is_version(old, obj.metadata):
+            self._indexer.put(key, obj)
+            self._tell(self._handlers, old, obj, False)
+
+    def not_decoded(self, meta: ObjectMeta) -> None:
+        """An object that was ADDED or MODIFIED does not decode, or its transform raised: what is stored of it stays."""
+        key = Object(metadata=meta).key
+        if key not in self.untransformed:
+            self.undecodable.add(key)
 
     def deleted(self, meta: ObjectMeta, obj: T | None) -> None:
         """Removes an object that was DELETED; without `obj` its final state is unknown. Ignores an object that is not
         stored, or a predecessor of the same name."""
         key = Object(metadata=meta).key
-        final_state = None if obj is None else self.transformed(obj)
         self.undecodable.discard(key)
         self.untransformed.discard(key)
         old = self._indexer.get_by_key(key)
@@ -152,24 +158,46 @@ class SharedProcessor(Generic[T]):
             return
         self._indexer.delete_key(key)
         for registration in self._handlers:
-            registration.delete(final_state or old, obj is None)
+            registration.delete(obj or old, obj is None)
 
-    def replaced(self, items: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> None:
-        """A whole list of transformed objects, by key: what differs reaches the handlers. Objects that are gone are
+    def listing(self) -> Listing[T]:
+        """A whole list in the making, for `replaced`."""
+        return Listing(self._indexer)
+
+    def replaced(self, listing: Listing[T]) -> Generator[None]:
+        """Makes a whole list of transformed objects the store's content, at once; then what differs reaches the
+        handlers, a part at each step. Who closes it early has the rest told at once. Objects that are gone are
         deletions whose final state is unknown; one that is there but does not decode stays as it was."""
-        initial = not self._listed
-        self.undecodable = set(undecodable) - self.untransformed
-        self.untransformed &= undecodable.keys()
-        handlers = self._handlers
-        changes = list(filter(None, map(self._store, items.keys(), items.values())))
-        deletions = self._delete_others(items, undecodable)
-        for old, new in changes:
-            self._tell(handlers, old, new, initial)
-        for old in deletions:
-            for registration in handlers:
-                registration.delete(old, True)
-        self._listed = True
-        self.synced.set()
+        self.undecodable = set(listing.undecodable) - self.untransformed
+        self.untransformed &= listing.undecodable.keys()
+        self._keep_undecodable(listing)
+        changes, initial, handlers = self._changes(listing.store), not self._listed, self._handlers
+        try:
+            for number, change in enumerate(changes, 1):
+                self._tell(handlers, *change, initial)
+                if number % STEP == 0:
+                    yield
+        finally:
+            for change in changes:
+                self._tell(handlers, *change, initial)
+            self._listed = True
+            self.synced.set()
+
+    def _keep_undecodable(self, listing: Listing[T]) -> None:
+        if listing.undecodable:
+            nameless = listing.undecodable.get("")  # it may be any of those that are missing
+            for key in [key for key in self._indexer.list_keys() if key not in listing.store]:
+                old, meta = self._indexer.get_by_key(key), nameless or listing.undecodable.get(key)
+                if old is not None and meta is not None and not _is_other(old.metadata, meta):
+                    listing.store.put(key, old)
+
+    def _changes(self, store: Indexer[T]) -> Iterator[tuple[T | None, T | None]]:
+        """Makes `store` the content; returns (old, new) of every object, None for what was or is not there."""
+        old = self._indexer.swap(store)
+        stored = zip(store.list_keys(), store.list(), strict=True)
+        # Meanwhile the kind's definition may go, and the objects with it.
+        present = ((old.get(key), obj) for key, obj in stored if self._indexer.get_by_key(key) is obj)
+        return itertools.chain(present, ((obj, None) for key, obj in old.items() if key not in store))
 
     def not_installed(self) -> None:
         """The server does not know the kind. What was there may still be: a version that is no longer served hides its
@@ -184,7 +212,7 @@ class SharedProcessor(Generic[T]):
         """The kind's definition is gone, and the objects with it."""
         self.undecodable.clear()
         self.untransformed.clear()
-        for old in self._delete_others({}, {}):
+        for old in self._indexer.swap(self._indexer.prepare()).values():
             for registration in self._handlers:
                 registration.delete(old, True)
 
@@ -192,35 +220,15 @@ class SharedProcessor(Generic[T]):
         """Returns the stored object that changed last; None when there are none."""
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
-    def _store(self, key: str, new: T) -> tuple[T | None, T] | None:
-        """Puts an object into the indexer; returns (old, new), None when nothing is new about it. resourceVersions are
-        compared for equality alone: one that is not what is stored is news, as for client-go."""
-        old, meta = self._indexer.get_by_key(key), new.metadata
-        if old is not None and (old.metadata.resource_version, old.uid) == (meta.resource_version or None, meta.uid):
-            return None
-        self._indexer.put(key, new)
-        return old, new
-
-    def _delete_others(self, listed: Mapping[str, T], undecodable: Mapping[str, ObjectMeta]) -> list[T]:
-        if "" in undecodable:
-            return []  # it may be any of those that are missing
-        deletions = []
-        for key in [key for key in self._indexer.list_keys() if key not in listed]:
-            old = self._indexer.get_by_key(key)
-            if old is not None and not (key in undecodable and not _is_other(old.metadata, undecodable[key])):
-                self._indexer.delete_key(key)
-                deletions.append(old)
-        return deletions
-
     @staticmethod
-    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T, initial: bool) -> None:
-        for registration in handlers:
-            if old is None:
-                registration.add(new, initial)
-            elif _is_other(old.metadata, new.metadata):
+    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T | None, initial: bool) -> None:
+        for registration in handlers if old is not new else ():
+            if old is None or new is None or _is_other(old.metadata, new.metadata):
                 # Deleted and created anew under the same name between two events: no update, two lives.
-                registration.delete(old, True)
-                registration.add(new, False)
+                if old is not None:
+                    registration.delete(old, True)
+                if new is not None:
+                    registration.add(new, initial and old is None)
             else:
                 registration.update(old, new)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -115,7 +116,7 @@ class Reflector(Generic[T]):
             refused = self._refusal_of(err)
         if not resumed:
             try:
-                self._mark_synced(await self._list())
+                await self._mark_synced(await self._list())
             except ApiError as err:
                 raise refused or err from None
             if self._silent and self._sink.newest_object() is not None:  # a WatchList that brought nothing
@@ -163,13 +164,15 @@ class Reflector(Generic[T]):
         list in one piece (1.34): hence a WatchList comes first. An expired continue token leads to one without pages.
         """
         try:
-            return await read_list(self._client, self._sink.transformed, self._options.page_size)
+            return await read_list(self._client, self._sink.listing(), self._options.page_size, self._sink.transform)
         except Gone as err:
             log.info("%s: the continue token expired, listing without pages: %s", self.kind, err)
-            return await read_list(self._client, self._sink.transformed, 0)
+            return await read_list(self._client, self._sink.listing(), 0, self._sink.transform)
 
-    def _mark_synced(self, listing: Listing[T]) -> None:
-        self._sink.replaced(listing.items, listing.undecodable)
+    async def _mark_synced(self, listing: Listing[T]) -> None:
+        with contextlib.closing(self._sink.replaced(listing)) as steps:
+            for _ in steps:
+                await asyncio.sleep(0)
         self._incomplete = bool(listing.undecodable)
         if not self._incomplete:
             self._second_looks.reset()
@@ -236,15 +239,16 @@ class Reflector(Generic[T]):
                     send_initial_events=send_initial_events,
                     # The transport's own limit is only the second line: this side knows what silence is normal.
                     read_timeout=2 * options.silence_limit,
+                    transform=self._sink.transform,
                 ) as events,
             ):
                 self._opened_at, self._polls = self._now(), False
                 self._note_life()
                 if send_initial_events:
-                    initial = Listing(self._sink.transformed)
+                    initial = self._sink.listing()
                     await initial.collect(events, self._note_life)
                     self._slow_watch_lists = 0
-                    self._mark_synced(initial)
+                    await self._mark_synced(initial)
                 self._silence_limit = options.silence_limit
                 self._note_life()
                 if self._incomplete:
@@ -286,7 +290,7 @@ class Reflector(Generic[T]):
         elif obj is not None and event.type in ("ADDED", "MODIFIED"):
             self._sink.changed(obj)
         elif event.undecodable is not None:
-            self._sink.undecodable.add(Object(metadata=event.undecodable).key)
+            self._sink.not_decoded(event.undecodable)
 
     def _end_early(self) -> None:
         """Ends the watch for a second look at what did not decode."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from kubeloop.api.meta import Object
+from kubeloop.api.meta import Object, ObjectMeta
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +15,10 @@ T = TypeVar("T", bound=Object)
 
 IndexFunc = Callable[[T], Iterable[str]]
 """Names the index values of an object. Must depend on the object alone: called again when it is removed."""
+
+
+STEP: Final = 500
+"""Objects of a list that are stored, or of which handlers are told, in one step of the event loop."""
 
 
 class IndexIncomplete(LookupError):
@@ -124,9 +128,25 @@ class Indexer(Generic[T]):
 
     def replace(self, items: Iterable[T], resource_version: str = "") -> None:
         """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
-        self._items = {obj.key: obj for obj in items}
-        for name, func in self._index_funcs.items():
-            self._fill(name, func)
+        prepared = self.prepare()
+        for obj in items:
+            prepared.add(obj)
+        self.swap(prepared)
+
+    def prepare(self) -> Indexer[T]:
+        """An empty store with the same indexes, to be filled for `swap`."""
+        prepared = type(self)()
+        funcs = self._index_funcs.items()
+        prepared.add_indexers({name: func for name, func in funcs if name != NAMESPACE_INDEX})
+        return prepared
+
+    def swap(self, prepared: Indexer[T]) -> dict[str, T]:
+        """Makes what is in `prepared` the whole content, at once; returns what was there."""
+        old, self._items = self._items, prepared._items
+        self._indices, self._holes = prepared._indices, prepared._holes
+        for name in self._index_funcs.keys() - self._indices.keys():  # added since
+            self._fill(name, self._index_funcs[name])
+        return old
 
     def _fill(self, name: str, func: IndexFunc[T]) -> None:
         index = self._indices[name] = {}
@@ -188,3 +208,9 @@ class Indexer(Generic[T]):
             bucket = index.get(value)
             if bucket is not None and bucket.pop(key, None) is not None and not bucket:
                 del index[value]
+
+
+def is_version(obj: Object, meta: ObjectMeta) -> bool:
+    """Reports whether this is the object's version: the two are compared for equality alone, and one that is unknown is
+    always another, as for client-go."""
+    return (obj.metadata.resource_version, obj.uid) == (meta.resource_version or None, meta.uid)

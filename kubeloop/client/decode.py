@@ -161,9 +161,16 @@ class Decoder(Generic[T]):
             return self._list_one_by_one(body)
         return ListPage(items, page.metadata, kind=page.kind)
 
-    def watch_event(self, line: bytes) -> WatchEvent[T]:
-        """Returns the event; an object that does not decode is reported. Raises what an ERROR event says, ServerError
-        for a line that is not an event."""
+    def watch_event(self, line: bytes, transform: Callable[[T], T | None] | None = None) -> WatchEvent[T]:
+        """Returns the event, of what `transform` leaves of the object (as `read_list_page`); an object that does not
+        decode is reported. Raises what an ERROR event says, ServerError for a line that is not an event."""
+        event = self._watch_event(line)
+        if transform is not None and (obj := event.object) is not None:
+            event.object = transform(obj)
+            event.undecodable = obj.metadata if event.object is None else None
+        return event
+
+    def _watch_event(self, line: bytes) -> WatchEvent[T]:
         if line.startswith(_CHANGES):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
             with contextlib.suppress(*UNDECODABLE, RecursionError):

@@ -129,12 +129,13 @@ class ResourceReader(Generic[T]):
         field_selector: str = "",
         read_timeout: float = READ_TIMEOUT,
         only: ObjectMeta | None = None,
+        transform: Callable[[T], T | None] | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
 
         `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after which it
-        counts as dead. `only`: of this one object. Raises ApiError on entry; while reading what an ERROR event says
-        (Gone), Unreachable or ServerError."""
+        counts as dead. `only`: of this one object. `transform` as of `list_page`. Raises ApiError on entry; while
+        reading what an ERROR event says (Gone), Unreachable or ServerError."""
         if only is not None:
             namespace = only.namespace
             field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))
@@ -151,7 +152,7 @@ class ResourceReader(Generic[T]):
         path = self._collection_path(namespace)
         async with self.transport.stream(path, params, read_timeout, accept=self._accept.object) as lines:
             decode = self._decoder.watch_event
-            events = (decode(line) async for line in lines)
+            events = (decode(line, transform) async for line in lines)
             try:
                 yield events
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -66,6 +67,29 @@ class Recorder:
         events = ", ".join(self.events)
         self.events.clear()
         return events
+
+
+class Turns:
+    """Counts the turns of the event loop, and the work that is done in each."""
+
+    def __init__(self) -> None:
+        self.work: list[int] = [0]
+
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._count())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def add(self, amount: int) -> None:
+        self.work[-1] += amount
+
+    async def _count(self) -> None:
+        while True:
+            self.work.append(0)
+            await asyncio.sleep(0)
 
 
 def sent(name: str, version: str = "1", **meta: Any) -> dict[str, Any]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from kubeloop.api.core import Pod
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.cache.recovery import ReflectorOptions
+from kubeloop.cache.store import STEP
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.scripted_server import Reply, listing, watch
-from kubeloop.testing.scripted_steps import added, bookmark, hang
+from kubeloop.testing.scripted_steps import added, bookmark, hang, modified
+from kubeloop.testing.scripted_steps import deleted as deleted_event
 from kubeloop.testing.virtual_time import settle
 from tests.decisions import sentences
 from tests.kubeloop.cache.informing import (
@@ -25,6 +29,7 @@ from tests.kubeloop.cache.informing import (
     NOT_SERVED,
     REFUSED,
     Recorder,
+    Turns,
     pod,
     running,
     sent,
@@ -40,9 +45,14 @@ def informer(**options: object) -> Informer:
     return SharedIndexInformer(FakeCluster().client().resource(PODS), **options)  # type: ignore[arg-type]
 
 
-def listed(shared: Informer, *pods: Pod) -> None:
+def listed(shared: Informer, *pods: Pod, undecodable: Iterable[ObjectMeta] = ()) -> None:
     """A whole list came."""
-    shared._processor.replaced({pod.key: pod for pod in pods}, {})
+    listing = shared._processor.listing()
+    for listed_pod in pods:
+        listing.note("ADDED", listed_pod)
+    for meta in undecodable:
+        listing.note_undecodable("ADDED", meta)
+    deque(shared._processor.replaced(listing), 0)
 
 
 Step = Callable[[Informer], None]
@@ -57,8 +67,8 @@ def deleted(name: str, version: str, *, uid: str | None = None, decodes: bool = 
     return lambda i: i._processor.deleted(final_pod.metadata, final_pod if decodes else None)
 
 
-def relisted(*pods: Pod) -> Step:
-    return lambda i: listed(i, *pods)
+def relisted(*pods: Pod, undecodable: Iterable[ObjectMeta] = ()) -> Step:
+    return lambda i: listed(i, *pods, undecodable=undecodable)
 
 
 class HandlerStory(NamedTuple):
@@ -81,7 +91,10 @@ STORIES: dict[str, HandlerStory] = {
     ),
     "one of a predecessor does not": HandlerStory([deleted("a", "9", uid="another", decodes=False)], "", "a@1 b@1"),
     "an object that does not decode on a relist stays": HandlerStory(
-        [lambda i: i._processor.replaced({}, {"ns/a": pod("a", "9").metadata})], "missed b@1", "a@1"
+        [relisted(undecodable=[pod("a", "9").metadata])], "missed b@1", "a@1"
+    ),
+    "one of which not even the name is known keeps all": HandlerStory(
+        [relisted(pod("c"), undecodable=[ObjectMeta()])], "added c@1", "a@1 b@1 c@1"
     ),
     "another uid is a deletion and an addition": HandlerStory(
         [changed("a", "5", "second")], "missed a@1, added a@5", "a@5 b@1"
@@ -143,6 +156,59 @@ def test_the_whole_list_is_indexed_before_a_handler_runs() -> None:
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: sizes.append(len(shared.indexer))))
     listed(shared, *(pod(name) for name in "abc"))
     assert sizes == [3, 3, 3]
+
+
+async def test_a_long_list_holds_the_loop_for_a_part_at_a_time() -> None:
+    """Readers have the old content or the new one, and handlers are told of all, whatever happens meanwhile."""
+    turns, sizes, size = Turns(), set[int](), 3 * STEP + 7
+
+    def by_name(obj: Pod) -> list[str]:
+        turns.add(1)
+        sizes.add(len(run.informer.indexer))
+        return [obj.name]
+
+    def told(obj: Pod, _: bool) -> None:
+        turns.add(1)
+        sizes.add(len(run.informer.indexer))
+
+    pods = [sent(f"p{number}") for number in range(size)]
+    async with running([REFUSED], [listing(pods, "5")], options=ReflectorOptions(page_size=0)) as run:
+        run.informer.indexer.add_indexers({"name": by_name})
+        run.informer.add_event_handler(ResourceEventHandlerFuncs(on_add=told))
+        async with turns.counted():
+            assert await run.informer.wait_for_sync(60)
+    assert (sum(turns.work), sizes) == (2 * size, {0, size})
+    assert max(turns.work) < 2 * STEP
+    assert len(run.recorder.events) == size
+
+
+def test_a_list_that_is_stopped_midway_is_told_to_its_end() -> None:
+    shared, recorder = informer(), Recorder()
+    shared.add_event_handler(recorder)
+    pods = shared._processor.listing()
+    for number in range(2 * STEP):
+        pods.note("ADDED", pod(f"p{number}"))
+    steps = shared._processor.replaced(pods)
+    next(steps)
+    assert (len(recorder.events), shared.has_synced()) == (STEP, False)
+    steps.close()
+    assert (len(recorder.events), shared.has_synced()) == (2 * STEP, True)
+
+
+def test_a_definition_that_goes_while_handlers_are_told_takes_all_objects_with_it() -> None:
+    shared, recorder = informer(), Recorder()
+    shared.add_event_handler(recorder)
+    listed(shared, pod("old"))
+    pods = shared._processor.listing()
+    for number in range(2 * STEP):
+        pods.note("ADDED", pod(f"p{number}"))
+    steps = shared._processor.replaced(pods)
+    next(steps)
+    shared.uninstalled()
+    deque(steps, 0)
+    assert len(shared.indexer) == 0
+    assert len(recorder.events) == 1 + STEP + 2 * STEP + 1
+    assert recorder.events[-1] == "missed old@1"
 
 
 @pytest.mark.parametrize("pods", [[pod("a"), pod("b")], []], ids=["a list", "an empty list"])
@@ -243,23 +309,22 @@ def without_labels(obj: Pod) -> Pod:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, labels=None))
 
 
-def test_a_transform_sees_every_object_before_it_is_stored() -> None:
-    shared = informer(transform=without_labels)
+async def test_a_transform_sees_every_object_before_it_is_stored() -> None:
     notifications: list[Pod] = []
-    shared.add_event_handler(
-        ResourceEventHandlerFuncs(
-            on_add=lambda obj, _: notifications.append(obj),
-            on_update=lambda _, new: notifications.append(new),
-            on_delete=lambda obj, _: notifications.append(obj),
+    versions = [sent("b", str(version), labels={"x": "y"}) for version in (6, 7, 8)]
+    events = added(versions[0]), modified(versions[1]), 2.0, deleted_event(versions[2])
+    async with running([watch(*FIRST, *events, hang())], transform=without_labels) as run:
+        run.informer.add_event_handler(
+            ResourceEventHandlerFuncs(
+                on_add=lambda obj, _: notifications.append(obj),
+                on_update=lambda _, new: notifications.append(new),
+                on_delete=lambda obj, _: notifications.append(obj),
+            )
         )
-    )
-    shared._processor.changed(pod("a", labels={"x": "y"}))
-    shared._processor.changed(pod("b", labels={"x": "y"}))
-    shared._processor.changed(pod("b", "2", labels={"x": "y"}))
-    assert [obj.labels for obj in shared.indexer.list()] == [{}, {}]
-    final_pod = pod("b", "3", labels={"x": "y"})
-    shared._processor.deleted(final_pod.metadata, final_pod)
-    assert [versions_of(obj) for obj in notifications] == ["a@1", "b@1", "b@2", "b@3"]
+        await asyncio.sleep(1)
+        assert [obj.labels for obj in run.informer.indexer.list()] == [{}, {}]
+        await asyncio.sleep(2)
+    assert [versions_of(obj) for obj in notifications] == ["a@1", "b@6", "b@7", "b@8"]
     assert all(obj.labels == {} for obj in notifications)
 
 
@@ -286,23 +351,24 @@ def forget(_: Pod) -> Pod:
 
 
 @pytest.mark.parametrize("wrong", [fail, forget], ids=["raises", "returns nothing"])
-def test_a_transform_that_fails_keeps_the_stored_object(
+async def test_a_transform_that_fails_keeps_the_stored_object(
     wrong: Callable[[Pod], Pod], caplog: pytest.LogCaptureFixture
 ) -> None:
-    shared = informer(transform=lambda obj: wrong(obj) if obj.labels.get("app") == "bad" else obj)
-    notifications = Recorder()
-    shared.add_event_handler(notifications)
-    shared._processor.changed(pod("a"))
-    shared._processor.changed(pod("a", "2", labels={"app": "bad"}))
-    shared._processor.changed(pod("b", labels={"app": "bad"}))
-    assert versions_of(*shared.indexer.list()) == "a@1"
-    assert "pods ns/b: transform failed" in caplog.text
-    assert shared.undecodable() == ["pods: cannot be transformed: ns/a, ns/b"]
-    shared._processor.changed(pod("b", "3"))
-    final_pod = pod("a", "4", labels={"app": "bad"})
-    shared._processor.deleted(final_pod.metadata, final_pod)
-    assert notifications.take() == "added a@1, added b@3, deleted a@1"
-    assert shared.undecodable() == []
+    bad = {"app": "bad"}
+    events = modified(sent("a", "6", labels=bad)), added(sent("b", "7", labels=bad))
+    then = modified(sent("b", "8")), deleted_event(sent("a", "9", labels=bad))
+    async with running(
+        [watch(*FIRST, *events, 2.0, *then, hang())],
+        transform=lambda obj: wrong(obj) if obj.labels == bad else obj,
+        options=ReflectorOptions(second_look=3600.0),
+    ) as run:
+        await asyncio.sleep(1)
+        assert run.content() == "a@1"
+        assert "pods ns/b: transform failed" in caplog.text
+        assert run.informer.undecodable() == ["pods: cannot be transformed: ns/a, ns/b"]
+        await asyncio.sleep(2)
+        assert run.recorder.take() == "initial a@1, added b@8, missed a@1"
+        assert run.informer.undecodable() == []
 
 
 @pytest.mark.parametrize(("watch_reply", "lists"), LISTS.values(), ids=LISTS)

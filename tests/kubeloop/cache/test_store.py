@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -151,7 +152,10 @@ def test_a_raising_index_function_spoils_only_its_own_index(
     recorder = Recorder()
     processor = SharedProcessor("pods", indexer)
     processor.add(recorder, 0.0)
-    processor.replaced({f"ns/{name}": pod(name) for name in "abc"}, {})
+    listing = processor.listing()
+    for name in "abc":
+        listing.note("ADDED", pod(name))
+    deque(processor.replaced(listing), 0)
     processor.changed(pod("b", "2"))
     processor.deleted(pod("b", "3").metadata, pod("b", "3"))
     processor.changed(pod("b", "4"))

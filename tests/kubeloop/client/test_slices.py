@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -22,6 +20,7 @@ from kubeloop.client.errors import ServerError
 from kubeloop.client.slices import SLICE
 from kubeloop.testing.scripted_server import LIST, ScriptedServer, raw
 from tests.decisions import sentences
+from tests.kubeloop.cache.informing import Turns
 
 CHUNK = 3 * SLICE
 """What aiohttp may bring at once."""
@@ -29,29 +28,6 @@ CHUNK = 3 * SLICE
 
 class Piece(Object):
     spec: Mapping[str, Any] | None = None
-
-
-class Turns:
-    """Counts the turns of the event loop, and the work that is done in each."""
-
-    def __init__(self) -> None:
-        self.work: list[int] = [0]
-
-    @contextlib.asynccontextmanager
-    async def counted(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._count())
-        try:
-            yield
-        finally:
-            task.cancel()
-
-    def add(self, amount: int) -> None:
-        self.work[-1] += amount
-
-    async def _count(self) -> None:
-        while True:
-            self.work.append(0)
-            await asyncio.sleep(0)
 
 
 class CountedDecoder(Decoder[Piece]):
