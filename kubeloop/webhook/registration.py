@@ -145,8 +145,9 @@ class Registration:
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
-        await self.adopt()
-        await self.write(bundle)
+        first = await registered(self.client, self._kinds[0][0], self._name)
+        self.share_key(first)
+        await self.write(bundle, first=first)
 
     async def adopt(self) -> None:
         """The key that the API server sends is the one that is registered, by whichever replica: of all configurations
@@ -179,16 +180,23 @@ class Registration:
         with contextlib.suppress(ApiError):
             await self.adopt()
 
-    async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
+    async def write(
+        self,
+        bundle: bytes | None,
+        *,
+        only: Callable[[Webhook], bool] | None = None,
+        first: Configuration | None = None,
+    ) -> bool:
         """Writes every configuration, or of the registered ones the webhooks that `only` keeps, and reports whether any
-        was registered."""
+        was registered. `first`: that of the first kind, if it has just been read."""
 
         async def attempt(again: bool) -> bool:
             was_registered = False
             if again:
                 await self.adopt()
             for resource, make in self._kinds:
-                configuration: Configuration | None = await registered(self.client, resource, self._name)
+                configuration = None if again or resource is not self._kinds[0][0] else first
+                configuration = configuration or await registered(self.client, resource, self._name)
                 was_registered |= configuration is not None
                 webhooks = make(self.endpoint, bundle)
                 if only is not None:
