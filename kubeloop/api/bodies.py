@@ -1,4 +1,4 @@
-"""Bodies of requests are mappings in JSON's names.
+"""Bodies of requests are mappings in JSON's names; the JSON patch (RFC 6902) of what `edit` made of an object.
 
 A field in Python's name (`backoff_limit`) would be dropped by the server, with a warning in the log, and what it says
 would never be done: it is refused where the struct knows the name in JSON."""
@@ -9,9 +9,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import inspect
 
 from kubeloop.api.meta import Struct
+from kubeloop.api.objects import refuse_partly_declared
 
 type_info = functools.cache(inspect.type_info)
 
@@ -79,3 +81,90 @@ def _names(kind: type) -> tuple[dict[str, inspect.Type], dict[str, str]]:
     fields = type_info(kind).fields  # type: ignore[attr-defined]
     wire = {field.encode_name: field.type for field in fields}
     return wire, {field.name: field.encode_name for field in fields if field.name not in wire}
+
+
+Operation = dict[str, Any]
+
+_ABSENT: Any = object()
+
+
+def json_patch(old: Struct, new: Struct, sent: Mapping[str, Any]) -> list[Operation]:
+    """Returns the operations that turn `old`, decoded from `sent`, into `new`. What the structs do not declare stays as
+    it is, in items of lists too. Raises PartlyDeclared where items that are declared in part are put in another
+    order."""
+    if type(old) is not type(new):
+        raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
+    return list(_struct(type(old).__name__, old, new, sent, ""))
+
+
+def _struct(label: str, old: Struct, new: Struct, sent: Mapping[str, Any], path: str) -> Iterator[Operation]:
+    for field in msgspec.structs.fields(old):
+        old_value, new_value = getattr(old, field.name), getattr(new, field.name)
+        if old_value != new_value:
+            name = field.encode_name
+            yield from _value(
+                f"{label}.{field.name}", old_value, new_value, sent.get(name, _ABSENT), _join_path(path, name)
+            )
+
+
+def _value(label: str, old: Any, new: Any, sent: Any, path: str) -> Iterator[Operation]:
+    """Returns the operations at `path`; `sent` is the value that the server has there, or _ABSENT."""
+    if new is None:
+        if sent is not _ABSENT:
+            yield {"op": "remove", "path": path}
+    elif isinstance(old, Struct) and isinstance(new, Struct) and isinstance(sent, Mapping):
+        yield from _struct(label, old, new, sent, path)
+    elif isinstance(old, Mapping) and isinstance(new, Mapping) and isinstance(sent, Mapping):
+        for key in [key for key in old if key not in new]:
+            yield {"op": "remove", "path": _join_path(path, key)}
+        for key, value in new.items():
+            if key not in old or old[key] != value:
+                yield from _value(
+                    f"{label}[{key!r}]", old.get(key), value, sent.get(key, _ABSENT), _join_path(path, key)
+                )
+    elif _is_list(old) and _is_list(new) and _is_list(sent) and len(old) == len(sent):
+        yield from _list(label, old, new, sent, path)
+    else:
+        yield {"op": "add" if sent is _ABSENT else "replace", "path": path, "value": msgspec.to_builtins(new)}
+
+
+def _list(label: str, old: Sequence[Any], new: Sequence[Any], sent: Sequence[Any], path: str) -> Iterator[Operation]:
+    """Returns the operations on a list: equal items stay, others are removed, added, or changed at their index."""
+    if (unchanged := _places(new, old)) is not None:
+        for index in sorted(set(range(len(old))) - unchanged, reverse=True):
+            yield {"op": "remove", "path": _join_path(path, str(index))}
+        return
+    stable = _places(old, new)
+    if stable is None:
+        # An item that moved takes what its struct does not declare along: that is not known here.
+        if len(new) < len(old) or any(item in old and old[index] != item for index, item in enumerate(new[: len(old)])):
+            refuse_partly_declared(label, old)
+        for index, (old_item, new_item) in enumerate(zip(old, new, strict=False)):
+            if old_item != new_item:
+                yield from _value(f"{label}[{index}]", old_item, new_item, sent[index], _join_path(path, str(index)))
+        for index in range(len(old) - 1, len(new) - 1, -1):
+            yield {"op": "remove", "path": _join_path(path, str(index))}
+        stable = set(range(len(old)))
+    for index, item in enumerate(new):
+        if index not in stable:
+            yield {"op": "add", "path": _join_path(path, str(index)), "value": msgspec.to_builtins(item)}
+
+
+def _places(items: Sequence[Any], sequence: Sequence[Any]) -> set[int] | None:
+    """Returns the items' indexes in the other list, or None if it lacks one or has another order."""
+    places: set[int] = set()
+    candidates = iter(enumerate(sequence))
+    for item in items:
+        place = next((index for index, candidate in candidates if candidate == item), None)
+        if place is None:
+            return None
+        places.add(place)
+    return places
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _join_path(path: str, name: str) -> str:
+    return f"{path}/{name.replace('~', '~0').replace('/', '~1')}"

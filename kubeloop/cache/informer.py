@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
-from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.lister_watcher import ListerWatcher
 from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandler, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import Reflector
-from kubeloop.cache.store import Indexer, shorten_keys
+from kubeloop.cache.store import CheckedIndexer, Indexer, shorten_keys
 from kubeloop.client.errors import ApiError, Forbidden
 
 T = TypeVar("T", bound=Object)

@@ -1,20 +1,23 @@
-"""Sessions of aiohttp as clients of the API server need them: sockets that notice a dead peer, names that are looked up
-in a thread of their own, answers with as large a head as the API server's, writes that can be refused until the end."""
+"""Threads for what must not wait for others' blocking work; sessions of aiohttp as clients of the API server need them:
+sockets that notice a dead peer, answers with as large a head as the API server's, writes that can be refused until the
+end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import socket
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from concurrent.futures import Executor, Future
+from typing import Any, Final, ParamSpec, TypeVar
 
 import aiohttp
 from aiohttp import BytesPayload
 from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
 
 from kubeloop.client.errors import ApiError
-from kubeloop.client.own_threads import in_own_thread
 
 _KEEP_ALIVE: Final = 60.0
 _READ_BUFFER: Final = 512 * 1024
@@ -107,3 +110,35 @@ class _Resolver(AbstractResolver):
 
     async def close(self) -> None:
         """Does nothing: no resource is kept."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _OwnThreads(Executor):
+    """A thread for each call, and none for the process's end to wait for.
+
+    The loop's default executor has a few threads, and programs are told to put what blocks there: behind that a renewal
+    of the lease would wait for a token, or for a name's address."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as err:
+                    future.set_exception(err)
+
+        threading.Thread(target=run, name="kubeloop client", daemon=True).start()
+        return future
+
+
+_OWN_THREADS = _OwnThreads()
+
+
+async def in_own_thread(work: Callable[..., T], *args: Any) -> T:
+    """The result of a call that blocks; raises what it raises."""
+    return await asyncio.get_running_loop().run_in_executor(_OWN_THREADS, work, *args)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from kubeloop.client.connections import in_own_thread
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.own_threads import in_own_thread
 
 logger = logging.getLogger(__name__)
 

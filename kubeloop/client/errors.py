@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import email.utils
+import re
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kubeloop.api.meta import Status
 from kubeloop.api.registry import Resource
 from kubeloop.client.lenient import UNDECODABLE, decode
-from kubeloop.client.refusal import Refusal, refusal_of
 from kubeloop.errors import ReportedError
 
 _STATUS = msgspec.json.Decoder(Status)
@@ -235,3 +235,44 @@ def _details_retry_after(status: Status) -> float | None:
     seconds = (status.details or {}).get("retryAfterSeconds")
     # Zero is what the field holds when the server says nothing.
     return _cap_retry_after(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
+
+
+class Refusal(NamedTuple):
+    """`by` names who refused a request; `reason` is the sentence that was given."""
+
+    by: str
+    reason: str
+    by_admission: bool = False
+    """A webhook or a policy denied the request, with a status of its choice."""
+
+
+_REFUSALS: tuple[tuple[str, Callable[[re.Match[str]], Refusal]], ...] = (
+    (
+        r'admission webhook "([^"]+)" (?:denied the request(?:: (.*))?|(does not support dry run))',
+        lambda match: Refusal(f"webhook {match[1]}", match[2] or match[3] or "without explanation", True),
+    ),
+    (
+        r'failed calling webhook "([^"]+)"[:;] ?(.*)',
+        lambda match: Refusal(f"webhook {match[1]}", f"it does not answer: {match[2]}"),
+    ),
+    (
+        r"""(?:(\w*AdmissionPolicy)|policy) ['"]([^'"]+)['"](?: with binding '([^']+)')? denied request: (.*)""",
+        lambda match: Refusal(
+            f"{match[1] or 'admission policy'} {match[2]}{f' (binding {match[3]})' if match[3] else ''}", match[4], True
+        ),
+    ),
+    (r'(User "[^"]*" cannot \S+ (?:resource|path) .*)', lambda match: Refusal("RBAC", match[1])),
+    (r"exceeded quota: ([^,\s]+)(?:, (.*))?", lambda match: Refusal(f"quota {match[1]}", match[2] or "it is used up")),
+    (r'(?:^|: )\S+ "[^"]*" is forbidden: (.*)', lambda match: Refusal("admission", match[1])),
+    (r'(?:^|: )\S+ "[^"]*" is invalid: (.*)', lambda match: Refusal("validation", match[1])),
+)
+"""An admission webhook chooses the status of its denial (400 where it gives none), a policy too (422 by default), RBAC
+answers 403, a webhook that does not answer costs a 500: the texts alone tell them apart. They are apiserver's own
+(admission/plugin/webhook/errors, admission/plugin/policy, util/webhook, endpoints/handlers/responsewriters), unchanged
+since the webhooks exist."""
+
+
+def refusal_of(message: str) -> Refusal:
+    """The refusal of an error's message; `by` is "the API server" where it names nobody."""
+    refusals = (make(match) for text, make in _REFUSALS if (match := re.search(text, message, re.S)))
+    return next(refusals, Refusal("the API server", message))

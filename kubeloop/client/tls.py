@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kubeloop.client.connections import in_own_thread
 from kubeloop.client.credentials import REREAD_SECONDS, Certificate
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.own_threads import in_own_thread
 from kubeloop.errors import one_line
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object, is_older
-from kubeloop.cache.changes import CheckedIndexer
 from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.store import CheckedIndexer
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.enqueue import (

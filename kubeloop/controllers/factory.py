@@ -9,12 +9,11 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
-from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
 from kubeloop.cache.crds import CustomResourceWatch
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
-from kubeloop.cache.lister_watcher import ListerWatcher
+from kubeloop.cache.lister_watcher import ListerWatcher, Namespaces
+from kubeloop.cache.store import ChangedInPlace, CheckedIndexer
 from kubeloop.client.client import Client
-from kubeloop.client.namespaces import Namespaces
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kubeloop.api.json_patch import Operation, json_patch
+from kubeloop.api.bodies import Operation, json_patch
 from kubeloop.api.meta import Object, Struct
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.errors import ServerError

@@ -181,11 +181,7 @@ class Registration:
             await self.adopt()
 
     async def write(
-        self,
-        bundle: bytes | None,
-        *,
-        only: Callable[[Webhook], bool] | None = None,
-        first: Configuration | None = None,
+        self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None, first: Configuration | None = None
     ) -> bool:
         """Writes every configuration, or of the registered ones the webhooks that `only` keeps, and reports whether any
         was registered. `first`: that of the first kind, if it has just been read."""

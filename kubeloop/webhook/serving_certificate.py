@@ -16,8 +16,8 @@ from typing import Final
 
 from kubeloop.api.core import Secret
 from kubeloop.api.meta import rfc3339
+from kubeloop.client.connections import in_own_thread
 from kubeloop.client.errors import AlreadyExists, ConfigError, Conflict, NotFound, ReadOnly
-from kubeloop.client.own_threads import in_own_thread
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.client.tls import load_pair

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,7 +24,7 @@ from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, reported_version
 from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, fake_node, node_names, prepare
 from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.guard import Guard
+from kubeloop.testing.cluster.guard import CALLED_OFF, Guard
 from kubeloop.testing.cluster.paths import Paths, locked
 from kubeloop.testing.cluster.processes import Process
 from kubeloop.testing.cluster.progress import Progress
@@ -258,3 +260,15 @@ def _down(paths: Paths) -> list[str]:
         else:
             path.unlink(missing_ok=True)
     return stopped
+
+
+def _guard(directory: str, remove: str) -> None:
+    """Is the guard's own process, whose pipe is standard input."""
+    if os.read(0, 1) != CALLED_OFF:
+        down(Path(directory))
+        if remove == "remove":
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _guard(*sys.argv[1:])

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Self
 
 CALLED_OFF = b"."
-"""The byte that the guard's process reads when it is to end without doing anything (`__main__.py`)."""
+"""The byte that the guard's process reads when it is to end without doing anything (`cluster.py`)."""
 
 
 class Guard:
@@ -32,7 +32,7 @@ class Guard:
     def __enter__(self) -> Self:
         remove = "remove" if self._remove else "keep"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __package__, str(self._directory.absolute()), remove],
+            [sys.executable, "-m", f"{__package__}.cluster", str(self._directory.absolute()), remove],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -21,9 +21,8 @@ from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
 from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
-from kubeloop.testing.fake.apply import Managers
 from kubeloop.testing.fake.metadata import is_of_kubernetes
-from kubeloop.testing.fake.patches import Matches, Raw
+from kubeloop.testing.fake.patches import Managers, Matches, Raw
 
 T = TypeVar("T", bound=Object)
 

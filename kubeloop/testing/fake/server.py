@@ -21,10 +21,9 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, R, Transport
-from kubeloop.testing.fake.apply import applied
 from kubeloop.testing.fake.metadata import check_identity, check_metadata, check_name, conflict, generated
 from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key, spec_of
-from kubeloop.testing.fake.patches import Matches, Raw, field_selector, json_patched, label_selector, merged
+from kubeloop.testing.fake.patches import Matches, Raw, applied, field_selector, json_patched, label_selector, merged
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _REVIEWS = ("authorization.k8s.io", "authentication.k8s.io")

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubeloop.api.bodies import json_patch
 from kubeloop.api.core import Container, Pod, PodSchedulingGate, Taint
-from kubeloop.api.json_patch import json_patch
 from kubeloop.api.meta import Struct
 from kubeloop.api.objects import PartlyDeclared, edit
 from kubeloop.testing.fake.patches import json_patched

@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.core import LimitRange, Pod
 from kubeloop.api.registry import LIMIT_RANGES
-from kubeloop.cache.changes import ChangedInPlace, CheckedIndexer
+from kubeloop.cache.store import ChangedInPlace, CheckedIndexer
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.transport import Transport
 from kubeloop.controllers.factory import ControllerFactory

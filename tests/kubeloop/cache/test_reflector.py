@@ -10,9 +10,9 @@ from prometheus_client import REGISTRY
 
 from kubeloop.api.core import Pod
 from kubeloop.api.registry import PODS
+from kubeloop.cache.lister_watcher import Namespaces
 from kubeloop.cache.processor import SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
-from kubeloop.client.namespaces import Namespaces
 from kubeloop.testing.scripted_server import GET, LIST, WATCH, Reply, listing, refuse, silent, status, watch
 from kubeloop.testing.scripted_steps import added, bookmark, deleted, drop, error, hang, modified, obj
 from tests.kubeloop.cache.informing import (

@@ -11,8 +11,7 @@ import pytest
 
 from kubeloop.api.meta import Status
 from kubeloop.client import errors
-from kubeloop.client.errors import error_from_response, error_from_status, parse_retry_after
-from kubeloop.client.refusal import refusal_of
+from kubeloop.client.errors import error_from_response, error_from_status, parse_retry_after, refusal_of
 
 
 def refusal(reason: str, message: str, **fields: object) -> bytes:

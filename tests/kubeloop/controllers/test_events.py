@@ -13,8 +13,7 @@ from kubeloop.api.meta import Object, ObjectMeta
 from kubeloop.api.registry import EVENTS, EVENTS_V1
 from kubeloop.client.errors import AlreadyExists, Forbidden, ServerError, TooManyRequests, Unreachable
 from kubeloop.controllers import events
-from kubeloop.controllers.event_bodies import reference_to
-from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder
+from kubeloop.controllers.events import QUEUE_LIMIT, EventRecorder, reference_to
 from kubeloop.testing.virtual_time import settle
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine
