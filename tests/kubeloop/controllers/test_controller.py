@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.client.errors import (
     ApiError,
@@ -26,7 +26,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter, Skip, TerminalError
 from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY
-from tests.kinds import Clock, Kind, Server, edited
+from tests.kinds import Clock, Kind, edited
 from tests.kubeloop.controllers.controllers import Calls, ControlledQuotas, took
 
 pytestmark = pytest.mark.virtual_time
@@ -438,30 +438,6 @@ async def test_a_controller_without_a_client_says_so() -> None:
     controller: Controller[ResourceQuota] = Controller("quotas", ControlledQuotas().informer)
     with pytest.raises(ValueError, match="without a client"):
         controller.on_remove("handler", Calls())
-
-
-# -- cross-kind triggers --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("live", [False, True], ids=["first listing", "live"])
-async def test_a_change_of_another_kind_enqueues_keys(live: bool) -> None:
-    server, calls = Server(), Calls()
-    kind, objects = ControlledQuotas(server=server), server.kind(NAMESPACES)
-    namespaces = Controller("namespaces", SharedIndexInformer(objects.client))
-    kind.controller.watch_related(
-        namespaces, lambda namespace: [f"{namespace.name}/{name}" for name in namespace.labels["quotas"].split(".")]
-    )
-    if not live:
-        objects.put("ns", metadata={"labels": {"quotas": "a.b"}})
-    namespaces.informer.start()
-    await namespaces.informer.wait_for_sync()
-    await kind.start(handler=calls)
-    for quotas in ("a.b", "c")[not live :]:
-        objects.put("ns", metadata={"labels": {"quotas": quotas}})
-        await settle()
-    objects.gone("ns")
-    await settle()
-    assert calls.keys == ["ns/a", "ns/b", "ns/c", "ns/a", "ns/b", "ns/c"]
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import Namespace
+from kubeloop.api.core import ConfigMap, Namespace
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.objects import edit
+from kubeloop.api.registry import CONFIG_MAPS, DEPLOYMENTS
+from kubeloop.testing.reviews import admission_request
 from kubeloop.webhook.admission import ALLOW, BadReview, Decision, decode_review, deny, encode_answer
 
 
@@ -169,3 +172,23 @@ def test_a_request_is_named_in_one_line() -> None:
     fields = {"operation": "CREATE", "resource": {"resource": "pods"}, "namespace": "ns"}
     assert str(decode_review(review(name="a\nb", **fields))) == "CREATE pods ns/a b"
     assert len(str(decode_review(review(name="x" * 5000, **fields)))) == 300
+
+
+OBJECT = ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"})
+
+
+def test_a_request_about_a_typed_object_or_a_mapping() -> None:
+    body = {"metadata": {"name": "a", "namespace": "ns"}, "data": {"k": "old"}}
+    request = admission_request(CONFIG_MAPS, "UPDATE", OBJECT, body, username="bob", dryRun=True, subResource="x")
+    assert str(request) == "UPDATE configmaps ns/a"
+    assert (request.new(ConfigMap).data, request.old(ConfigMap).data) == ({"k": "v"}, {"k": "old"})
+    assert (request.new(ConfigMap).kind, request.kind.kind) == ("ConfigMap", "ConfigMap")
+    assert (request.user_info.username, request.dry_run, request.sub_resource) == ("bob", True, "x")
+
+
+def test_a_deletion_has_the_old_object_alone() -> None:
+    request = admission_request(DEPLOYMENTS, "DELETE", old={"metadata": {"name": "d", "namespace": "ns"}})
+    assert (request.name, request.namespace, request.resource.group) == ("d", "ns", "apps")
+    assert msgspec.json.decode(request.object) is None
+    with pytest.raises(BadReview):
+        request.new(ConfigMap)

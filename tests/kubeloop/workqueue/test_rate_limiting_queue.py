@@ -1,14 +1,24 @@
-"""Retries with backoff, beside what the model shows (test_queue_model): none is lost, and nothing is left behind."""
+"""Retries with backoff, beside what the model shows (test_queue_model): none is lost, and nothing is left behind; rate
+limiters have client-go's numbers."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
+from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import LOW_PRIORITY
-from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from kubeloop.workqueue.rate_limiters import (
+    BucketRateLimiter,
+    ItemExponentialFailureRateLimiter,
+    MaxOfRateLimiter,
+    RateLimiter,
+    default_controller_rate_limiter,
+)
 from kubeloop.workqueue.rate_limiting_queue import DelayingQueue, RateLimitingQueue
+from tests.kinds import Clock
 
 pytestmark = pytest.mark.virtual_time
 
@@ -106,3 +116,109 @@ async def test_a_rate_limiter_that_raises_costs_no_key(says: float | None) -> No
     assert len(queue) == 0
     await asyncio.sleep(2)
     assert await queue.get() == "a"
+
+
+@pytest.mark.parametrize(
+    ("limits", "delays"),
+    [
+        ((0.001, 1.0), {**{n: 0.001 * 2**n for n in range(10)}, 10: 1.0, 11: 1.0}),
+        ((), {0: 0.005, 1: 0.01, 2: 0.02, 17: 655.36, 18: 1000.0, 19: 1000.0, 2999: 1000.0}),  # without an overflow
+    ],
+)
+def test_an_items_delay_doubles_from_the_base_to_the_maximum(
+    limits: tuple[float, ...], delays: dict[int, float]
+) -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(*limits)
+    delays_given = [limiter.when("a") for _ in range(max(delays) + 1)]
+    assert {n: delays_given[n] for n in delays} == pytest.approx(delays)
+    assert limiter.num_requeues("a") == len(delays_given)
+
+
+def test_items_fail_each_for_itself_until_forgotten() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1.0, 100.0)
+    assert [limiter.when("a"), limiter.when("a"), limiter.when("b")] == [1.0, 2.0, 1.0]
+    assert [limiter.num_requeues(item) for item in ("a", "b", "c")] == [2, 1, 0]
+    limiter.forget("a")
+    limiter.forget("never seen")
+    assert [limiter.num_requeues("a"), limiter.when("a"), limiter.when("b")] == [0, 1.0, 2.0]
+
+
+BUCKETS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {
+    # (seconds that pass, calls) -> the delay of every last call of a step; 2 a second, burst 2
+    "tokens come back with time": ([(0, 2), (0.5, 1)], [0, 0]),
+    "half a token is not a token": ([(0, 2), (0.25, 1)], [0, 0.25]),
+    "a debt is worked off first": ([(0, 4), (0.5, 1)], [1.0, 1.0]),
+    "an idle day fills the bucket, not more": ([(0, 2), (86400, 3)], [0, 0.5]),
+    "a clock that goes back costs nothing": ([(0, 1), (-5, 1), (0, 1)], [0, 0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("case", BUCKETS)
+def test_bucket(case: str) -> None:
+    steps, expected = BUCKETS[case]
+    clock = Clock()
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2, clock=clock)
+    delays = []
+    for seconds, calls in steps:
+        clock.now += seconds
+        delays.append([limiter.when("a") for _ in range(calls)][-1])
+    assert delays == pytest.approx(expected)
+
+
+def test_the_bucket_counts_no_failures() -> None:
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(clock=Clock())
+    limiter.when("a")
+    limiter.forget("a")
+    assert limiter.num_requeues("a") == 0
+
+
+@pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_bucket_that_would_never_give_a_token_is_refused(qps: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        BucketRateLimiter(qps, burst)
+
+
+class FixedLimiter:
+    """Says what it was told, and remembers what was forgotten."""
+
+    def __init__(self, delay: float, requeues: int) -> None:
+        self.delay, self.requeues, self.forgotten = delay, requeues, 0
+
+    def when(self, item: str) -> float:
+        return self.delay
+
+    def forget(self, item: str) -> None:
+        self.forgotten += 1
+
+    def num_requeues(self, item: str) -> int:
+        return self.requeues
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([(1.0, 9), (5.0, 2), (3.0, 0)])))
+def test_the_maximum_of_several_is_taken_in_any_order(order: tuple[tuple[float, int], ...]) -> None:
+    limiters = [FixedLimiter(delay, requeues) for delay, requeues in order]
+    limiter: MaxOfRateLimiter[str] = MaxOfRateLimiter(*limiters)
+    assert limiter.when("a") == 5.0
+    assert limiter.num_requeues("a") == 9
+    limiter.forget("a")
+    assert [inner.forgotten for inner in limiters] == [1, 1, 1]
+
+
+def test_the_maximum_of_none_is_no_delay() -> None:
+    limiter: MaxOfRateLimiter[str] = MaxOfRateLimiter()
+    assert (limiter.when("a"), limiter.num_requeues("a")) == (0.0, 0)
+
+
+def test_by_default_items_back_off_and_share_ten_a_second() -> None:
+    limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
+    assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
+    other_delays = [limiter.when(f"other {n}") for n in range(107)]
+    assert other_delays[:97] == [0.005] * 97
+    assert other_delays[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert [limiter.when("a") for _ in range(17)][-2:] == [1000.0, 1000.0]
+
+
+@virtual_time
+async def test_the_default_clock_is_the_loops() -> None:
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(1, 1)
+    assert [limiter.when("a"), limiter.when("a")] == [0.0, 1.0]

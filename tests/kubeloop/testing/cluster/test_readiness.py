@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeloop.api.meta import Object
-from kubeloop.api.registry import NODES, Resource
+from kubeloop.api.registry import NODES, SERVICE_ACCOUNTS
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden
@@ -23,12 +22,6 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 
-
-class ServiceAccount(Object):
-    """core/v1 ServiceAccount."""
-
-
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", ServiceAccount)
 DEFINITIONS = readiness.load_crds(CRDS)
 
 

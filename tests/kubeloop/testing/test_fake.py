@@ -1,4 +1,4 @@
-"""Reactors that answer, and what objects that do not decode cost the others."""
+"""The fake cluster: reactors that answer, what objects that do not decode cost the others, readers that are slow."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from typing import Any
 
 import pytest
 
+from kubeloop.api.access import SubjectAccessReview, SubjectAccessReviewStatus
 from kubeloop.api.core import ConfigMap
-from kubeloop.api.meta import Object, ObjectMeta, Struct
-from kubeloop.api.registry import CONFIG_MAPS, Resource
+from kubeloop.api.meta import ObjectMeta
+from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES, SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.errors import ServerError
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 
+pytestmark = pytest.mark.virtual_time
 
-class AccessStatus(Struct):
-    allowed: bool = False
-
-
-class AccessReview(Object):
-    status: AccessStatus = AccessStatus()
-
-
-ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", AccessReview, namespaced=False
-)
 ANSWER = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "status": {"allowed": True}}
 
 
@@ -40,7 +31,7 @@ ANSWERS: dict[str, tuple[Callable[[Request], Any], bool]] = {
     "a mapping": (lambda request: ANSWER, True),
     "an awaitable": (later, True),
     "a typed object": (
-        lambda request: AccessReview(kind="SubjectAccessReview", status=AccessStatus(allowed=True)),
+        lambda request: SubjectAccessReview(kind="SubjectAccessReview", status=SubjectAccessReviewStatus(allowed=True)),
         True,
     ),
     "nothing": (lambda request: None, False),
@@ -49,15 +40,15 @@ ANSWERS: dict[str, tuple[Callable[[Request], Any], bool]] = {
 
 @pytest.mark.parametrize(("reactor", "allowed"), ANSWERS.values(), ids=ANSWERS)
 async def test_a_reactor_answers_with(reactor: Callable[[Request], Any], allowed: bool) -> None:
-    cluster = FakeCluster(ACCESS_REVIEWS)
+    cluster = FakeCluster(SUBJECT_ACCESS_REVIEWS)
     cluster.reactors.append(lambda request: None)
     cluster.reactors.append(reactor)
-    reviews = cluster.client().resource(ACCESS_REVIEWS)
+    reviews = cluster.client().resource(SUBJECT_ACCESS_REVIEWS)
     assert (await reviews.create({"spec": {"user": "bob"}})).status.allowed is allowed
     assert cluster.asked("create") == [
         {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "bob"}}
     ]
-    assert cluster.raw(ACCESS_REVIEWS) == {}
+    assert cluster.raw(SUBJECT_ACCESS_REVIEWS) == {}
 
 
 async def test_an_answer_without_a_name_is_of_no_named_object() -> None:
@@ -68,10 +59,10 @@ async def test_an_answer_without_a_name_is_of_no_named_object() -> None:
 
 
 async def test_an_answer_of_no_kind_is_none_for_a_review() -> None:
-    cluster = FakeCluster(ACCESS_REVIEWS)
+    cluster = FakeCluster(SUBJECT_ACCESS_REVIEWS)
     cluster.reactors.append(lambda request: {})
     with pytest.raises(ServerError, match="has no name"):
-        await cluster.client().resource(ACCESS_REVIEWS).create({"spec": {}})
+        await cluster.client().resource(SUBJECT_ACCESS_REVIEWS).create({"spec": {}})
 
 
 async def test_a_reactor_answers_reads() -> None:
@@ -102,3 +93,34 @@ async def test_a_create_costs_no_more_among_many() -> None:
     first_seconds = await created(0, 300)
     await created(300, 2000)
     assert await created(2000, 2300) < 4 * first_seconds
+
+
+async def started_watch(cluster: FakeCluster) -> Any:
+    """A watch that has brought its first object."""
+    namespace = cluster.put(NAMESPACES, {"metadata": {"name": "there"}})
+    since = namespace.metadata.resource_version
+    events = cluster.events(NAMESPACES, lambda _: True, {"watch": "true", "resourceVersion": since})
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    cluster.put(NAMESPACES, {"metadata": {"name": "new"}})
+    assert (await coming)["object"]["metadata"]["name"] == "new"
+    return events
+
+
+async def test_a_slow_reader_gets_every_write() -> None:
+    cluster = FakeCluster()
+    events = await started_watch(cluster)
+    cluster.remove(NAMESPACES, "new")
+    async with asyncio.timeout(1.0):
+        assert (await anext(events))["type"] == "DELETED"
+
+
+async def test_a_reader_whose_next_change_is_compacted_is_told_so() -> None:
+    cluster = FakeCluster()
+    events = await started_watch(cluster)
+    cluster.remove(NAMESPACES, "new")
+    cluster.compact()
+    cluster.put(NAMESPACES, {"metadata": {"name": "later"}})
+    async with asyncio.timeout(1.0):
+        expired = await anext(events)
+    assert (expired["type"], expired["object"]["code"]) == ("ERROR", 410)
