@@ -14,10 +14,10 @@ import aiohttp
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.tls import TLSSettings
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
+from tests.bench.document import Row
 from tests.bench.objects import SIZE, api_server, vmi
 from tests.bench.ours import as_in_a_pod
 from tests.bench.peers.programs import MeasuredPrograms, running, say
-from tests.bench.row import Row
 
 OBJECTS = 50_000
 NAMESPACE = "default"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from kubeloop.api import registry
 from kubeloop.api.quantity import Quantity
@@ -25,8 +26,8 @@ from lab.scale.measurements import percentile
 from lab.scale.removal import in_parallel
 from lab.watching import Watching
 from pkg.util import constants
+from tests.bench.document import Row, combined
 from tests.bench.objects import create_vms, migration, namespace_in_project, namespace_with_quota, remove_namespaces
-from tests.bench.row import Row, combined
 
 SEQUENCE = 50
 BESIDE = "bench-beside"
@@ -69,68 +70,63 @@ class QuotaWatch(Watching):
                 await self.changed(TIMEOUT)
 
 
+class Times(NamedTuple):
+    """Seconds of each migration: Pending to requested of Rancher and to raised, Succeeded to restored."""
+
+    requested: list[float]
+    raised: list[float]
+    restored: list[float]
+
+
+async def _in_sequence(client: Client, quotas: QuotaWatch, name: str) -> Times:
+    """SEQUENCE migrations in one namespace, each waited for."""
+    namespace, record, times = Namespace(client, name), quotas.records[name], Times([], [], [])
+    for number in range(SEQUENCE):
+        vm = f"vm-{number:03}"
+        await migration(namespace, vm)
+        started = time.perf_counter()
+        await namespace.enter(vm, "Pending")
+        await quotas.wait_for(name, BASE + HARVESTER_DELTA)
+        times.requested.append(next(v.at for v in record.quotas if v.at > started and v.entries) - started)
+        times.raised.append(quotas.changed_at(name) - started)
+        await namespace.enter(vm, "Running")
+        started = time.perf_counter()
+        await namespace.enter(vm, "Succeeded")
+        await quotas.wait_for(name, BASE)
+        times.restored.append(quotas.changed_at(name) - started)
+    return times
+
+
 async def one_after_another(kubeconfig: Path) -> list[Row]:
     """50 migrations in one namespace, each waited for: Pending to raised, Succeeded to restored."""
-    name = "sequence"
-    raised: list[float] = []
-    restored: list[float] = []
-    async with _measuring(kubeconfig, [name]) as (client, quotas):
-        namespace = Namespace(client, name)
-        for number in range(SEQUENCE):
-            vm = f"vm-{number:03}"
-            await migration(namespace, vm)
-            started = time.perf_counter()
-            await namespace.enter(vm, "Pending")
-            await quotas.wait_for(name, BASE + HARVESTER_DELTA)
-            raised.append(quotas.changed_at(name) - started)
-            await namespace.enter(vm, "Running")
-            started = time.perf_counter()
-            await namespace.enter(vm, "Succeeded")
-            await quotas.wait_for(name, BASE)
-            restored.append(quotas.changed_at(name) - started)
+    async with _measuring(kubeconfig, ["sequence"]) as (client, quotas):
+        times = await _in_sequence(client, quotas, "sequence")
     return [
-        Row("Pending → raised, median of 50", 1000 * percentile(raised, 0.5), "ms", 8, "31 ms"),
-        Row("… 99th percentile", 1000 * percentile(raised, 0.99), "ms", 20, "2,000 ms"),
-        Row("Succeeded → restored, median", 1000 * percentile(restored, 0.5), "ms", None, "40 ms"),
-        Row("… 99th percentile", 1000 * percentile(restored, 0.99), "ms", 150, "1,300 ms"),
+        Row("Pending → raised, median of 50", 1000 * percentile(times.raised, 0.5), "ms", 8, "31 ms"),
+        Row("… 99th percentile", 1000 * percentile(times.raised, 0.99), "ms", 20, "2,000 ms"),
+        Row("Succeeded → restored, median", 1000 * percentile(times.restored, 0.5), "ms", None, "40 ms"),
+        Row("… 99th percentile", 1000 * percentile(times.restored, 0.99), "ms", 150, "1,300 ms"),
     ]
 
 
 async def through_rancher(_kubeconfig: Path) -> list[Row]:
     """The same beside a Rancher that lets nobody else write its quotas, by the namespace's annotation."""
-    name = "sequence"
-    requested: list[float] = []
-    raised: list[float] = []
-    restored: list[float] = []
     with EmbeddedCluster(options=Options(kubevirt=False, kwok=False, rancher_version=NEWEST)) as cluster:
         flags = ("--rancher-quotas", "annotation")
-        async with _measuring(cluster.kubeconfig, [name], namespace_in_project, flags) as (client, quotas):
-            namespace, record = Namespace(client, name), quotas.records[name]
-            for number in range(SEQUENCE):
-                vm = f"vm-{number:03}"
-                await migration(namespace, vm)
-                started = time.perf_counter()
-                await namespace.enter(vm, "Pending")
-                await quotas.wait_for(name, BASE + HARVESTER_DELTA)
-                requested.append(next(v.at for v in record.quotas if v.at > started and v.entries) - started)
-                raised.append(quotas.changed_at(name) - started)
-                await namespace.enter(vm, "Running")
-                started = time.perf_counter()
-                await namespace.enter(vm, "Succeeded")
-                await quotas.wait_for(name, BASE)
-                restored.append(quotas.changed_at(name) - started)
+        async with _measuring(cluster.kubeconfig, ["sequence"], namespace_in_project, flags) as (client, quotas):
+            times = await _in_sequence(client, quotas, "sequence")
+    titles = (
+        "through Rancher's annotation: Pending → requested, median of 50",
+        "… Pending → raised, by the stand-in of Rancher, median",
+        "… Succeeded → restored, median",
+    )
     return [
-        Row(
-            "through Rancher's annotation: Pending → requested, median of 50",
-            1000 * percentile(requested, 0.5),
-            "ms",
-            20,
-        ),
-        Row("… 99th percentile", 1000 * percentile(requested, 0.99), "ms"),
-        Row("… Pending → raised, by the stand-in of Rancher, median", 1000 * percentile(raised, 0.5), "ms"),
-        Row("… 99th percentile", 1000 * percentile(raised, 0.99), "ms"),
-        Row("… Succeeded → restored, median", 1000 * percentile(restored, 0.5), "ms"),
-        Row("… 99th percentile", 1000 * percentile(restored, 0.99), "ms"),
+        row
+        for title, limit, seconds in zip(titles, (20, None, None), times, strict=True)
+        for row in (
+            Row(title, 1000 * percentile(seconds, 0.5), "ms", limit),
+            Row("… 99th percentile", 1000 * percentile(seconds, 0.99), "ms"),
+        )
     ]
 
 

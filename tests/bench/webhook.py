@@ -28,8 +28,8 @@ from lab.namespace import Namespace
 from lab.scale.measurements import percentile
 from lab.scale.site import usage
 from pkg.util import constants
+from tests.bench.document import Row
 from tests.bench.objects import migration, remove_namespaces, vmi
-from tests.bench.row import Row
 
 NAMESPACE = "bench-webhook"
 SECRET = "bench-webhook-tls"

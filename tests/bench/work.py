@@ -18,7 +18,7 @@ from lab.record import Record, Track
 from lab.scale.measurements import percentile
 from lab.watching import Watching
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from tests.bench.row import Row
+from tests.bench.document import Row
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import make_budgeted, watched
 

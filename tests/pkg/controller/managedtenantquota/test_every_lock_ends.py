@@ -1,18 +1,28 @@
-"""Whatever stands in the way, a lock ends in time, and what is raised is restored as soon as that is possible."""
+"""Whatever stands in the way, a lock ends in time, and what is raised is restored as soon as that is possible: also
+where the process ends after any write, and where an earlier release was in the middle of its work."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kubeloop.client.errors import ApiError, Forbidden, NotServed, ServerError
 from kubeloop.testing.virtual_time import now
 from pkg.util.managedtenantquota.model import WindowPolicy
-from tests.decisions import by_value
-from tests.pkg.controller.managedtenantquota.server import Process, WindowCluster, open_window
-from tests.pkg.util.managedtenantquota.objects import FULL, GRANTED
+from tests.decisions import by_value, sentences
+from tests.pkg.controller.managedtenantquota.server import (
+    Process,
+    ProcessEnded,
+    WindowCluster,
+    close_window,
+    open_window,
+)
+from tests.pkg.util.managedtenantquota.objects import ENOUGH, FULL, GRANTED, budget, quota
 
 pytestmark = pytest.mark.virtual_time
 
@@ -305,3 +315,113 @@ async def test_a_lease_in_upstreams_name_keeps_no_window_closed(cluster: WindowC
     cluster.leases.given({"metadata": {"name": "mtq-controller", "namespace": "tenant"}, "spec": spec})
     await open_window(cluster, process)
     assert cluster.locked
+
+
+# ---- the process ends after every single write, and is started again -----------------------------------------
+
+WRITES = 8
+"""Of the whole way with two blocking quotas; `test_the_writes_are_enumerated` counts them."""
+PODS = {"pods": "1"}
+
+
+def full_namespace() -> WindowCluster:
+    """Makes a namespace with two quotas that its VM fills."""
+    cluster = WindowCluster()
+    cluster.quotas.given(quota(PODS, PODS, name="pods"))
+    cluster.budgets.given(budget({**ENOUGH, **PODS}))
+    cluster.refuse()
+    return cluster
+
+
+async def run(cluster: WindowCluster, process: Process, upto: int | None) -> None:
+    """Go the whole way, and end after `upto` writes."""
+    cluster.server.left = upto
+    await open_window(cluster, process)
+    await close_window(cluster, process)
+
+
+async def test_the_writes_are_enumerated() -> None:
+    cluster = full_namespace()
+    await run(cluster, Process(cluster), None)
+    assert len(cluster.server.made) == WRITES
+
+
+@pytest.mark.parametrize("number", range(1, WRITES + 1))
+@pytest.mark.parametrize("fate", ["the target came", "the migration is gone", "it waits still"])
+@pytest.mark.parametrize("downtime", [0.0, 40.0, 500.0])
+async def test_ended_after_any_write_and_started_again(number: int, fate: str, downtime: float) -> None:
+    cluster = full_namespace()
+    with pytest.raises(ProcessEnded):
+        await run(cluster, Process(cluster), number)
+    cluster.server.left = None
+    await asyncio.sleep(downtime)
+    cluster.enforce()
+    admitted = len(cluster.pods.objects) > 1
+    if fate == "the target came" and not admitted:
+        cluster.admit()
+    if fate == "the migration is gone":
+        cluster.migrations.gone("ns1/migration-of-vm1")
+    process = Process(cluster)
+    await process.rest()
+    # Raised for longer than a lock may last, and no target came: then it is left alone for a while.
+    rests = number == WRITES // 2 and downtime > WindowPolicy().lock_limit
+    if fate == "it waits still" and not admitted and not rests:
+        assert by_value(cluster.hard) == by_value(GRANTED)
+        cluster.admit()
+        await process.rest()
+    assert cluster.at_rest
+    assert by_value(cluster.quotas.now("ns1/pods").hard) == by_value(PODS)
+
+
+# ---- a window that commit 8ac1f0b left open ------------------------------------------------------------------
+
+WINDOWS = json.loads((Path(__file__).parent / "windows_of_8ac1f0b.json").read_text("utf-8"))
+
+
+def left_by(window: dict[str, Any]) -> WindowCluster:
+    cluster = WindowCluster()
+    cluster.refuse()
+    cluster.budgets.gone("ns1/budget")
+    cluster.quotas.gone("ns1/quota")
+    for kind, name in ((cluster.locks, "lock"), (cluster.budgets, "budget"), (cluster.quotas, "quota")):
+        if window[name] is not None:
+            kind.given(window[name])
+    cluster.enforce()
+    return cluster
+
+
+@sentences(WINDOWS)
+@pytest.mark.parametrize("fate", ["the target came", "the migration is gone"])
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 500.0])
+async def test_it_is_closed(case: dict[str, Any], fate: str, seconds: float) -> None:
+    cluster = left_by(case)
+    await asyncio.sleep(seconds)
+    if fate == "the target came":
+        cluster.admit()
+    else:
+        cluster.migrations.gone("ns1/migration-of-vm1")
+    process = Process(cluster)
+    await process.rest()
+    assert not cluster.locked
+    assert by_value(cluster.hard) == by_value(FULL)
+    assert "headroom.harvesterhci.io/originals" not in cluster.quotas.now("ns1/quota").annotations
+    if case["budget"]:
+        assert cluster.at_rest
+    assert not {"InvalidMigrationResourceQuota", "ResourceQuotaNotRestored"} & set(process.events.reasons)
+
+
+WAITING = [name for name in WINDOWS if "restored" not in name and "deleted" not in name]
+"""In the others the target came, or nothing may be added any more."""
+
+
+@sentences({name: WINDOWS[name] for name in WAITING})
+@pytest.mark.parametrize("seconds", [1.0, 60.0])
+async def test_a_migration_that_still_waits_is_released(case: dict[str, Any], seconds: float) -> None:
+    cluster = left_by(case)
+    await asyncio.sleep(seconds)
+    process = Process(cluster)
+    await process.rest()
+    assert cluster.hard["limits.cpu"] in {"4030m", "5015m"}
+    cluster.admit()
+    await process.rest()
+    assert cluster.at_rest

@@ -1,4 +1,4 @@
-"""Pods in a namespace that holds room, one after the other and all at once."""
+"""Pods in a namespace that holds room, one after the other and all at once; targets of migrations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,19 @@ from pkg.webhook.resources.pod.validator import PATIENCE, PodValidator
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import edited
-from tests.objects import DEFAULT_LABELS, ENTRY, MARKS, by_name, plain_launcher, pod, quota, vmi, vmim
+from tests.objects import (
+    DEFAULT_LABELS,
+    ENTRY,
+    MARKS,
+    by_name,
+    controlled_by,
+    plain_launcher,
+    pod,
+    quota,
+    uid_of,
+    vmi,
+    vmim,
+)
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 
 pytestmark = pytest.mark.virtual_time
@@ -564,3 +576,98 @@ async def test_pods_that_quota_refuses_by_itself_hold_up_none(
     assert (await checked.validate(request(refused))).message == reason
     assert await allowed(checked, *[refused] * 14, pod("1")) == [False] * 14 + [True]
     assert now() == 0.0
+
+
+# ---- a target: up to what its own VM was granted; the rest is the base's -------------------------------------
+
+SIX_CPU = '{"limit":{"limitsCpu":"6","limitsMemory":"90Gi"}}'
+GRANTED = '{"limits.cpu":"2","limits.memory":"4Gi"}'
+MIGRATION = "uid-migration-of-{}"
+
+
+def target_of(vm: str, cpu: str = "2", *, app: str = constants.APP_VIRT_LAUNCHER, owner: str = "") -> Pod:
+    labels = {constants.LABEL_APP: app, constants.LABEL_MIGRATION_JOB_UID: MIGRATION.format(vm)}
+    owners = controlled_by("VirtualMachineInstance", owner or vm, uid_of(owner or vm))
+    return pod(cpu, "1Gi", name=f"virt-launcher-{vm}-target", labels=labels, ownerReferences=owners)
+
+
+def two_vms(
+    *other_pods: Pod, entries: tuple[str, ...] = ("vm1", "vm2"), phase: str | None = "Running", granted: str = GRANTED
+) -> State:
+    """Two VMs of 2 CPU that migrate in a base of 6 CPU; `phase` is vm2's."""
+    annotations = {**MARKS, **{by_name(vm): granted for vm in entries}}
+    hard = {"limits.cpu": str(6 + 2 * len(entries)), "limits.memory": "100Gi"}
+    sources = [plain_launcher(vm) for vm in ("vm1", *(["vm2"] if phase == "Running" else []))]
+    used = 2 * len(sources) + (1.9 if other_pods else 0)
+    instances = [vmi("vm1", nodeName="node1"), vmi("vm2", nodeName="node1", phase=phase)]
+    return State(
+        quota(hard, annotations, used={"limits.cpu": str(used)}),
+        migrations=[vmim("Pending", vm) for vm in ("vm1", "vm2")],
+        instances=instances,
+        pods=[*sources, *other_pods],
+        limits=SIX_CPU,
+    )
+
+
+FILLER = pod("1.9", name="filler")
+TARGETS = {
+    "as large as its source": (two_vms(FILLER), target_of("vm2"), True),
+    "enlarged by a live update": (two_vms(FILLER), target_of("vm2", "4"), False),
+    "enlarged, and the base covers it": (two_vms(), target_of("vm2", "4"), True),
+    "enlarged by more than the base covers": (two_vms(), target_of("vm2", "4100m"), False),
+    "nothing was added for it yet: quota decides": (two_vms(FILLER, entries=("vm1",)), target_of("vm2"), True),
+    "the entry holds less, by a cap": (two_vms(FILLER, granted='{"limits.cpu":"1"}'), target_of("vm2"), False),
+    "the receiver of a decentralized migration": (
+        two_vms(FILLER, pod("2", name="more"), phase="WaitingForSync"),
+        target_of("vm2", "3"),
+        False,
+    ),
+    "a launcher with a copied label, of a VM that never ran": (
+        two_vms(FILLER, pod("2", name="more"), phase=None),
+        target_of("vm2"),
+        False,
+    ),
+    "another VM's launcher with the label of a migration": (
+        two_vms(FILLER),
+        target_of("vm2", owner="vm3"),
+        False,
+    ),
+    "an attachment pod within what was granted": (
+        two_vms(FILLER), target_of("vm2", "100m", app=constants.APP_HOTPLUG_DISK), True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(TARGETS.values()), ids=list(TARGETS))
+async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
+    state, candidate, admitted = case
+    decision = await validator(FakeView(state, state)).validate(request(candidate, user=KUBEVIRT))
+    assert decision.allowed is admitted, decision.message
+    assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
+
+
+async def test_harvesters_number_for_a_grown_vm_is_not_granted() -> None:
+    """Its formula is of the VM's specification, which a tenant has enlarged since."""
+    state = two_vms(FILLER, granted='{"limits.cpu":"4","limits.memory":"9Gi"}')
+    assert state.instances is not None
+    state.instances = [vmi("vm1", nodeName="node1"), vmi("vm2", nodeName="node1", limits={"cpu": "4", "memory": "4Gi"})]
+    policy = Policy(Mode.TAKEOVER, EstimateKind.HARVESTER)
+    view = FakeView(state, state)
+    checked = validator(view, policy=policy)
+    assert not (await checked.validate(request(target_of("vm2", "4"), user=KUBEVIRT))).allowed
+    assert (await checked.validate(request(target_of("vm2", "2"), user=KUBEVIRT))).allowed
+
+
+async def test_within_the_grant_nothing_is_read_or_kept_waiting() -> None:
+    view = FakeView(two_vms(FILLER), None)
+    assert (await validator(view).validate(request(target_of("vm2"), user=KUBEVIRT))).allowed
+    assert (view.looked, now()) == ([], 0.0)
+
+
+async def test_what_a_target_takes_of_the_base_is_remembered() -> None:
+    """Until it is seen, no other pod is given the same."""
+    view = FakeView(two_vms(), two_vms())
+    checked = validator(view)
+    assert (await checked.validate(request(target_of("vm2", "3"), user=KUBEVIRT))).allowed
+    assert (await checked.validate(request(pod("100m")))).allowed
+    assert now() > 0.0
