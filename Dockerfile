@@ -1,9 +1,10 @@
 # The image, with a container engine: docker build . (`make image` assembles the same without one).
-# BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it. The defaults are tags,
-# which move: what is built for others names both by digest, as the registry that it pulls from has them. The image of
-# `make image` has no base image: its packages are checked by hash, and its SBOM has the hashes.
-ARG BUILD_IMAGE=python:3.11-slim-bookworm
-ARG BASE_IMAGE=python:3.11-slim-bookworm
+# BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it. Both are the index of
+# python:3.11-slim-bookworm (amd64, arm64) by its digest; a release takes the newest one (`skopeo inspect --raw
+# docker://python:3.11-slim-bookworm | sha256sum`). The image of `make image` has no base image: its packages are checked
+# by hash, and its SBOM has the hashes.
+ARG BUILD_IMAGE=python:3.11-slim-bookworm@sha256:b18992999dbe963a45a8a4da40ac2b1975be1a776d939d098c647482bcad5cba
+ARG BASE_IMAGE=python:3.11-slim-bookworm@sha256:b18992999dbe963a45a8a4da40ac2b1975be1a776d939d098c647482bcad5cba
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
