@@ -186,25 +186,20 @@ def assess(
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
-    need = (
-        estimate.need(vmi, target_limit, rendering) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
-    )
-    ended_pods = (
-        ended_launchers(vmi, migrations, namespace.pods)
-        if vmi and target_limit and namespace.pods.ended_launchers
-        else ()
-    )
+    is_planned = can_migrate and stage >= Stage.WITHOUT_TARGET
+    need = estimate.need(vmi, target_limit, rendering) if vmi and is_planned else None
+    has_ended = target_limit and namespace.pods.ended_launchers
+    ended_pods = ended_launchers(vmi, migrations, namespace.pods) if vmi and has_ended else ()
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
     if need is None and stage >= Stage.ACTIVE:
         problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
-    priority = max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0)
     return VmUsage(
         name=name,
         vmi=vmi,
         migrations=migrations,
         keys=migrating_keys(name, vmi.uid if vmi else ""),
         stage=stage,
-        priority=priority,
+        priority=max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0),
         since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
         target=add(pods.target, claims.existing),
         pending_usage=add(pods.pending_usage, claims.pending),

@@ -45,15 +45,27 @@ class Ledger:
             return
         entry = _Entry(pod.uid, pod.replaced, usages, loop_time())
         self._entries.setdefault(pod.namespace, {})[f"{pod.uid}/{pod.replaced}"] = entry
-        for namespace in (
-            pod.namespace,
-            *[namespace for namespace in self._entries if namespace != pod.namespace][:_SWEPT],
-        ):
+        others = [namespace for namespace in self._entries if namespace != pod.namespace]
+        for namespace in (pod.namespace, *others[:_SWEPT]):
             self._forget(namespace, loop_time())
 
     def suspend(self) -> None:
         """Keeps every pod until the API server answers again."""
         self._silent = True
+
+    def answered(self, namespace: str, requested_at: float) -> None:
+        """Forgets the pods that had not turned up when a read began that the API server has answered."""
+        if self._silent:
+            self._silent = False
+            for entries in self._entries.values():
+                entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
+        self._forget(namespace, requested_at)
+
+    def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
+        """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
+        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
+        remembered = self._entries.get(namespace, {}).values()
+        return [entry.usages for entry in remembered if versions.get(entry.uid, entry.replaced) == entry.replaced]
 
     def _forget(self, namespace: str, requested_at: float) -> None:
         # At the end: the namespaces that have not been asked about for longest are swept first.
@@ -64,18 +76,3 @@ class Ledger:
         if remaining:
             self._entries[namespace] = remaining
         REMEMBERED.set(sum(map(len, self._entries.values())))
-
-    def unseen(
-        self, namespace: str, versions: Mapping[str, str | None], requested_at: float | None = None
-    ) -> list[Usages]:
-        """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
-        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it.
-        `requested_at`: the API server has answered that read; what had not turned up when it began is given up."""
-        if requested_at is not None:
-            if self._silent:
-                self._silent = False
-                for entries in self._entries.values():
-                    entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
-            self._forget(namespace, requested_at)
-        remembered = self._entries.get(namespace, {}).values()
-        return [entry.usages for entry in remembered if versions.get(entry.uid, entry.replaced) == entry.replaced]

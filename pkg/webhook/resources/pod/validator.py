@@ -117,7 +117,8 @@ class PodValidator:
         """Reads the rooms and judges the pod by them. Raises NoAnswer."""
         began = loop_time()
         rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
-        return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions, began))
+        self._ledger.answered(candidate.namespace, began)
+        return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions))
 
     async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> NamespaceRooms:
         """Returns the rooms by the caches, without a request, and by `pods` as a watch has brought them."""

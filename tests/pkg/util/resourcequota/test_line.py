@@ -104,7 +104,7 @@ class Observed(State):
 @pytest.mark.parametrize(
     ("pod_review", "most"),
     [
-        pytest.param(request(pod("1001m")), 45, id="a pod that is refused, by the watch and by the API server"),
+        pytest.param(request(pod("1001m")), 47, id="a pod that is refused, by the watch and by the API server"),
         pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 10, id="a target"),
     ],
 )

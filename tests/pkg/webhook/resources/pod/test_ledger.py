@@ -24,8 +24,11 @@ def candidate(namespace: str, uid: str, replaced: str | None = None) -> Candidat
 
 def held(ledger: Ledger, *keys: str, since: float | None = None, **seen: str) -> list[int]:
     """Returns how many pods take something, by `namespace/quota`; `seen` are versions of pods."""
-    parts = (key.partition("/") for key in keys)
-    return [sum(quota in usages for usages in ledger.unseen(namespace, seen, since)) for namespace, _, quota in parts]
+    parts = [key.partition("/") for key in keys]
+    if since is not None:
+        for namespace, _, _ in parts:
+            ledger.answered(namespace, since)
+    return [sum(quota in usages for usages in ledger.unseen(namespace, seen)) for namespace, _, quota in parts]
 
 
 async def test_a_pod_is_pending_where_it_is_not_seen() -> None:
