@@ -87,7 +87,9 @@ def test_a_layer_that_was_changed_is_noticed(archive: Path) -> None:
 
 def test_the_dockerfile_takes_nothing_but_by_hash() -> None:
     dockerfile = (image.ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
-    assert re.fullmatch(r"(\S+@sha256:[0-9a-f]{64}\n?){2}", "\n".join(re.findall(r"^ARG \w+_IMAGE=(.*)$", dockerfile, re.M)))
+    assert re.fullmatch(
+        r"(\S+@sha256:[0-9a-f]{64}\n?){2}", "\n".join(re.findall(r"^ARG \w+_IMAGE=(.*)$", dockerfile, re.M))
+    )
     installs = re.findall(r"pip install ([^&\n]*)", dockerfile)
     assert installs
     for install in installs:
