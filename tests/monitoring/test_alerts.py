@@ -93,7 +93,7 @@ QUIET: dict[str, Series] = {
     "no webhooks at all": {REGISTERED: GONE, UNREACHABLE: GONE, EXPIRY: GONE},
     "a webhook that restarts": {EXPIRY: f"{20 * DAY}x30 _ {20 * DAY}x30"},
     "one probe that fails": {UNREACHABLE: "0x30 1 0x30"},
-    "a refusal of a moment": {REQUESTS: "_x30 3 _x29"},
+    "a refusal of a moment": {REQUESTS: "_x30 3 stale _x28"},
     "an API server that restarts": {wrote("<error>"): "0x30 30x30"},
 }
 
