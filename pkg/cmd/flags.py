@@ -69,7 +69,9 @@ def _flattened(function: _Function) -> _Function:
         kind = hints[parameter.name]
         if is_dataclass(kind):
             groups[parameter.name] = kind
-            flat += _flags(kind, None if parameter.default is inspect.Parameter.empty else parameter.default)
+            defaults = None if parameter.default is inspect.Parameter.empty else parameter.default
+            types, title = get_type_hints(kind), getattr(kind, "title", "Options")
+            flat += [_flag(flag, types[flag.name], title, defaults) for flag in fields(kind)]
         else:
             flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -84,16 +86,8 @@ def _flattened(function: _Function) -> _Function:
     return call
 
 
-def _flags(group: Any, defaults: Any) -> list[inspect.Parameter]:
-    """Returns the flags of a group. Raises KeyError for a field that `option` did not make."""
-    hints = get_type_hints(group)
-    return [
-        _flag(group_field, hints[group_field.name], getattr(group, "title", "Options"), defaults)
-        for group_field in fields(group)
-    ]
-
-
 def _flag(group_field: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:
+    """Returns the flag of a field. Raises KeyError for one that `option` did not make."""
     info = dict(group_field.metadata[_FLAG])
     names = info.pop("names")
     long = next((name for name in names if name.startswith("--")), group_field.name).removeprefix("--")

@@ -71,16 +71,9 @@ def _depth_bound(chunk: list[bytes]) -> int:
     """Returns a depth that no document exceeds: every flow level has its bracket, and every block level stands further
     to the right or behind one more indicator on its line. Of the empty lists and objects that Kubernetes' objects are
     full of, one is open at a time."""
-    brackets = sum(map(_brackets, chunk)) + 1
-    return brackets + max(map(_block_depth_bound, chunk), default=0)
-
-
-def _brackets(line: bytes) -> int:
-    return line.count(b"[") + line.count(b"{") - line.count(b"[]") - line.count(b"{}")
-
-
-def _block_depth_bound(line: bytes) -> int:
-    return len(line) - len(line.lstrip()) + line.count(b"-") + line.count(b"?") + 1
+    brackets = sum(line.count(b"[") + line.count(b"{") - line.count(b"[]") - line.count(b"{}") for line in chunk)
+    indicators = (len(line) - len(line.lstrip()) + line.count(b"-") + line.count(b"?") + 1 for line in chunk)
+    return brackets + 1 + max(indicators, default=0)
 
 
 def _repeated(root: yaml.Node) -> float:

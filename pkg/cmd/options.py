@@ -15,7 +15,7 @@ from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option, optional
 from pkg.config.settings import QuotaGuard
-from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, RancherQuotas
 
 if TYPE_CHECKING:
     from kubeloop.leaderelection.elector import LeaderElectionConfig
@@ -152,10 +152,6 @@ class PolicyOptions:
         "User name whose writes a namespace's migration lock lets through, beside headroom's own; may be repeated.",
         metavar="NAME",
     )
-
-    def policy(self) -> Policy:
-        """Returns the policy of one decision; flags of the controllers alone keep their defaults."""
-        return Policy(self.mode, self.estimate, hold_limit=self.hold_limit)
 
     def reserves(self) -> bool:
         """Reports whether other pods are kept out of the headroom that is added for migrations."""

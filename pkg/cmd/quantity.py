@@ -15,11 +15,11 @@ from pkg.cmd.options import WrongCall
 _Operation = Callable[[Quantity, Quantity], "str | int"]
 
 
-def _compare(a: Quantity, b: Quantity) -> int:
-    return (a > b) - (a < b)
-
-
-_OPERATIONS: dict[str, _Operation] = {"add": lambda a, b: str(a + b), "sub": lambda a, b: str(a - b), "cmp": _compare}
+_OPERATIONS: dict[str, _Operation] = {
+    "add": lambda a, b: str(a + b),
+    "sub": lambda a, b: str(a - b),
+    "cmp": lambda a, b: (a > b) - (a < b),
+}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from typing import Any, ClassVar
 
 import typer
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.registry import CONFIG_MAPS, LEASES, PODS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
@@ -27,7 +25,7 @@ from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, Log
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
 from pkg.process.giving_back import GivenBack, close_all, release_all
-from pkg.report.reader import find_lease, home_namespaces
+from pkg.report.reader import find_lease, home_namespaces, list_allowed
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -193,7 +191,8 @@ async def _give_back(
         rancher = RancherWrites(client, as_rancher, options.rancher_quotas)
         try:
             if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
-                rancher.registrations = Listed(await _registrations(client))
+                # None where they may not be read: a lock then shows by a denied write.
+                rancher.registrations = Listed(await list_allowed(client, VALIDATING_WEBHOOK_CONFIGURATIONS))
                 unlocked = await close_all(client, rancher)
         finally:
             # Also where a quota of a lock could not be restored.
@@ -209,13 +208,6 @@ async def _give_back(
         *([f"{len(given_back.quotas)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
     ]
     return Outcome(lines, [f"not released {key}: {reason}" for key, reason in given_back.refusals.items()])
-
-
-async def _registrations(client: Client) -> list[ValidatingWebhookConfiguration]:
-    """Returns all webhook configurations, none where they may not be read: a lock then shows by a denied write."""
-    with contextlib.suppress(Forbidden):
-        return await client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).list()
-    return []
 
 
 async def _remove_own(client: Client, namespace: str) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from kubeloop.client.errors import ConfigError
 from pkg.cmd.options import ControllerOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, Settings
+from pkg.util.resourcequota.policy import Policy
 
 _POLICIES: Final = ("Ignore", "Fail")
 
@@ -23,8 +23,10 @@ def settings_of(
     cannot work."""
     controllers = controllers or ControllerOptions()
     return Settings(
-        policy=replace(
-            policy.policy(),
+        policy=Policy(
+            policy.mode,
+            policy.estimate,
+            hold_limit=policy.hold_limit,
             foreign_grace=controllers.foreign_grace,
             compensate=controllers.compensate,
             render=controllers.render_default_quota,

@@ -22,9 +22,8 @@ from pkg.report.budget import report_namespaces as budgets
 from pkg.report.installation import Installed, duration_text
 from pkg.report.reader import read_nodes, read_snapshot
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus, headline
+from pkg.report.status import QuotaStatus, Totals, headline, totals
 from pkg.report.status import status as statuses
-from pkg.report.totals import Totals, totals
 from pkg.util.amounts import format_amount, format_amounts
 
 
@@ -36,19 +35,13 @@ class CheckedPart(StrEnum):
 
 
 @dataclass(frozen=True)
-class CheckOptions:
-    """The flag that checks headroom itself."""
+class StatusOptions(NamespaceOptions):
+    """The flags of what is shown or checked, and where."""
 
     check: list[CheckedPart] | None = optional(
         "Print only what is wrong with headroom itself, and exit with 1 where this part is not known to work: "
         "controller or webhooks; may be repeated."
     )
-
-
-@dataclass(frozen=True)
-class DisplayOptions:
-    """The flags for what is shown, and where."""
-
     all: bool = option(
         False, "Quotas that are not raised and have no problem, too; so it is with --namespace.", "--all"
     )
@@ -106,37 +99,30 @@ class StatusAnswer(reports.Answer):
         return lines | {report.namespace: "; ".join(_summary_of_budget(report)) for report in self.budgets}
 
 
-def status(
-    options: NamespaceOptions,
-    checks: CheckOptions,
-    display: DisplayOptions,
-    watching: WatchOptions,
-    report: ReportOptions,
-    cluster: ClusterOptions,
-) -> int:
+def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
     """Show whether headroom works, and the quotas that are raised or have a problem: the base, what is added, for which
     VMs and since when. Writes nothing to the cluster."""
 
     scope = reports.check_namespace(options.namespace)
     watching.check(report.output)
-    if watching.watch and checks.check:
+    if watching.watch and options.check:
         raise WrongCall("--check and --watch exclude each other")
-    if display.html and (watching.watch or checks.check):
+    if options.html and (watching.watch or options.check):
         raise WrongCall("--html goes without --check and --watch")
 
     async def read(client: Client) -> StatusAnswer:
-        snapshot = await read_snapshot(client, report.assumptions(), scope, events="" if display.html else None)
-        sums = totals(snapshot, await read_nodes(client)) if display.cluster else None
-        return StatusAnswer(snapshot, scope, statuses(snapshot), budgets(snapshot), bool(display.all or scope), sums)
+        snapshot = await read_snapshot(client, report.assumptions(), scope, events="" if options.html else None)
+        sums = totals(snapshot, await read_nodes(client)) if options.cluster else None
+        return StatusAnswer(snapshot, scope, statuses(snapshot), budgets(snapshot), bool(options.all or scope), sums)
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, read)
         return 0
     answer = reports.ask(cluster.kubeconfig, read)
-    if checks.check:
-        return _check(answer.snapshot, checks.check)
-    if display.html:
-        reports.write_page(Path(display.html), answer.snapshot, answer.quotas)
+    if options.check:
+        return _check(answer.snapshot, options.check)
+    if options.html:
+        reports.write_page(Path(options.html), answer.snapshot, answer.quotas)
     else:
         answer.print(report.output)
     return 0

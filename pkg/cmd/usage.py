@@ -13,7 +13,6 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO
-from kubeloop.api.resource_list import ResourceList
 from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
@@ -56,7 +55,15 @@ def _seconds(now: str | None) -> float:
 
 
 def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[str, Any]:
-    counted = _usage(document, now, releases)
+    match (group_of(document), document.get("kind")):
+        case ("" | None, "Pod"):
+            counted = pod_usage(msgspec.convert(document, Pod), now, releases)
+        case ("" | None, "PersistentVolumeClaim"):
+            counted = storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
+        case ("resource.k8s.io" | None, "ResourceClaim"):
+            counted = device_usage(msgspec.convert(document, ResourceClaim), releases)
+        case _:
+            raise Foreign
     metadata = document.get("metadata") or {}
     return {
         "kind": document["kind"],
@@ -64,14 +71,3 @@ def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[s
         "name": metadata.get("name") or "",
         "usage": {name: str(counted[name] + ZERO) for name in sorted(counted)},
     }
-
-
-def _usage(document: Mapping[str, Any], now: float, releases: Releases) -> ResourceList:
-    match (group_of(document), document.get("kind")):
-        case ("" | None, "Pod"):
-            return pod_usage(msgspec.convert(document, Pod), now, releases)
-        case ("" | None, "PersistentVolumeClaim"):
-            return storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
-        case ("resource.k8s.io" | None, "ResourceClaim"):
-            return device_usage(msgspec.convert(document, ResourceClaim), releases)
-    raise Foreign

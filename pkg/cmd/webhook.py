@@ -14,7 +14,7 @@ from kubeloop.webhook.serving_certificate import CertificateFiles, server_contex
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.cmd.settings import settings_of
 from pkg.config.settings import Settings
-from pkg.process.admission_replica import AdmissionReplica
+from pkg.process.replica import AdmissionReplica
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.register import Webhooks
 

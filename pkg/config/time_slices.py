@@ -38,10 +38,6 @@ class TimeSlices:
         following, has_steps = iter(steps), True
         while has_steps:
             async with self._slice:
-                has_steps = _take_until(perf_counter() + SLICE, following)
+                end = perf_counter() + SLICE
+                has_steps = any(perf_counter() >= end for _ in following)
                 await asyncio.sleep(0)
-
-
-def _take_until(end: float, steps: Iterable[object]) -> bool:
-    """Reports whether steps are left."""
-    return any(perf_counter() >= end for _ in steps)

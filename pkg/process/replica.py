@@ -1,4 +1,5 @@
-"""A process of `headroom controller`: health, leader election, controllers, webhooks, started and ended in order."""
+"""The processes of `headroom controller` and `headroom webhook`: health, election, controllers, webhooks, started and
+ended in order."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 
@@ -23,14 +24,19 @@ from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
+from pkg.process.leftovers import look_at_registered
 from pkg.report.state_metrics import StateMetrics, observe_wait
-from pkg.selfcheck.health import Admission, HealthChecks, wait_for_version
+from pkg.selfcheck.health import HealthChecks, wait_for_either, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.selfcheck.kubernetes_version import KubernetesVersion
 from pkg.selfcheck.troubles import Troubles
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
 from pkg.util.kubevirt.rendering import virt_controllers
+
+if TYPE_CHECKING:
+    from kubeloop.webhook.admission_server import AdmissionServer
+    from pkg.webhook.register import Webhooks
 
 DRAIN_SECONDS = 7.0
 ELECTED_DRAIN_SECONDS = 2.0
@@ -48,7 +54,7 @@ class Replica:
     """None: the only replica."""
     health_bind_address: str
     metrics_bind_address: str | None = None
-    webhooks: Callable[[Client, Management], Awaitable[Admission]] | None = None
+    webhooks: Callable[[Client, Management], Awaitable[AdmissionServer]] | None = None
     """Makes the webhooks of this process, on its caches; None: it serves none."""
     webhook_address: str = ""
     leader_task: Callable[[Management], Coroutine[Any, Any, None]] | None = None
@@ -123,7 +129,7 @@ class Replica:
             tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
             if admission is not None:
                 await admission.start(self.webhook_address)
-            await _until(stop, election)
+            await wait_for_either(stop, election)
         finally:
             for task in tasks:
                 task.cancel()
@@ -182,15 +188,7 @@ class Replica:
 
     async def _look_after(self, management: Management, leading: asyncio.Event, state: StateMetrics) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""
-        kubevirts = management.kubevirts.cache()
-        upkeep = Upkeep(
-            management.client,
-            management.recorder("headroom"),
-            self.settings.namespace,
-            lambda: virt_controllers(kubevirts.list(), self.settings.kubevirt_users),
-            management.set_policy_in_force,
-            lambda: leading.is_set() and not self.settings.dry_run,
-        )
+        upkeep = _upkeep(management, self.settings, lambda: leading.is_set() and not self.settings.dry_run)
         await management.wait_for_sync()
         REGISTRY.register(state)
         try:
@@ -203,6 +201,19 @@ class Replica:
             REGISTRY.unregister(state)
 
 
+def _upkeep(management: Management, settings: Settings, reports: Callable[[], bool]) -> Upkeep:
+    """Returns the check of the pod policy."""
+    kubevirts = management.kubevirts.cache()
+    return Upkeep(
+        management.client,
+        management.recorder("headroom"),
+        settings.namespace,
+        lambda: virt_controllers(kubevirts.list(), settings.kubevirt_users),
+        management.set_policy_in_force,
+        reports,
+    )
+
+
 def _drain_seconds(elector: LeaderElector | None) -> float:
     if elector is None:
         return DRAIN_SECONDS
@@ -210,12 +221,49 @@ def _drain_seconds(elector: LeaderElector | None) -> float:
     return ELECTED_DRAIN_SECONDS if elector.is_leader() else 0.0
 
 
-async def _until(stop: asyncio.Event, election: asyncio.Task[Any]) -> None:
-    """Until `stop` is set. Raises what the election raises."""
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([stopped, election], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-    if not stop.is_set():
-        election.result()
+@dataclass(frozen=True)
+class AdmissionReplica:
+    """A replica of any number: each answers, none is elected."""
+
+    config: ClientConfig
+    webhooks: Webhooks
+    address: str
+    """host:port of the webhooks."""
+    health_bind_address: str
+    metrics_bind_address: str | None = None
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set."""
+        checks, settings = HealthChecks(), self.webhooks.settings
+        health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
+        try:
+            refuse = refuse_write if settings.dry_run else None
+            async with Client(self.config, user_agent=USER_AGENT, before_write=refuse) as client:
+                kubernetes = await wait_for_version(client, stop)
+                if kubernetes is None:
+                    return
+                health.log_addresses()
+                await self._run(stop, checks, Management(client, kubernetes.releases), kubernetes)
+        finally:
+            await health.close()
+
+    async def _run(
+        self, stop: asyncio.Event, checks: HealthChecks, management: Management, kubernetes: KubernetesVersion
+    ) -> None:
+        settings, client = self.webhooks.settings, management.client
+        checks.admission = admission = await self.webhooks.server(client, management)
+        checks.management = management
+        upkeep = _upkeep(management, settings, lambda: False)
+        tasks = [asyncio.create_task(kubernetes.run(client))]
+        if not settings.register and not settings.dry_run:
+            tasks.append(asyncio.create_task(look_at_registered(management, settings.namespace)))
+        try:
+            await management.start()
+            tasks.append(asyncio.create_task(upkeep.run()))
+            await admission.start(self.address)
+            await stop.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await admission.stop()
+            await management.stop(timeout=5.0)

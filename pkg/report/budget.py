@@ -14,7 +14,7 @@ from pkg.report.fit import hypothetical_migration, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.sides import target_launchers
-from pkg.util.managedtenantquota.lock import recognise
+from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.window import Window
@@ -113,17 +113,19 @@ def _stage(window: Window) -> str:
 
 def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
     """Returns the report of every namespace that has a budget, or is locked, by name."""
-    locks = filter(None, map(recognise, snapshot.locks))
-    names = {budget.namespace for budget in snapshot.budgets} | {lock.namespace for lock in locks}
+    names = {budget.namespace for budget in snapshot.budgets} | _locks(snapshot).keys()
     names_here = names & {namespace.name for namespace in snapshot.namespaces}
     return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
 
 
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """Returns the input of a decision about the namespace, except whether it can be locked."""
-    locks = filter(None, map(recognise, snapshot.locks))
-    lock = next((lock for lock in locks if lock.namespace == namespace), None)
-    return observe_namespace(snapshot.observer, lock, namespace, snapshot.now)
+    return observe_namespace(snapshot.observer, _locks(snapshot).get(namespace), namespace, snapshot.now)
+
+
+def _locks(snapshot: Snapshot) -> dict[str, Lock]:
+    """Returns the locks by their namespaces."""
+    return {lock.namespace: lock for lock in map(recognise, snapshot.locks) if lock is not None}
 
 
 def explain_with_budget(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:

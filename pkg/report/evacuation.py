@@ -3,20 +3,22 @@ leave. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import gt, lt
 from typing import Any, Final
 
 from msgspec import field, structs
 
-from kubeloop.api.core import Node, Pod, ResourceQuotaSpec
+from kubeloop.api.core import Affinity, Node, Pod, PodSpec, ResourceQuotaSpec
+from kubeloop.api.meta import LabelSelectorRequirement, Struct
 from kubeloop.api.objects import condition_is_true
 from kubeloop.api.quantity import ZERO
+from kubeloop.api.registry import Resource
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.causes import unmigratable_reason
-from pkg.report.placement import SCHEDULABLE, PlacedPod, may_run_on, requirement_text
 from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_evacuations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
@@ -27,6 +29,85 @@ from pkg.util.quotacount.usage import pod_usage
 
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 _EVERYWHERE: Final = ResourceQuotaSpec()
+
+SCHEDULABLE: Final = "kubevirt.io/schedulable"
+"""KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
+
+
+class NodeSelectorTerm(Struct):
+    match_expressions: list[LabelSelectorRequirement] | None = None
+    match_fields: list[LabelSelectorRequirement] | None = None
+
+
+class NodeSelector(Struct):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(Struct):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class PlacedAffinity(Affinity):
+    """core/v1 Affinity with the nodes' part."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PlacedPodSpec(PodSpec):
+    """core/v1 PodSpec with what the scheduler reads of nodes: too much for the caches of the processes."""
+
+    node_selector: dict[str, str] | None = None
+    affinity: PlacedAffinity | None = None
+
+
+class PlacedPod(Pod):
+    spec: PlacedPodSpec = PlacedPodSpec()
+
+
+PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
+
+
+def may_run_on(pod: PlacedPod, node: Node) -> bool:
+    """Reports whether the node has the labels that the pod requires."""
+    selected = (pod.spec.node_selector or {}).items() <= node.labels.items()
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    return selected and (not required or any(_matches(term, node) for term in required.node_selector_terms or ()))
+
+
+def requirement_text(pod: PlacedPod) -> str:
+    """Returns what the pod requires of its node, for people: beyond that it takes VMs."""
+    labels = [
+        f"{name}={value}" for name, value in sorted((pod.spec.node_selector or {}).items()) if name != SCHEDULABLE
+    ]
+    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    return ", ".join([*labels, *["its node affinity"] * bool(affinity)])
+
+
+def _matches(term: NodeSelectorTerm, node: Node) -> bool:
+    """Reports whether a node fulfils a term; none fulfils an empty one."""
+    expressions, fields = term.match_expressions or (), term.match_fields or ()
+    return bool(expressions or fields) and (
+        all(_fulfils(requirement, node.labels) for requirement in expressions)
+        and all(_fulfils(requirement, {"metadata.name": node.name}) for requirement in fields)
+    )
+
+
+def _fulfils(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(requirement.key), requirement.values or []
+    match requirement.operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    try:
+        return bool({"Gt": gt, "Lt": lt}[requirement.operator](int(value or ""), int(values[0])))
+    except (KeyError, ValueError, IndexError):
+        return False
 
 
 class Evacuation(Document, frozen=True):
@@ -85,12 +166,17 @@ class NodeCapacity:
         """The resources that are free on each node that takes VMs."""
         if self.nodes is None or self.pods is None:
             return None
-        free_by_node = {node.name: _requestable(node) for node in self.nodes if _takes_vms(node, self.nodes)}
+        free_by_node: dict[str, ResourceList] = {}
+        for node in self.nodes:
+            if _takes_vms(node, self.nodes):
+                allocatable = parse_resource_list(node.status.allocatable or {})
+                free_by_node[node.name] = {
+                    f"requests.{name}": allocatable[name] for name in ("cpu", "memory") if name in allocatable
+                }
         for pod in self.pods:
-            if (node := pod.spec.node_name or "") in free_by_node and not pod.terminal:
-                for name, amount in pod_usage(pod).items():
-                    if name in free_by_node[node]:
-                        free_by_node[node][name] -= amount
+            free = free_by_node.get(pod.spec.node_name or "")
+            if free is not None and not pod.terminal:
+                free |= {name: free[name] - amount for name, amount in pod_usage(pod).items() if name in free}
         return free_by_node
 
 
@@ -149,10 +235,8 @@ def _unplaced_vms(
                 reason += f", and has what it requires: {requirement}"
             yield Violation(vm.namespace, vm.vm, reason)
             continue
-        target_node = max(fitting, key=lambda name: (free_by_node[name].get("requests.memory", ZERO), name))
-        for name, amount in requests.items():
-            if name in free_by_node[target_node]:
-                free_by_node[target_node][name] -= amount
+        free = free_by_node[max(fitting, key=lambda node: (free_by_node[node].get("requests.memory", ZERO), node))]
+        free |= {name: free[name] - amount for name, amount in requests.items() if name in free}
 
 
 def _target(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> tuple[ResourceList, Pod | None]:
@@ -166,12 +250,6 @@ def _target(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> tuple[Resource
     usage = target_usage(instance, source, rendering, _EVERYWHERE)
     requests = {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
     return requests, source.launcher if source else None
-
-
-def _requestable(node: Node) -> ResourceList:
-    """Returns what pods may request of a node, by quota's names of resources."""
-    allocatable = parse_resource_list(node.status.allocatable or {})
-    return {f"requests.{name}": amount for name, amount in allocatable.items() if name in ("cpu", "memory")}
 
 
 def _takes_vms(node: Node, nodes: Iterable[Node]) -> bool:

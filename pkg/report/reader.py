@@ -34,9 +34,8 @@ from pkg.api.kubevirt import (
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.api.rancher import PROJECTS, Project
 from pkg.config.cause import decode_causes
-from pkg.report.evacuation import NodeCapacity
+from pkg.report.evacuation import PLACED_PODS, NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
-from pkg.report.placement import PLACED_PODS
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import unenforced_limits
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
@@ -93,17 +92,17 @@ async def read_snapshot(
     Raises Absent for a namespace that does not exist, ApiError."""
     kind = registry.NAMESPACES
     namespaces = [await require(client, kind, namespace)] if namespace else await _list(client, kind)
-    configurations = await _list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _read_quotas(client, namespace)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     installed, published = await _read_installed(client, home_namespaces(client, assumptions.namespace), configurations)
     basis = await _read_basis(client, assumptions, published)
-    failures = await _list_allowed(client, registry.EVENTS, namespace, fields=events) if events is not None else []
+    failures = await list_allowed(client, registry.EVENTS, namespace, fields=events) if events is not None else []
     projects: Sequence[Project] = ()
     if basis.rancher_quotas is RancherQuotas.ANNOTATION:
         namespaces, projects = await _read_projects(client, namespaces, namespace)
         if events and not projects:
-            failures += await _list_allowed(client, registry.EVENTS, namespace, fields=_FULL_PROJECT_EVENTS)
+            failures += await list_allowed(client, registry.EVENTS, namespace, fields=_FULL_PROJECT_EVENTS)
     return Snapshot(
         now=client.transport.server_clock(),
         namespaces=namespaces,
@@ -111,12 +110,12 @@ async def read_snapshot(
         migrations=await _migrations(client, namespace),
         instances=await _list(client, VIRTUAL_MACHINE_INSTANCES, namespace),
         pods=await _list(client, registry.PODS, namespace, selector=LABEL_APP),
-        claims=await _list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counts_claims else (),
-        machines=await _list_allowed(client, VIRTUAL_MACHINES, namespace) if counts_claims else (),
+        claims=await list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counts_claims else (),
+        machines=await list_allowed(client, VIRTUAL_MACHINES, namespace) if counts_claims else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
-        kubevirts=await _list_allowed(client, KUBEVIRTS),
-        settings=await _list_allowed(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
-        budgets=await _list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        kubevirts=await list_allowed(client, KUBEVIRTS),
+        settings=await list_allowed(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
+        budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=basis,
         locks=configurations,
         installed=installed,
@@ -130,8 +129,8 @@ async def _read_projects(
 ) -> tuple[list[Namespace], list[Project]]:
     """Reads Rancher's projects, and all namespaces: what they request takes a project's room. As far as they may be
     listed."""
-    everywhere = await _list_allowed(client, registry.NAMESPACES) if namespace else namespaces
-    projects = await _list_allowed(client, PROJECTS) if everywhere else []
+    everywhere = await list_allowed(client, registry.NAMESPACES) if namespace else namespaces
+    projects = await list_allowed(client, PROJECTS) if everywhere else []
     return (everywhere if projects else namespaces), projects
 
 
@@ -143,7 +142,7 @@ async def read_vms(client: Client, namespace: str) -> list[VirtualMachine]:
         return vms
     instancetypes = Instancetypes()
     for kind in INSTANCETYPES:
-        for obj in await _list_allowed(client, kind, namespace if kind.namespaced else ""):
+        for obj in await list_allowed(client, kind, namespace if kind.namespaced else ""):
             instancetypes.add(obj)
     for name in {name for vm in vms for name in revision_names(vm)}:
         with suppress(NotFound, Forbidden):
@@ -181,22 +180,19 @@ async def _list_or_none(
 
 async def _read_basis(client: Client, assumptions: Assumptions, published: tuple[str, Installation] | None) -> Basis:
     """Returns the basis by the flags, else by what the running controller published, else assumed."""
-    place, installation = published or ("", None)
-    source = f"ConfigMap {place}/{CONFIG_MAP}" if installation else ""
-    mode = assumptions.mode or (installation.mode if installation else Mode.TAKEOVER)
-    running = installation.estimate if installation and installation.mode is mode else EstimateKind.EXACT
-    estimate = assumptions.estimate or running
+    place, installation = published or ("", Installation(Mode.TAKEOVER, EstimateKind.EXACT))
+    source = f"ConfigMap {place}/{CONFIG_MAP}" if published else ""
     if assumptions.mode or assumptions.estimate:
         source = "flags"
+    mode = assumptions.mode or installation.mode
+    estimate = assumptions.estimate or (installation.estimate if installation.mode is mode else EstimateKind.EXACT)
     try:
         version = await ask(client)
     except (Forbidden, NotFound):
         version = ""
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
-    versions_of_controller = tuple(installation.kubernetes.split()) if installation else ()
+    versions_of_controller = tuple(installation.kubernetes.split())
     versions = versions_of_controller if version in versions_of_controller else (version,)
-    if installation is None:
-        return Basis(Policy(mode, estimate), source, versions)
     rancher = installation.rancher_quotas, installation.rancher_reason
     policy = Policy(mode, estimate, hold_limit=installation.hold_limit)
     return Basis(policy, source, versions, installation.policy == IN_FORCE, *rancher)
@@ -240,7 +236,7 @@ async def _migrations(client: Client, namespace: str) -> list[VirtualMachineInst
         return await _list(client, migrations, namespace)
 
 
-async def _list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
+async def list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
     """Lists what an installation sets; a report goes on without it if it may not be listed. `fields`: a selector, as a
     role that names the one object requires it."""
     return await _list_or_none(client, resource, namespace, fields=fields) or []
@@ -316,7 +312,7 @@ async def _election_problem(client: Client, namespaces: Sequence[str]) -> str:
     events = [
         (event.last_timestamp, event.message)
         for namespace in namespaces
-        for event in await _list_allowed(client, registry.EVENTS, namespace, fields=selector)
+        for event in await list_allowed(client, registry.EVENTS, namespace, fields=selector)
         if event.last_timestamp and event.last_timestamp > since
     ]
     return max(events, default=("", ""))[1]

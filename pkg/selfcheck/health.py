@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from kubeloop.client.client import Client
 from kubeloop.leaderelection.elector import LeaderElector
 from pkg.config.management import Management
 from pkg.selfcheck.kubernetes_version import KubernetesVersion, ask
 
-
-class Admission(Protocol):
-    """The webhooks of a process, which the controllers know nothing else of."""
-
-    async def start(self, bind_address: str) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def healthy(self) -> list[str]: ...
-
-    def unready(self) -> list[str]: ...
-
-    def notes(self) -> list[str]: ...
+if TYPE_CHECKING:
+    from kubeloop.webhook.admission_server import AdmissionServer
 
 
 class HealthChecks:
@@ -32,7 +21,7 @@ class HealthChecks:
     def __init__(self) -> None:
         self.management: Management | None = None
         self.elector: LeaderElector | None = None
-        self.admission: Admission | None = None
+        self.admission: AdmissionServer | None = None
 
     def healthy(self) -> list[str]:
         return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]
@@ -62,11 +51,20 @@ async def wait_for_version(client: Client, stop: asyncio.Event) -> KubernetesVer
     """Waits until the API server has said its version; returns None when `stop` is set first. Raises ApiError,
     ConfigError."""
     version = asyncio.create_task(ask(client))
-    stop_wait = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait([version, stop_wait], return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_either(stop, version)
         return KubernetesVersion(version.result()) if version.done() else None
     finally:
-        for task in (version, stop_wait):
-            task.cancel()
-        await asyncio.wait([version, stop_wait])
+        version.cancel()
+        await asyncio.wait([version])
+
+
+async def wait_for_either(stop: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    """Waits until `stop` is set or the task has ended. Raises what the task raised."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([stopped, task], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if not stop.is_set():
+        task.result()

@@ -9,16 +9,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
 from kubeloop.testing.polling import PATIENCE
-from kubeloop.testing.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, status
+from kubeloop.testing.scripted_server import LIST, WATCH, Reply, ScriptedServer, Seen, body, listing, status
 from pkg.cmd.main import run
 from tests.program import Program
 
@@ -55,6 +58,11 @@ class ThreadedServer:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._call(self.server.start())
+
+    def lists(self, resource: Resource[Any], *objects: Object | Mapping[str, Any], namespace: str = "ns1") -> None:
+        """These objects are there: in the cluster's list, and in that of their namespace."""
+        for path in (resource.path(), resource.path(namespace)):
+            self.server.always(LIST, path, listing([msgspec.to_builtins(obj) for obj in objects], "10"))
 
     def seen(self, verb: str, path: str | None = None) -> list[Seen]:
         return list(self.server.seen(verb, path))

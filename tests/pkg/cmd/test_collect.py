@@ -121,30 +121,24 @@ def scripted(server: ThreadedServer) -> None:
     other_object = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
     own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
     script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
-    for path_namespace in ("", NS):
-        paths = {
-            registry.RESOURCE_QUOTAS: [poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()])))],
-            registry.PERSISTENT_VOLUME_CLAIMS: [claim("old"), claim("new"), claim("another")],
-            VIRTUAL_MACHINES: [machine()],
-            VIRTUAL_MACHINE_INSTANCES: [instance()],
-            registry.PODS: [pod()],
-            registry.LIMIT_RANGES: [],
-            registry.EVENTS: [
-                event("VirtualMachineInstance", "exceeded quota: default-abc"),
-                event("Pod", f"Liveness probe failed: {SECRET}"),
-            ],
-        }
-        resource: Any
-        for resource, objects in paths.items():
-            script.always(LIST, resource.path(path_namespace), listing(objects, "10"))
-    migration = poisoned(fields(vmim(refused=True, created=EARLIER)))
-    script.always(LIST, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.path(), listing([migration], "10"))
-    script.always(LIST, registry.NAMESPACES.path(), listing([poisoned(namespace), other_object], "10"))
+    events = (
+        event("VirtualMachineInstance", "exceeded quota: default-abc"),
+        event("Pod", f"Liveness probe failed: {SECRET}"),
+    )
+    server.lists(registry.RESOURCE_QUOTAS, poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()]))))
+    server.lists(registry.PERSISTENT_VOLUME_CLAIMS, claim("old"), claim("new"), claim("another"))
+    server.lists(VIRTUAL_MACHINES, machine())
+    server.lists(VIRTUAL_MACHINE_INSTANCES, instance())
+    server.lists(registry.PODS, pod())
+    server.lists(registry.LIMIT_RANGES)
+    server.lists(registry.EVENTS, *events)
+    server.lists(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, poisoned(fields(vmim(refused=True, created=EARLIER))))
+    server.lists(registry.NAMESPACES, poisoned(namespace), other_object)
     script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
-    script.always(LIST, KUBEVIRTS.path(), listing([poisoned(kubevirt)], "10"))
-    script.always(LIST, SETTINGS.path(), listing([], "10"))
+    server.lists(KUBEVIRTS, poisoned(kubevirt))
+    server.lists(SETTINGS)
     configurations = [configuration(WEBHOOK_CONFIGURATION_NAME), configuration("another")]
-    script.always(LIST, registry.VALIDATING_WEBHOOK_CONFIGURATIONS.path(), listing(configurations, "10"))
+    server.lists(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, *configurations)
     script.always(LIST, registry.PODS.path(OWN), listing([own_pod], "10"))
     script.always(LIST, registry.EVENTS.path(OWN), listing([], "10"))
     script.always(GET, f"{registry.PODS.path(OWN, 'headroom-controller-x')}/log", raw(b"a line\n"))

@@ -14,6 +14,7 @@ from pkg.cmd.settings import settings_of
 from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
 from pkg.selfcheck.health import HealthChecks
+from pkg.util.resourcequota.policy import EXACT
 from tests.pkg.cmd.rig import Call
 
 WRONG = {
@@ -77,7 +78,7 @@ def test_who_is_who_is_passed_on() -> None:
     settings = settings_of(policy, ProcessOptions(), flags)
     assert (settings.kubevirt_users, settings.controller_users) == (("kubevirt",), ("controller",))
     assert (settings.secret_name, settings.client_names, settings.inject_ca_from) == ("tls", ("api",), "ns/certificate")
-    assert (settings.policy, settings.profile) == (policy.policy(), policy.profile())
+    assert (settings.policy, settings.profile) == (EXACT, policy.profile())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from pkg.util.managedtenantquota.model import Observed, WindowTimers
 from tests.decisions import sentences
 from tests.objects import running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
-    ENOUGH,
     FULL,
     HOOK,
     NOW,
@@ -40,42 +38,36 @@ from tests.pkg.util.managedtenantquota.objects import (
 SAVED = {"quota": FULL}
 
 
-@dataclass
-class Waiting:
-    observation: Observed
-    says: str
+WAITING: dict[str, tuple[Observed, str]] = {
+    "nothing to do with quota": (observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
+    "there is room by now": (observed([quota(TWICE)]), "would allow it now"),
+    "about to be locked": (observed(), "quotas quota refuse its target pod: the namespace is about to be"),
+    "about to be raised": (observed(lock=lock()), "is locked, they are about to be raised"),
+    "raised": (
+        observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
+        "they are raised, KubeVirt will create it",
+    ),
+    "the budget does not suffice": (
+        observed(budgets=[budget({"limits.cpu": "1"})]),
+        "limits.memory of quota quota: requested",
+    ),
+    "two budgets": (observed(budgets=[budget(), budget(name="b2")]), "more than one (b2, budget)"),
+    "it cannot be locked": (observed(why_not="no webhook"), "cannot be locked"),
+    "the parallel limits": (
+        observed(around=surroundings(running=["a"] * 5)),
+        "KubeVirt's limits: 5 migrations run, 5 may",
+    ),
+    "it rests": (observed(timers=WindowTimers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"),
+    "the other strategy's": (observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"),
+    "the VM does not run": (observed(around=surroundings(instances=[])), "VM vm1 does not run"),
+}
 
 
-@sentences(
-    {
-        "nothing to do with quota": Waiting(observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
-        "there is room by now": Waiting(observed([quota(TWICE)]), "would allow it now"),
-        "about to be locked": Waiting(observed(), "quotas quota refuse its target pod: the namespace is about to be"),
-        "about to be raised": Waiting(observed(lock=lock()), "is locked, they are about to be raised"),
-        "raised": Waiting(
-            observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
-            "they are raised, KubeVirt will create it",
-        ),
-        "the budget does not suffice": Waiting(
-            observed(budgets=[budget({"limits.cpu": "1"})]), "limits.memory of quota quota: requested"
-        ),
-        "two budgets": Waiting(observed(budgets=[budget(), budget(name="b2")]), "more than one (b2, budget)"),
-        "it cannot be locked": Waiting(observed(why_not="no webhook"), "cannot be locked"),
-        "the parallel limits": Waiting(
-            observed(around=surroundings(running=["a"] * 5)), "KubeVirt's limits: 5 migrations run, 5 may"
-        ),
-        "it rests": Waiting(
-            observed(timers=WindowTimers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"
-        ),
-        "the other strategy's": Waiting(
-            observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"
-        ),
-        "the VM does not run": Waiting(observed(around=surroundings(instances=[])), "VM vm1 does not run"),
-    }
-)
-def test_why_it_waits(case: Waiting) -> None:
-    (reason,) = wait_reasons(case.observation, "migration-of-vm1")
-    assert case.says in reason
+@sentences(WAITING)
+def test_why_it_waits(case: tuple[Observed, str]) -> None:
+    observation, expected = case
+    (reason,) = wait_reasons(observation, "migration-of-vm1")
+    assert expected in reason
 
 
 def test_what_does_not_wait() -> None:
@@ -90,16 +82,6 @@ def test_another_migrations_shortage_is_not_its_own() -> None:
     around = surroundings([refused(), vmim("Pending", "vm2")])
     (reason,) = wait_reasons(observed(budgets=[budget({})], around=around), "migration-of-vm2")
     assert reason == "resource quota has not refused its target pod: it waits for KubeVirt"
-
-
-def test_a_namespace_in_the_middle_of_it() -> None:
-    described = report_namespace(observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()))
-    assert (described.namespace, described.budgets, described.additional) == ("ns1", ["budget"], ENOUGH)
-    assert described.lock is not None
-    (raised,) = described.raised
-    assert (raised.quota, raised.hard, raised.original) == ("quota", RAISED, FULL)
-    assert raised.migrations == ["migration-of-vm1"]
-    assert described.problems == []
 
 
 def test_a_namespace_at_rest_and_one_without_a_budget() -> None:
@@ -141,7 +123,7 @@ def in_the_middle() -> Snapshot:
 
 
 EXPLAINED = {
-    "it does not migrate, and could with what the budget adds": (
+    "it could migrate with what the budget adds": (
         snapshot(),
         Verdict.COULD_WITH_HEADROOM,
         "budget would be added to quota under a lock",
@@ -192,10 +174,8 @@ def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:
 
 
 def test_a_lock_without_a_budget_is_shown_of_the_namespace_alone() -> None:
-    assert [
-        namespace_report.lock is not None
-        for namespace_report in report_namespaces(snapshot(budgets=[], locks=[locked()]))
-    ] == [True]
+    (locked_namespace,) = report_namespaces(snapshot(budgets=[], locks=[locked()]))
+    assert locked_namespace.lock is not None
     assert report_namespaces(snapshot(namespaces=[])) == []
     assert report_namespaces(snapshot(budgets=[])) == []
 

@@ -194,6 +194,7 @@ def test_plan_says_what_else_is_known() -> None:
 
 
 def test_a_vm_without_its_volumes_says_so() -> None:
+    assert not_running("ns1", "vm1").document()["migration"] is None
     explanation = not_running("ns1", "vm1", "WaitingForVolumeBinding")
     assert explanation.verdict is Verdict.NOT_RUNNING
     assert "quota may refuse an import's pods or scratch space" in explanation.summary

