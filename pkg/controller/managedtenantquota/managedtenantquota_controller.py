@@ -84,7 +84,7 @@ class WindowHandler:
             self._refusals[key] = exc
             raise RetryAfter(self._pauses.when(key), f"after an error: {exc}") from exc
         observed = window.observed
-        if observed.refused:
+        if observed.refused_writes:
             undone = "a quota is still raised, or a lock stands"
             raise RetryAfter(self._pauses.when(key), undone) from self._refusals.get(key)
         self._pauses.forget(key)
@@ -107,7 +107,7 @@ class WindowHandler:
             raise RetryAfter(window.seconds_left, "the lock has to end then")
         step = next_step(window)
         assert isinstance(step, Write)
-        if (await self._try(window, step)).refused:
+        if (await self._try(window, step)).refused_writes:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
@@ -168,7 +168,7 @@ class WindowHandler:
         except (ApiError, TimeoutError) as exc:
             refusal = exc if isinstance(exc, ApiError) else Unreachable(f"no answer within {_OPENING_SECONDS:g} s")
         if step.opens:
-            window.refused(str(refusal), self._observer.clock())
+            window.close_after_refusal(str(refusal), self._observer.clock())
             self._store_results(window)
         if step.subject is None or step.name not in _REFUSED:
             raise refusal
@@ -177,7 +177,7 @@ class WindowHandler:
         objects = [step.subject] if isinstance(step.subject, ResourceQuota) else []
         problem = observed.problem(reason, message.format(step.subject.name, refusal), step.subject.name, *objects)
         self._report(observed.namespace, problem)
-        return replace(observed, refused=[*observed.refused, step.subject.key])
+        return replace(observed, refused_writes=[*observed.refused_writes, step.subject.key])
 
     def _store_results(self, window: Window) -> None:
         self._timers[window.observed.namespace] = window.timers

@@ -97,7 +97,7 @@ class WindowObserver:
             exists=cached.exists,
             facts=cached.facts,
             now=cached.now,
-            refused=(),
+            refused_writes=(),
             budgets=_newest(cached.budgets, previous.budgets),
             quotas=_newest(cached.quotas, previous.quotas),
             lock=recognise(newer(*locks)) if locks else None,

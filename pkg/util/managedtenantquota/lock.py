@@ -141,9 +141,9 @@ def lock_webhook(
 ) -> Webhook:
     """Returns the lock's webhook.
 
-    What the holder itself writes, and the target launchers of the migrations that are `admitted` (by `entry_of`), the
-    API server lets through by itself: neither needs an answer from us. What other targets take is looked at, for they
-    could take what is added for these. User names without wildcards; patterns are decided about by the webhook.
+    What the holder itself writes, and the target launchers of the migrations that are `admitted` (by `admission_key`),
+    the API server lets through by itself: neither needs an answer from us. What other targets take is looked at, for
+    they could take what is added for these. User names without wildcards; patterns are decided about by the webhook.
     """
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
@@ -166,13 +166,13 @@ def lock_webhook(
     }
 
 
-def entry_of(migration: str, vm: str) -> str:
+def admission_key(migration: str, vm: str) -> str:
     """Returns the text by which a lock names a migration (its uid) and its VM."""
     return f"{migration}/{vm}"
 
 
 def admitted_by(lock: Lock) -> Collection[str]:
-    """Returns the entries of a lock; none if a server before 1.27 has dropped its conditions."""
+    """Returns the admission keys of a lock; none if a server before 1.27 has dropped its conditions."""
     conditions = [
         condition for webhook in lock.configuration.webhooks or () for condition in webhook.get("matchConditions") or ()
     ]

@@ -90,7 +90,7 @@ class Observed:
     looked at."""
     lock_owner: str = ""
     """What a lock says of who made it."""
-    refused: Collection[str] = ()
+    refused_writes: Collection[str] = ()
     """The keys of quotas whose restore, and of the lock whose deletion was refused in this pass."""
     timers: WindowTimers = field(default_factory=WindowTimers)
 

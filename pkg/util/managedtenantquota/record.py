@@ -114,7 +114,7 @@ def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
     return good, [name for name in resources if name not in good]
 
 
-def is_enforced(quota: ResourceQuota) -> bool:
+def is_lowering_enforced(quota: ResourceQuota) -> bool:
     """Reports whether quota admission goes by spec.hard already, or by less: it reads status.hard, which the controller
     manager copies."""
     now, used = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)

@@ -21,7 +21,7 @@ from kubeloop.api.resource_list import format_resource_list, maximum, parse_reso
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
 from pkg.util.managedtenantquota.lock import admitted_by, is_current, lock_body
-from pkg.util.managedtenantquota.record import is_enforced, is_in_use, recorded_migrations
+from pkg.util.managedtenantquota.record import is_in_use, is_lowering_enforced, recorded_migrations
 from pkg.util.managedtenantquota.window import Change, Window
 
 
@@ -74,7 +74,7 @@ def _lock(window: Window) -> Step | None:
     observed, lock = window.observed, window.lock
     if lock is not None and observed.render_webhook is None:
         return None
-    admitted = {target.entry for target in window.targets}
+    admitted = {target.admission_key for target in window.targets}
     # Whose target is on its way stays: no pod shows it, and maybe a refusal of before, for which there is no room.
     present, left_out = (
         admitted_by(lock) if lock else (),
@@ -154,7 +154,7 @@ def _overdue(window: Window) -> Step | None:
 def _restore(window: Window) -> Step | None:
     """Restores the next quota whose restore was not refused just now: those are tried again soon."""
     changes = window.to_restore()
-    change = next((undone for undone in changes if undone.quota.key not in window.observed.refused), None)
+    change = next((undone for undone in changes if undone.quota.key not in window.observed.refused_writes), None)
     if change is None:
         return Wait(math.inf, "some are still raised") if changes else None
     return _change_write("Restore", change, f"resource quota {change.quota.name} restored")
@@ -164,7 +164,7 @@ def _await_enforcement(window: Window) -> Step | None:
     """Waits until admission goes by the old limits: unlocked before, every tenant could take the headroom for a
     moment.
     """
-    if window.lock is None or all(map(is_enforced, window.observed.quotas)):
+    if window.lock is None or all(map(is_lowering_enforced, window.observed.quotas)):
         return None
     return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
@@ -175,7 +175,7 @@ def _clear(window: Window) -> Step | None:
 
 
 def _unlock(window: Window) -> Step | None:
-    if window.lock is None or window.lock.configuration.key in window.observed.refused:
+    if window.lock is None or window.lock.configuration.key in window.observed.refused_writes:
         return None
     raised = ", ".join(sorted(change.quota.name for change in window.to_restore() if change.hard))
     state = f"still to be restored: {raised}" if raised else "as before"

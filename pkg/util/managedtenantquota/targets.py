@@ -38,7 +38,7 @@ from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of, target_launchers
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
-from pkg.util.managedtenantquota.lock import entry_of
+from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.balance import Balance
@@ -78,9 +78,9 @@ class RefusedTarget:
     """The budget does not suffice for it beside the others."""
 
     @property
-    def entry(self) -> str:
+    def admission_key(self) -> str:
         """Returns the text by which a lock names it."""
-        return entry_of(self.migration.uid, self.migration.spec.vmi_name)
+        return admission_key(self.migration.uid, self.migration.spec.vmi_name)
 
     def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
         """Returns the usage of the pod that is created next, with the PVC before it, and of all that the target still

@@ -137,7 +137,7 @@ class Window:
                 changes.append(Change(quota, hard, new_record))
         return changes
 
-    def refused(self, reason: str, now: float) -> None:
+    def close_after_refusal(self, reason: str, now: float) -> None:
         """Closes the window after a write that opens it was refused: its migrations are left alone for a while. A quota
         that cannot be raised is no reason to keep the namespace locked."""
         policy, refusals = self.policy, self.timers.refusals
@@ -188,7 +188,7 @@ class Window:
         """Reports whether all quotas are restored before a window is opened, or opened anew."""
         (budget,) = self.observed.budgets
         was_deleted = self.lock is None and (self.records or is_in_use(budget))
-        if budget.deleting or self.observed.refused or was_deleted:
+        if budget.deleting or self.observed.refused_writes or was_deleted:
             return True
         return any(change.quota.name not in self.records for change in self.to_restore())
 
@@ -230,7 +230,7 @@ class Window:
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
         present = admitted_by(self.lock) if self.lock else ()
-        self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.entry not in present)
+        self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.admission_key not in present)
         quotas = [quota for quota in observed.quotas if self.refused_targets and quota.hard and not quota.deleting]
         for quota in quotas:  # what the rooms find in the facts' cache then
             for _ in vms_one_by_one(replace(facts, quota=quota), EXACT, Base(None)):

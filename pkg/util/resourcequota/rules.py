@@ -73,8 +73,8 @@ class OwnRules:
         return draft.plan(add(entered, compensation))
 
     def _hold(self) -> None:
-        """Releases what a migration left behind after the hold limit, whatever else its VM does, but claims only as far
-        as they are not used by launchers that are over while a migration is under way: these keep their headroom."""
+        """Releases what a migration left behind after the hold limit, whatever else its VM does. While a migration is
+        under way, as many claims keep their headroom as there are ended launchers of the VM: each uses one."""
         draft, now, limit = self.draft, self.draft.facts.now, self.draft.policy.hold_limit
         since, known_since = draft.held_since, draft.facts.timers.held_since
         for index, vm in enumerate(draft.vms):
@@ -85,7 +85,8 @@ class OwnRules:
             }
             sides = [leftover for leftover in vm.old_sides if since[leftover.uid] + limit <= now]
             claims = [leftover for leftover in vm.old_claims if since[leftover.uid] + limit <= now]
-            expired = sides + claims[vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0 :]
+            in_use = vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0
+            expired = sides + claims[in_use:]
             if expired:
                 held_sides = [leftover for leftover in vm.old_sides if leftover not in expired]
                 held_claims = [leftover for leftover in vm.old_claims if leftover not in expired]

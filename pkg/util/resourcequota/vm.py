@@ -31,16 +31,17 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind
 from pkg.util.resourcequota.side_usage import pods_usage
 
-# What each amount of a VmUsage is, by the state that its VM's migration is in. S: the source side, the larger of what
-# quota counts and what KubeVirt would render today. T: the target side. A claim of the VM's state is part of T.
+# What each amount of a VmUsage is, by its stage. S: the source side, the larger of what quota counts and what KubeVirt
+# would render today. T: the target side. A claim of the VM's state is part of T.
 #
-#                 | target            | pending_usage       | target_limit | need                 | wanted entry
-#   --------------+-------------------+---------------------+--------------+----------------------+---------------
-#   not migrating | nothing           | nothing             | nothing      | nothing              | the leftovers
-#   announced     | T, if it is there | what of T is not    | min(S, T)    | of the migration     | used_headroom
-#   target wanted | nothing           | T as rendered today | min(S, T)    | exact: target_limit, | need
-#   both run      | T as it is        | its attachment pod  | min(S, T)    | Harvester: formula   | need
-#   arrived       | nothing           | nothing             | nothing      | nothing              | the leftover source
+#   stage            | target            | pending_usage       | target_limit | need                 | wanted entry
+#   -----------------+-------------------+---------------------+--------------+----------------------+---------------
+#   FINISHED         | nothing           | nothing             | nothing      | nothing              | the leftovers
+#   ARRIVED          | nothing           | nothing             | nothing      | nothing              | leftover source
+#   WITHOUT_TARGET   | T, if it is there | what of T is not    | min(S, T)    | of the migration     | used_headroom
+#   CREATED or later:|                   |                     |              |                      |
+#     no target yet  | nothing           | T as rendered today | min(S, T)    | exact: target_limit, | need
+#     both run       | T as it is        | its attachment pod  | min(S, T)    | Harvester: formula   | need
 #
 # A leftover is beside all of these. KubeVirt creates no target while a launcher of an earlier migration runs (its
 # VMIActivePodsCount), so that a target takes the place of such sides, and `wanted_entry` and `used_headroom` are the

@@ -21,7 +21,14 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.managedtenantquota.lock import NAMESPACE_CONTROLLERS, Lock, admitted_by, entry_of, lock_name, recognise
+from pkg.util.managedtenantquota.lock import (
+    NAMESPACE_CONTROLLERS,
+    Lock,
+    admission_key,
+    admitted_by,
+    lock_name,
+    recognise,
+)
 from pkg.util.quotacount.usage import is_charged
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import is_within_window
@@ -135,7 +142,7 @@ class LockValidator:
 
     async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
-        if entry_of(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in admitted_by(lock):
+        if admission_key(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in admitted_by(lock):
             return True
         try:
             return await self.is_granted(request.namespace, pod)

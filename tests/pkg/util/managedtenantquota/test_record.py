@@ -9,7 +9,7 @@ import pytest
 from kubeloop.api.quantity import QuantityError
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
-from pkg.util.managedtenantquota.record import Record, is_enforced, is_in_use, record_of
+from pkg.util.managedtenantquota.record import Record, is_in_use, is_lowering_enforced, record_of
 from tests.decisions import by_value, sentences
 from tests.objects import Resources, build
 from tests.pkg.util.managedtenantquota.objects import quota
@@ -118,7 +118,7 @@ def test_what_is_written() -> None:
     }
 )
 def test_admission_goes_by_the_status(case: tuple[Resources, bool]) -> None:
-    assert is_enforced(quota(UP, enforced=case[0])) is case[1]
+    assert is_lowering_enforced(quota(UP, enforced=case[0])) is case[1]
 
 
 @sentences(

@@ -80,16 +80,16 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "raised without a lock, and it cannot be locked": raised(why_not="not reached"),
         "two budgets, one of them in use": raised(budgets=[budget(saved=SAVED), budget(name="other")], lock=lock()),
         "the limit is reached": raised(lock=lock(age=120)),
-        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), refused=["lock.ns1.com"]),
+        "past them, and the lock cannot be deleted": raised(lock=lock(age=130), refused_writes=["lock.ns1.com"]),
         "the same, edited by a person: its record goes": raised(
-            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), refused=["lock.ns1.com"]
+            quotas=[quota(TWICE, annotations=RECORD)], lock=lock(age=130), refused_writes=["lock.ns1.com"]
         ),
         "a restore was refused, the other quota can": observed(
             [quota(RAISED, annotations=RECORD), quota(RAISED, name="second")],
             [budget(saved={"quota": FULL, "second": FULL})],
             DONE,
             lock=lock(),
-            refused=["ns1/quota"],
+            refused_writes=["ns1/quota"],
         ),
         "the status is garbage: the quota's record counts": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], around=DONE, lock=lock()
@@ -134,7 +134,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "the namespace is on its way out: nothing is begun": observed(exists=False),
         "two budgets": observed(budgets=[budget(), budget(name="other")]),
         "the budget is less than nothing": observed(budgets=[budget({**ENOUGH, "pods": "-1"})]),
-        "a restore was refused": raised(around=DONE, lock=lock(), refused=["ns1/quota"]),
+        "a restore was refused": raised(around=DONE, lock=lock(), refused_writes=["ns1/quota"]),
         "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
         "it is not, and the budget or namespace is being deleted": observed(
             budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
@@ -442,7 +442,7 @@ def test_a_write_that_is_refused(case: tuple[int, float | None, float]) -> None:
     refusals, age, seconds = case
     owned = None if age is None else lock(age=age - 8)
     current = window(observed(lock=owned, timers=WindowTimers(refusals=refusals, paused={"another": NOW + 5})))
-    current.refused("no: because", NOW + 8)
+    current.close_after_refusal("no: because", NOW + 8)
     assert current.timers.paused == {"another": NOW + 5, "uid-migration-of-vm1": NOW + 8 + seconds}
     assert current.timers.refusals == refusals + 1
     assert (current.targets, current.recheck_after) == ((), seconds)
