@@ -17,6 +17,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.quantity import ZERO, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import (
     ANNOTATION_MIGRATING_COMPENSATION,
     ANNOTATION_OWNER,
@@ -221,9 +222,7 @@ class Window:
         paused = {uid: until for uid, until in self.timers.paused.items() if until > observed.now}
         self.timers = replace(self.timers, short_since={}, paused=paused)
         try:
-            max_headroom = parse_resource_list(budget.additional)
-            if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
-                raise QuantityError(f"{negative}: less than nothing")
+            max_headroom = _max_headroom(budget)
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, EVENT_INVALID_BUDGET, message, message)
@@ -237,10 +236,7 @@ class Window:
                 yield
         window_quotas = [WindowQuota(quota, self.records.get(quota.name), facts, max_headroom) for quota in quotas]
         released_migrations = self.released_migrations
-        # Not by its age: where the clocks of API servers differ, a lock that is new would be for nobody.
-        after_join_deadline = self.lock is not None and (
-            observed.now - self.lock.known_since >= self.policy.open_to_others or bool(observed.lock_unavailable_reason)
-        )
+        after_join_deadline = self._is_after_join_deadline()
         for target in self.refused_targets:
             yield
             is_member = target.migration.name in released_migrations
@@ -257,6 +253,14 @@ class Window:
             if window_quota.quota.name in blocking
         }
         return released_targets
+
+    def _is_after_join_deadline(self) -> bool:
+        """Reports whether a window is open that no other migration joins any more. Not by its age: where the clocks of
+        API servers differ, a lock that is new would be for nobody."""
+        if self.lock is None:
+            return False
+        seconds = self.observed.now - self.lock.known_since
+        return seconds >= self.policy.open_to_others or bool(self.observed.lock_unavailable_reason)
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
@@ -340,6 +344,14 @@ class Window:
 
     def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
         self.problems.append(self.observed.problem(reason, message, key, *objects))
+
+
+def _max_headroom(budget: VirtualMachineMigrationResourceQuota) -> ResourceList:
+    """Returns what a budget lets a window add. Raises QuantityError."""
+    max_headroom = parse_resource_list(budget.additional)
+    if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
+        raise QuantityError(f"{negative}: less than nothing")
+    return max_headroom
 
 
 def is_taken(quota: ResourceQuota) -> bool:
