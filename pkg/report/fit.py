@@ -248,7 +248,7 @@ def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> s
     growing = {name: amount for name, amount in growth.items() if amount > ZERO and name in missing}
     if not growing:
         return ""
-    new_limits = sorted({name for vm in vms for name in vm.limits_since} & growing.keys())
+    new_limits = sorted({name for vm in vms for name in vm.younger_limits} & growing.keys())
     reason = f": the quota limits {', '.join(new_limits)} only since the VM's pod was created" if new_limits else ""
     return (
         f"the VM has grown by {format_amounts(growing)}, which the quota's base has to cover, "

@@ -81,11 +81,11 @@ def source_usage_today(
 
     Raises QuantityError if a quantity of the VMI is invalid.
     """
-    limits = rendering.quota_limits - limits_since(source.launcher, rendering)
+    limits = rendering.quota_limits - younger_limits(source.launcher, rendering)
     return target_usage(vmi, source, replace(rendering, limit_ranges=(), quota_limits=limits), spec, resized=False)
 
 
-def limits_since(launcher: Pod, rendering: Rendering) -> frozenset[str]:
+def younger_limits(launcher: Pod, rendering: Rendering) -> frozenset[str]:
     """Returns the limits ("cpu", "memory") that a launcher lacks and KubeVirt gives the next one, because a quota
     requires them now."""
     compute = compute_container(launcher)
@@ -161,7 +161,7 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
     a launcher because a quota requires them: the quota may have come after it."""
     containers = current_containers(pod.spec.containers, vmi, rendering)
     compute = compute_container(pod)
-    missing_names = limits_since(pod, rendering)
+    missing_names = younger_limits(pod, rendering)
     if compute and missing_names:
         rendered_compute = rendered_pod(vmi, rendering, rendered_overhead(vmi, pod, rendering)).spec.containers[0]
         missing_limits = {

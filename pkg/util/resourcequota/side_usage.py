@@ -26,9 +26,9 @@ from pkg.util.kubevirt.target import (
     attachments_usage,
     bound_of,
     bounded_usage,
-    limits_since,
     source_usage_today,
     target_usage,
+    younger_limits,
 )
 from pkg.util.quotacount.usage import charged_until, has_scopes
 from pkg.util.resourcequota.facts import Facts
@@ -45,7 +45,7 @@ class PodsUsage(NamedTuple):
     pending_usage: ResourceList
     leftovers: Sequence[Leftover]
     charged_until: Sequence[float]
-    limits_since: frozenset[str]
+    younger_limits: frozenset[str]
     too_large: Sequence[str]
     """For people: which pods exceed the VM's spec, and by how much."""
 
@@ -88,7 +88,7 @@ def pods_usage(
     ]
     counted += [(sides.target, target)] if active else []
     too_large = [text for text in starmap(usage.excess, counted) if text] if is_bounded else []
-    return PodsUsage(target, target_limit, pending_usage, leftovers, ends, usage.limits_since, too_large)
+    return PodsUsage(target, target_limit, pending_usage, leftovers, ends, usage.younger_limits, too_large)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class _SideUsage:
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
         that: it counts as far as the source that runs.
         """
-        has_changed = self.rendering.limit_ranges or self.limits_since or self._inputs.resized
+        has_changed = self.rendering.limit_ranges or self.younger_limits or self._inputs.resized
         today = self._rendered_today(source_usage_today if has_changed else target_usage)
         source = maximum(source, today)
         if not self.sides.target:
@@ -137,9 +137,9 @@ class _SideUsage:
         return minimum(source, add(target, attachment)), attachment
 
     @cached_property
-    def limits_since(self) -> frozenset[str]:
+    def younger_limits(self) -> frozenset[str]:
         """The quota's limits that are younger than the source."""
-        names = (limits_since(side.launcher, self.rendering) for side in self.sides.source)
+        names = (younger_limits(side.launcher, self.rendering) for side in self.sides.source)
         return frozenset(f"limits.{name}" for name in frozenset[str]().union(*names))
 
     # ---- how it is computed ----------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class _SideUsage:
     def _rendered_today(self, render: _Render) -> ResourceList:
         """Renders a side from each that qualifies as the source, and returns the smallest usage."""
         inputs, usages = self._inputs, list[ResourceList]()
-        changed = self.rendering.limit_ranges or self.limits_since or inputs.resized or inputs.hotplugged
+        changed = self.rendering.limit_ranges or self.younger_limits or inputs.resized or inputs.hotplugged
         for number, side in enumerate(self.sides.source):
             if not changed and self._counted[side.launcher.uid] == (self._plain, {}):
                 usages.append(self._plain)  # as most are: nothing has changed since

@@ -82,7 +82,7 @@ class VmUsage:
     count."""
     charged_until: Sequence[float]
     """When quota ceases to count its pods that are being deleted (seconds since the epoch)."""
-    limits_since: frozenset[str]
+    younger_limits: frozenset[str]
     """The quota's limits that are younger than its source."""
     problems: Sequence[Problem]
 
@@ -212,7 +212,7 @@ def assess(
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended_pods)),
         charged_until=pods.charged_until,
-        limits_since=pods.limits_since,
+        younger_limits=pods.younger_limits,
         problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
     )
 
