@@ -107,14 +107,14 @@ class Listing(Generic[T]):
 
     def note(self, change: str, obj: T) -> None:
         """An object that is there, or a change of one. An object of the current store stays what readers have."""
-        key, meta = obj.key, obj.metadata
-        self.undecodable.pop(key, None)
+        key = obj.key
+        if self.undecodable:
+            self.undecodable.pop(key, None)
         if change == "DELETED":
             self.store.delete_key(key)
         else:
             old = self._current.get_by_key(key)
-            is_same = old is not None and is_version(old, meta)
-            self.store.put(key, old if is_same and old is not None else obj)
+            self.store.put(key, old if old is not None and is_version(old, obj.metadata) else obj)
 
     def note_undecodable(self, change: str, meta: ObjectMeta) -> None:
         """The same of one that does not decode."""
