@@ -89,7 +89,6 @@ FRAMEWORK: Final = table(
     Metric("workqueue_longest_running_processor_seconds", "gauge", "Age of the item that takes longest.", _QUEUE),
     Metric("rest_client_requests_total", "counter", "HTTP requests to the API server.", _REQUEST),
     Metric("rest_client_request_duration_seconds", "histogram", "Time of a request, or until a watch opens.", _LATENCY),
-    Metric("rest_client_rate_limiter_duration_seconds", "histogram", "Waits of requests for `qps`, `burst`.", _LATENCY),
     Metric("rest_client_undecodable_objects_total", "counter", "Objects that could not be decoded.", _UNDECODABLE),
     Metric("leader_election_master_status", "gauge", "1 while this process holds the lease, else 0.", _LEASE),
     # -- under controller-runtime's names

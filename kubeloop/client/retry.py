@@ -1,4 +1,4 @@
-"""Limits of a client's requests: their rate, and the retries of those that failed."""
+"""Retries of a client's requests that failed, and what each failure is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 import aiohttp
 
 from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnavailable, TooManyRequests, Unreachable
 from kubeloop.errors import one_line
-from kubeloop.token_bucket import Tokens
 
 T = TypeVar("T")
 
@@ -105,41 +103,6 @@ async def retry_on_conflict(
     return await attempt(tries > 1)
 
 
-class Deadline:
-    """The time of one call with all its attempts, None: without an end. Its block raises ApiError when that is over."""
-
-    def __init__(self, host: str, seconds: float | None) -> None:
-        self._host = host
-        self._seconds = seconds
-        self._timeout = asyncio.Timeout(None)
-        self.error: ApiError | None = None
-        """The error of the last attempt; None while one is under way."""
-
-    async def __aenter__(self) -> None:
-        self._timeout = asyncio.timeout(self._seconds)
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, traceback)
-        except TimeoutError:
-            raise self.error or Unreachable(f"{self._host}: no answer within {self._seconds:g} s") from None
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stops the time of the request meanwhile."""
-        loop, deadline = asyncio.get_running_loop(), self._timeout.when()
-        time_left = None if deadline is None else deadline - loop.time()
-        self._timeout.reschedule(None)
-        try:
-            yield
-        finally:
-            if time_left is not None:
-                self._timeout.reschedule(loop.time() + time_left)
-
-
 @contextlib.contextmanager
 def api_errors(host: str) -> Iterator[None]:
     """Turns whatever a request raises into an ApiError: Unreachable, or one of its kinds where the server can't have
@@ -177,21 +140,3 @@ def cause(err: BaseException) -> str:
     if isinstance(err, OSError) and (number := err.errno or 0) > 0 and not isinstance(err, ssl.SSLError):
         return os.strerror(number).lower()
     return getattr(err, "strerror", None) or str(err) or type(err).__name__
-
-
-class TokenBucket:
-    """`qps` requests a second on average, `burst` at once; waiters are served in order, as client-go's flowcontrol."""
-
-    def __init__(self, qps: float, burst: int) -> None:
-        self._tokens = Tokens(qps, burst)
-
-    async def take(self) -> float:
-        """Returns when a request may be sent: the seconds for which it waited."""
-        wait = self._tokens.take(asyncio.get_running_loop().time())
-        if wait > 0.0:
-            try:
-                await asyncio.sleep(wait)
-            except BaseException:
-                self._tokens.give_back()  # it was not sent: who gives up leaves no debt to the next one
-                raise
-        return wait

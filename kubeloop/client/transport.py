@@ -22,8 +22,8 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.connections import BeforeWrite, GuardedBody, open_session
 from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
-from kubeloop.client.errors import ApiError, Unauthorized, error_from_response
-from kubeloop.client.retry import Closed, Deadline, RetryPolicy, TokenBucket, Untrusted, api_errors
+from kubeloop.client.errors import ApiError, Unauthorized, Unreachable, error_from_response
+from kubeloop.client.retry import Closed, RetryPolicy, Untrusted, api_errors
 from kubeloop.client.server_clock import ServerClock
 from kubeloop.client.warnings import log_warnings
 from kubeloop.errors import one_line
@@ -50,15 +50,12 @@ APPLY_PATCH = "application/apply-patch+yaml"
 _REQUESTS = FRAMEWORK["rest_client_requests_total"].counter()
 _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _DURATION = FRAMEWORK["rest_client_request_duration_seconds"].histogram(_BUCKETS)
-_RATE_LIMITED = FRAMEWORK["rest_client_rate_limiter_duration_seconds"].histogram(_BUCKETS)
 
 
 class TransportOptions(TypedDict, total=False):
     """The options that Client passes on: see Transport."""
 
     user_agent: str
-    qps: float | None
-    burst: int | None
     retry: RetryPolicy | None
     strict: bool
     before_write: BeforeWrite | None
@@ -80,11 +77,10 @@ class RequestOptions(TypedDict, total=False):
 class Transport:
     """Requests to the server of `config`. Make and use it within one event loop; `close` it at the end.
 
-    `user_agent` "" is the program's name. `qps`/`burst` limit requests on this side (None: API priority and fairness
-    does it on the server's). `strict`, for tests: the server refuses a write with a field that it does not know,
-    instead of dropping the field with a warning (which is logged). `before_write` is asked at every attempt of every
-    write, in the step of the loop in which its bytes leave; the ApiError that it raises is what the request raises, and
-    nothing was sent."""
+    `user_agent` "" is the program's name. `strict`, for tests: the server refuses a write with a field that it does not
+    know, instead of dropping the field with a warning (which is logged). `before_write` is asked at every attempt of
+    every write, in the step of the loop in which its bytes leave; the ApiError that it raises is what the request
+    raises, and nothing was sent."""
 
     checked_caches = False
     """True if caches of this client notice objects that are changed in place; a fake cluster's do."""
@@ -94,8 +90,6 @@ class Transport:
         config: ClientConfig,
         *,
         user_agent: str = "",
-        qps: float | None = None,
-        burst: int | None = None,
         retry: RetryPolicy | None = None,
         strict: bool = False,
         before_write: BeforeWrite | None = None,
@@ -111,7 +105,6 @@ class Transport:
             # only what is longer than 128 KiB and no watch.
             "Accept-Encoding": "gzip" if config.compression else "identity",
         }
-        self._limiter = TokenBucket(qps, burst or max(1, int(qps * 2))) if qps else None
         self._retry = retry or RetryPolicy()
         self._metrics_host = URL(config.host).authority
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
@@ -120,10 +113,10 @@ class Transport:
         self._closed = False
 
     def separate(self) -> Transport:
-        """Returns another transport to the same server and for the same user, with connections of its own and no rate
-        limit: what has to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
+        """Returns another transport to the same server and for the same user, with connections of its own: what has
+        to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
         transport = copy.copy(self)
-        transport._limiter, transport._sessions, transport._separate = None, {}, []
+        transport._sessions, transport._separate = {}, []
         self._separate.append(transport)
         return transport
 
@@ -161,26 +154,29 @@ class Transport:
         headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         if self._strict and method in _WRITES_OBJECTS:
             params = {**(params or {}), "fieldValidation": "Strict"}
-        longest = max(timeout or 0.0, REQUEST_TIMEOUT)
-        deadline = Deadline(self.config.host, None if timeout is None else longest)
+        longest, error = max(timeout or 0.0, REQUEST_TIMEOUT), None
 
         async def attempt() -> R:
-            deadline.error = None
+            nonlocal error
+            error = None
             try:
                 with api_errors(self.config.host):
-                    answer = await self._exchange(method, path, params, body, headers, timeouts, deadline)
+                    answer = await self._exchange(method, path, params, body, headers, timeouts)
                 async with answer, contextlib.aclosing(self._chunks(answer)) as chunks:
                     return await read(chunks)
             except ApiError as err:
-                deadline.error = err
+                error = err
                 raise
 
         if repeatable is None:
             repeatable = method in _READS
-        async with deadline:
-            if not retry:
-                return await attempt()
-            return await self._retry.retrying(repeatable=repeatable, seconds=longest)(attempt)
+        try:
+            async with asyncio.timeout(None if timeout is None else longest):
+                if not retry:
+                    return await attempt()
+                return await self._retry.retrying(repeatable=repeatable, seconds=longest)(attempt)
+        except TimeoutError:
+            raise error or Unreachable(f"{self.config.host}: no answer within {longest:g} s") from None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -226,14 +222,12 @@ class Transport:
         body: bytes | None,
         headers: Mapping[str, str],
         timeouts: aiohttp.ClientTimeout,
-        deadline: Deadline | None = None,
         streaming: bool = False,
     ) -> aiohttp.ClientResponse:
         """An answer of 2xx with its body unread; after a 401 it is sent once more with fresh credentials."""
         url = URL(self.config.host + path + (f"?{urlencode(params)}" if params else ""), encoded=True)
         refused, again = None, False
         while True:
-            await self._take_turn(method, deadline)
             credential, auth, context = await self._authenticate(refused, again, timeouts)
             auth.update(headers)
             try:
@@ -263,12 +257,6 @@ class Transport:
                 error.message = f"{self.config.host}: {error.message}"  # of several clusters, which
                 raise error
             refused, again = credential, True
-
-    async def _take_turn(self, method: str, deadline: Deadline | None) -> None:
-        """Waits for the rate limit, outside of the call's time."""
-        if self._limiter is not None:
-            with deadline.paused() if deadline is not None else contextlib.nullcontext():
-                _RATE_LIMITED.labels(method, self._metrics_host).observe(await self._limiter.take())
 
     async def _authenticate(
         self, refused: Credential | None, again: bool, timeouts: aiohttp.ClientTimeout

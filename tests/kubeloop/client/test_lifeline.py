@@ -68,7 +68,7 @@ async def test_slow_reads_of_a_client_do_not_hold_up_its_lease() -> None:
     async with ScriptedServer() as server:
         server.always(GET, PATH, silent())
         server.always(PATCH, LEASE, body(OBJECT))
-        async with Client(server.config(), qps=1000.0, burst=250) as client:
+        async with Client(server.config()) as client:
             lock = LeaseLock(client, "ns", "headroom")
             reads = [asyncio.create_task(client.transport.request("GET", PATH)) for _ in range(250)]
             await server.wait_seen(GET, PATH, 100)
@@ -132,15 +132,6 @@ async def test_a_list_that_is_never_answered_is_not_asked_for_again(rig: Transpo
     with pytest.raises(errors.Unreachable):
         await rig.transport.request("GET", PATH, timeout=None, read_timeout=REQUEST_TIMEOUT)
     assert now() - began <= REQUEST_TIMEOUT + 0.1
-
-
-@pytest.mark.virtual_time
-async def test_waiting_for_the_rate_limit_is_not_the_servers_time(rig: TransportRig) -> None:
-    rig.server.always(GET, PATH, OK)
-    transport = rig.new_transport(rig.server.config(), qps=0.1, burst=1)
-    began = now()
-    assert await asyncio.gather(*(transport.request("GET", PATH) for _ in range(6))) == [b'{"ok": true}'] * 6
-    assert now() - began == pytest.approx(50.0, abs=0.1)
 
 
 def test_a_certificate_authority_is_read_as_go_reads_it(tmp_path: Path) -> None:

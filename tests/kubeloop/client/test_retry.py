@@ -9,17 +9,7 @@ import pytest
 
 from kubeloop.client import errors
 from kubeloop.client.errors import Conflict, NotFound
-from kubeloop.client.retry import (
-    CONFLICT_TRIES,
-    Closed,
-    NotSent,
-    RetryPolicy,
-    TokenBucket,
-    Untrusted,
-    cause,
-    retry_on_conflict,
-)
-from kubeloop.testing.virtual_time import now, virtual_time
+from kubeloop.client.retry import CONFLICT_TRIES, Closed, NotSent, RetryPolicy, Untrusted, cause, retry_on_conflict
 
 pytestmark = pytest.mark.virtual_time
 
@@ -130,37 +120,6 @@ async def test_other_errors_are_not_tried_again() -> None:
 
     with pytest.raises(NotFound):
         await retry_on_conflict(attempt)
-
-
-async def waits_for(bucket: TokenBucket, count: int) -> list[float]:
-    """Seconds until each of so many requests, made at once, may be sent."""
-    began = now()
-
-    async def take() -> float:
-        await bucket.take()
-        return now() - began
-
-    return await asyncio.gather(*(take() for _ in range(count)))
-
-
-async def test_a_burst_goes_through_then_one_each_tick() -> None:
-    assert await waits_for(TokenBucket(10.0, 3), 6) == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
-
-
-def test_a_bucket_is_made_before_a_loop_runs() -> None:
-    """A program may make a client, and with it a bucket, before it runs a loop."""
-    assert virtual_time(waits_for)(TokenBucket(10.0, 3), 4) == pytest.approx([0, 0, 0, 0.1])
-
-
-async def test_who_gives_up_waiting_leaves_no_debt() -> None:
-    bucket = TokenBucket(10.0, 1)
-    waiting = [asyncio.create_task(bucket.take()) for _ in range(101)]
-    await asyncio.sleep(0)
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    async with asyncio.timeout(0.5):
-        await bucket.take()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ from kubeloop.testing.scripted_server import (
     watch,
 )
 from kubeloop.testing.scripted_steps import drop, hang, line, piece
-from kubeloop.testing.virtual_time import now
 from tests.kubeloop.client.rig import PATH, WATCHED, TransportRig, read_stream
 
 pytestmark = pytest.mark.virtual_time
@@ -251,17 +250,6 @@ async def test_a_token_that_stays_refused_is_unauthorized(rig: TransportRig) -> 
     with pytest.raises(errors.Unauthorized):
         await transport.request("GET", PATH)
     assert len(rig.server.requests) == 2
-
-
-async def test_a_rate_limit_holds_requests_back(rig: TransportRig) -> None:
-    rig.server.always(GET, PATH, OK)
-    for limits, requests in (({"burst": 2}, 7), ({}, 105)):
-        transport = rig.new_transport(rig.server.config(), qps=50.0, **limits)
-        started = now()
-        await asyncio.gather(*(transport.request("GET", PATH) for _ in range(requests)))
-        assert now() - started == pytest.approx(0.1)
-    labels = {"verb": "GET", "host": f"127.0.0.1:{rig.server.port}"}
-    assert REGISTRY.get_sample_value("rest_client_rate_limiter_duration_seconds_count", labels) == 112
 
 
 async def test_requests_are_counted_by_code_and_timed(rig: TransportRig) -> None:
