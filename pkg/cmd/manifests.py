@@ -146,7 +146,10 @@ def _items(document: Any) -> list[Any] | None:
 def _as_object(place: str, value: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(value, dict):
         raise ManifestError(f"{place}: not an object")
-    return place, _without_nulls(value)
+    try:
+        return place, _without_nulls(value)
+    except RecursionError:
+        raise ManifestError(f"{place}: nested too deeply") from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -120,6 +120,7 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
         pytest.param("{", "neither JSON nor YAML", id="half a document"),
         pytest.param(bytes(range(128, 256)), "not UTF-8 text", id="binary garbage"),
         pytest.param("[" * 100_000, "nested too deeply", id="endless nesting"),
+        pytest.param("a: " + "{a: " * 1500 + "}" * 1500, "document 1: nested too deeply", id="deep nesting"),
     ],
 )
 @pytest.mark.parametrize("estimate", list(EstimateKind))
