@@ -8,7 +8,7 @@ pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -54,12 +54,18 @@ RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
 
 _FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
 
+LONGEST = 8192
+"""Characters of the annotation: Rancher writes a few hundred. Whoever may edit the namespaces of a project writes it
+too, at any rate, and to read it is work here."""
+
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
     """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones.
 
     Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit. Raises
-    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape."""
+    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than LONGEST."""
+    if len(annotation) > LONGEST:
+        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {LONGEST} characters")
     try:
         document = json.loads(annotation)
     except (ValueError, RecursionError) as exc:
@@ -80,7 +86,7 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def parse_base(annotation: str) -> Mapping[str, Quantity]:
     """Returns the base of Rancher's default quota: the annotation's limits as quantities, by the ResourceQuota's
     resource names; none without an annotation.
@@ -210,7 +216,7 @@ class Base:
 
     limits: ResourceList | None
     record: Mapping[str, Quantity] | None = None
-    problems: tuple[Problem, ...] = ()
+    problems: Sequence[Problem] = ()
 
     def limits_of_pods(self) -> ResourceList:
         """Returns the limits of what pods use."""
@@ -222,21 +228,25 @@ def base_of(
 ) -> Base:
     """Returns the base of a quota; `annotation` is its namespace's, "" without one, `granted` Rancher's grant
     (`rancher.granted_to`): where Rancher validates, the annotation lowers the base and raises it no further than that.
+    There an annotation that is garbage requests nothing, and one that lost a limit says nothing about it while that is
+    raised: the grant is the base.
 
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
     are missing. Else also whatever spec.hard counts of pods and their claims and the base names."""
-    record: Mapping[str, Quantity] | None = None
+    record, requested, problems = granted, granted or {}, list[Problem]()
     default = is_default(quota)
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
         if default:
-            requested, record = parse_base(annotation), granted
+            requested = {**_raised_grant(quota, requested), **parse_base(annotation)}
         else:
             requested = record = granted_by_record(quota)
     except ResourceQuotaError as exc:
-        # Upstream: the order to compute again is answered where only a quantity is garbage.
-        answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
-        return Base({} if answered else None, problems=(exc.problem,))
+        problems = [exc.problem]
+        if granted is None or beside_harvester:
+            # Upstream: the order to compute again is answered where only a quantity is garbage.
+            answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
+            return Base({} if answered else None, problems=problems)
     only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
     if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
         return Base({}, record)
@@ -249,7 +259,12 @@ def base_of(
     limits = {name: limit for name, limit in requests.items() if limit is not None}
     limits = within_grant(limits, granted) if default else limits
     limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
-    return Base(limits, record, () if default else _edited(quota))
+    return Base(limits, record, problems if default else _edited(quota))
+
+
+def _raised_grant(quota: ResourceQuota, granted: Mapping[str, Quantity]) -> ResourceList:
+    """Returns Rancher's grant of the limits that headroom has raised."""
+    return {name: granted[name] for name in applied_to(quota) if name in granted}
 
 
 def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:

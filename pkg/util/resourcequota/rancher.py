@@ -39,6 +39,8 @@ from pkg.util.resourcequota.managed import is_default, is_off
 _ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
 SILENCE = 10.0
 """Seconds within which a Rancher that runs has answered a request."""
+_CACHED = 128
+"""Annotations of namespaces: each may have 256 KiB, and whoever may edit the namespaces of a project may rewrite it."""
 OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
 
 
@@ -98,7 +100,7 @@ def validation_of(namespace: Namespace | None) -> Validation | None:
     return _validation(namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "")) if namespace else None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def _validation(text: str) -> Validation | None:
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         for condition in json.loads(text)["Conditions"] if text else ():
@@ -121,7 +123,7 @@ def request_of(namespace: Namespace | None) -> Request | None:
     return parse_request(namespace.annotations.get(constants.ANNOTATION_REQUEST, "")) if namespace else None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def parse_request(text: str) -> Request | None:
     """Returns the record, or None for text that is none."""
     try:
@@ -169,27 +171,29 @@ def annotation_of(namespace: Namespace | None) -> str:
     """Returns the quota annotation as the person means it, "" where there is none.
 
     While headroom has raised it, a limit that says what headroom wrote stands for the person's number; a limit that
-    says something else was edited and counts as written. A form that saves the raised numbers changes nothing.
+    says something else was edited and counts as written. A form that saves the raised numbers changes nothing, nor does
+    garbage.
     """
     text = namespace.annotations.get(_ANNOTATION, "") if namespace else ""
     request = request_of(namespace)
-    return _by_person(text, request.annotation, _items(request.asked)) if request else text
+    return _by_person(text, request.annotation, _items(request.asked)) if request and text else text
 
 
 def _items(limits: ResourceList) -> tuple[tuple[str, Quantity], ...]:
     return tuple(sorted(limits.items()))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def _by_person(text: str, original: str, raised: tuple[tuple[str, Quantity], ...]) -> str:
     now, applied = limits_of_annotation(text), dict(raised)
     if now == applied:
         return original
     try:
+        parse_base(text)
         originals = parse_limits(original)
         return with_limits(text, {n: originals[n] for n in now if n in originals and now[n] == applied.get(n)})
     except ResourceQuotaError:
-        return text
+        return original
 
 
 def limits_of_annotation(text: str) -> ResourceList:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from pkg.util import constants
-from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.base import LONGEST, base_of
 from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.rancher import annotation_of, parse_request, request_of, with_limits, with_request
-from tests.decisions import HARVESTER, by_value
+from tests.decisions import HARVESTER, by_value, sentences
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_name, quota
 from tests.pkg.util.resourcequota.rancher_model import KEY, RancherNamespace, amounts
 
@@ -89,6 +89,26 @@ def test_ranchers_revert_is_repaired_and_grants_nothing() -> None:
     ns1.quota = quota(HARD, ns1.quota.annotations)
     ns1.look()
     assert ns1.hard == amounts(HARD, [ADDED])
+
+
+GARBAGE = {
+    "no JSON": "{",
+    "a quantity that is none": '{"limit":{"limitsCpu":"x","limitsMemory":"5000Mi"}}',
+    "a text without an end": '{"limit":{"limitsCpu":"3"}}' + " " * LONGEST,
+}
+
+
+@sentences({**GARBAGE, "an annotation without limits": '{"limit":{}}', "none": None})
+def test_what_is_written_under_a_migration_keeps_nothing_raised(case: str | None) -> None:
+    ns1 = RancherNamespace(asks=False)
+    ns1.migrate("vm1")
+    ns1.look()
+    ns1.annotate({KEY: case})
+    ns1.look()
+    assert ns1.hard == amounts(HARD, [ADDED])
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.look()
+    assert ns1.hard == amounts(HARD)
 
 
 def test_a_denied_request_is_told_once_rancher_answered() -> None:
@@ -176,6 +196,18 @@ def test_a_persons_edit_under_a_migration(edit: Callable[[RancherNamespace], Non
     assert ns1.hard == amounts(HARD | {"limits.cpu": cpu})
     assert ns1.record is None
     assert ns1.requested == ns1.hard
+
+
+@sentences(GARBAGE)
+def test_garbage_under_a_request_is_no_request(case: str) -> None:
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
+    ns1.annotate({KEY: case})
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.look()
+    ns1.settle()
+    assert (ns1.requested, ns1.record, ns1.hard) == (amounts(HARD), None, amounts(HARD))
 
 
 def test_a_full_project_leaves_everything_as_it_was() -> None:
