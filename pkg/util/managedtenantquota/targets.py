@@ -40,7 +40,7 @@ from pkg.util.kubevirt.sides import ControlledPods, sides_of, target_launchers
 from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.quotacount.usage import has_scopes
+from pkg.util.quotacount.usage import has_scopes, is_extended
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
@@ -118,7 +118,8 @@ class WindowQuota:
         """`record`: how it was, where it is raised; `max_headroom`: what may be added."""
         hard = quota.hard if record is None else record.hard
         spec = msgspec.structs.replace(quota.spec, hard=hard)
-        self.quota, self._max_headroom = quota, max_headroom
+        self.quota = quota
+        self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
         vms = vms_of(self._facts, EXACT, Base(None))[0]
@@ -229,6 +230,15 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
+
+
+def _whole(name: str, amount: Quantity) -> Quantity:
+    """Returns the part of an amount that a limit may have: the API server refuses a fraction of what counts objects or
+    devices."""
+    if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
+        return amount
+    rounded_up = amount.value()
+    return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))
 
 
 def _replaced(amounts: ResourceList, old_part: ResourceList, new_part: ResourceList) -> ResourceList:

@@ -181,6 +181,16 @@ BLOCKING = {
     ),
     "exactly enough is enough": WindowCase(blocking="quota", additional=FULL),
     "a byte less is not": WindowCase(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
+    "no fraction of a pod is added": WindowCase(
+        [quota({"pods": "2"}, {"pods": "2"})],
+        "quota",
+        "vm1",
+        additional={"pods": "1.9"},
+        around=surroundings(
+            [refused(), vmim("Running", "vm2")], pods=[source(), source("vm2"), target(vmim("Running", "vm2"))]
+        ),
+        headroom={"pods": "1"},
+    ),
     "a quota that limits nothing does nothing": WindowCase(full({})),
     "a budget that does not name storage says so": WindowCase(
         full({"requests.storage": "10Mi"}), shortages=["requests.storage of quota"], around=OF_STATE
