@@ -23,7 +23,8 @@ _FLAGS: Final = """\
 ## Flags
 
 A flag can be set in the environment, too: `HEADROOM_` and its name in capitals, `HEADROOM_HOLD_LIMIT` for
-`--hold-limit`; those with a * can't. `headroom COMMAND --help` says the same. Durations are in seconds.
+`--hold-limit`, and `HEADROOM_NAMESPACE` for `--headroom-namespace`; those with a * can't. `headroom COMMAND --help`
+says the same. Durations are in seconds.
 
 """
 _EVENTS: Final = """\

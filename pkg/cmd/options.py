@@ -141,7 +141,7 @@ class PolicyOptions:
     rancher_quotas: RancherQuotas = option(
         RancherQuotas.AUTO,
         "How quotas with Rancher's label are raised: direct writes them (Rancher before 2.14.6 and 2.15.2), annotation "
-        "requests the headroom of Rancher, impersonate writes as Rancher, auto takes the first that is let through.",
+        "requests the headroom of Rancher, impersonate writes as Rancher, auto takes the first that is admitted.",
     )
     kubevirt_user: list[str] | None = optional(
         "User name of virt-controller, which creates the pods of migrations; may be repeated. "
@@ -149,7 +149,7 @@ class PolicyOptions:
         metavar="NAME",
     )
     controller_user: list[str] | None = optional(
-        "User name whose writes a namespace's migration lock lets through, beside headroom's own; may be repeated.",
+        "User name whose writes a namespace's migration lock admits, beside headroom's own; may be repeated.",
         metavar="NAME",
     )
 

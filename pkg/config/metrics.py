@@ -82,8 +82,9 @@ METRICS: Final = table(
         "Objects that wait because a request for them is refused, or not answered, until somebody else acts.",
         by="`webhook NAME`, `ValidatingAdmissionPolicy NAME (binding NAME)`, `RBAC`, …, or `no answer`",
     ),
-    _leader(
+    Metric(
         "headroom_pod_policy_in_force",
+        "gauge",
         "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked every six minutes.",
     ),
     # -- webhooks
