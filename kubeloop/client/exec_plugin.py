@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
@@ -25,6 +24,8 @@ EXPIRY_SKEW = 10.0
 """A plugin's credential is fetched anew these seconds before its expirationTimestamp."""
 _AGAIN = 1.0
 """Seconds for which a credential is used that has expired when the plugin gives it."""
+_LONGEST = 1024 * 1024
+"""Bytes of a plugin's output."""
 API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 MODES: Final = ("Never", "IfAvailable", "Always")
 """The choices whether a plugin is given standard input."""
@@ -70,13 +71,13 @@ class PluginCommand:
             env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
         )
         try:
-            output, errors = await process.communicate()
+            output, *errors = await asyncio.gather(*map(_read, filter(None, (process.stdout, process.stderr))))
+            return await process.wait(), output, b"".join(errors)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            # Kills it and closes the pipes: a program that it has started may hold them open, and is not waited for.
+            process._transport.close()  # type: ignore[attr-defined]
             await process.wait()
             raise
-        return process.returncode or 0, output, errors or b""
 
     def _info(self, interactive: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": interactive}
@@ -98,6 +99,16 @@ class PluginCommand:
             raise ValueError(f"plugin api version {answer['apiVersion']} does not match {self.api_version}")
         status: dict[str, Any] = answer["status"]
         return status
+
+
+async def _read(stream: asyncio.StreamReader) -> bytes:
+    """Returns all that comes. Raises ValueError where that has no end."""
+    output = b""
+    while chunk := await stream.read(_LONGEST):
+        output += chunk
+        if len(output) > _LONGEST:
+            raise ValueError(f"it prints more than {_LONGEST} bytes")
+    return output
 
 
 class ExecPlugin:

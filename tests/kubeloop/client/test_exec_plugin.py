@@ -18,9 +18,10 @@ from kubeloop.client import credentials, exec_plugin
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Certificate, Credential, Reread
 from kubeloop.client.errors import ConfigError, Unauthorized
-from kubeloop.client.exec_plugin import ExecPlugin, parse_exec_status
+from kubeloop.client.exec_plugin import ExecPlugin, PluginCommand, parse_exec_status
 from kubeloop.client.loading import load_config
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
+from tests.decisions import sentences
 from tests.kinds import Clock
 from tests.kubeloop.client.kubeconfigs import Plugin, data, kubeconfig, write
 from tests.kubeloop.client.pki import Authority
@@ -283,6 +284,21 @@ async def test_a_hung_plugin_is_killed_and_run_again(
     plugin.recovers()
     monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 60.0)
     assert await transport.request("GET", "/api") == b"{}"
+
+
+@sentences(
+    {
+        "it prints without an end": "yes",
+        "a program that it has started holds the pipe": f"sleep {Plugin.HANGS} & sleep {Plugin.HANGS}",
+    }
+)
+async def test_a_plugin_that_does_not_end_is_not_waited_for(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
+    command = PluginCommand(exec_plugin.API_VERSIONS[0], ["sh", "-c", case], {}, "Never")
+    started = time.monotonic()
+    with pytest.raises(ConfigError):
+        await command.run()
+    assert time.monotonic() - started < Plugin.HANGS / 2
 
 
 class Reader:
