@@ -13,7 +13,7 @@ from typing import Final
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
-from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
@@ -28,7 +28,10 @@ _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemo
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
-    annotation, old_annotation = annotation_of(new), annotation_of(old)
+    written = new.annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+    # Garbage changes nothing while headroom has a request there, and is denied all the same.
+    annotation = written if insufficient(written or "{}", {}) else annotation_of(new)
+    old_annotation = annotation_of(old)
     quotas = [with_request(quota, old) for quota in quotas]
     if annotation == old_annotation or not quotas:
         return ALLOW

@@ -14,6 +14,7 @@ from pkg.webhook.resources.namespace.validator import decide, insufficient, vali
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
+from tests.pkg.util.resourcequota.rancher_model import KEY, RancherNamespace
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
 pytestmark = pytest.mark.virtual_time
@@ -103,6 +104,15 @@ DENIED = {
 def test_allowed(case: tuple[str | None, str | None, dict[str, Any]]) -> None:
     old, new, used = case
     assert decide(annotated_namespace(old), annotated_namespace(new), [quota(used=used)]).allowed
+
+
+def test_garbage_under_a_request_is_denied() -> None:
+    ns1 = RancherNamespace()
+    ns1.migrate("vm1")
+    ns1.settle()
+    old = ns1.namespace
+    ns1.annotate({KEY: "{"})
+    assert decide(old, ns1.namespace, [ns1.quota]).message == MIGRATES
 
 
 @sentences(DENIED)
