@@ -39,12 +39,7 @@ class Reflector(Generic[T]):
     through. Times are those of the running loop."""
 
     def __init__(
-        self,
-        client: ListerWatcher[T],
-        sink: SharedProcessor[T],
-        *,
-        options: ReflectorOptions | None = None,
-        rand: random.Random | None = None,
+        self, client: ListerWatcher[T], sink: SharedProcessor[T], *, options: ReflectorOptions | None = None
     ) -> None:
         self.kind = client.resource.plural
         self.last_sync_resource_version = ""
@@ -52,7 +47,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._sink = sink
         self._options = options or ReflectorOptions()
-        self._rand = rand or random.Random()
+        self._rand = random.Random()
         self._recovery = Recovery(self._options, self._rand)
         self.health = Health(self.kind, self._options)
         self._watch_list = self._options.watch_list

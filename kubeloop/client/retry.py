@@ -8,9 +8,9 @@ import math
 import os
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 
@@ -50,30 +50,21 @@ class RetryPolicy:
     """The Retry-After that the API server's priority and fairness always asks for."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    def retrying(
-        self, *, repeatable: bool, seconds: float = math.inf
-    ) -> Callable[[Callable[[], Awaitable[T]]], Coroutine[Any, Any, T]]:
-        """A function that makes the attempts of one request; `repeatable`: sending it twice does no harm. After
-        `seconds` nothing is sent again."""
-
-        async def run(attempt: Callable[[], Awaitable[T]]) -> T:
-            deadline, wait = asyncio.get_running_loop().time() + seconds, self.base
-            for attempts_left in reversed(range(self.attempts)):
-                try:
-                    return await attempt()
-                except ApiError as err:
-                    if (
-                        not attempts_left
-                        or not self._can_retry(err, repeatable)
-                        or asyncio.get_running_loop().time() >= deadline
-                    ):
-                        raise
-                    pause = wait + random.uniform(0, self.base) + (err.retry_after or 0.0)
-                await self.sleep(pause)
-                wait = min(2 * wait, self.maximum)
-            raise AssertionError("unreachable")
-
-        return run
+    async def run(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool, seconds: float = math.inf) -> T:
+        """Makes the attempts of one request; `repeatable`: sending it twice does no harm. After `seconds` nothing is
+        sent again."""
+        loop, wait = asyncio.get_running_loop(), self.base
+        deadline = loop.time() + seconds
+        for attempts_left in reversed(range(self.attempts)):
+            try:
+                return await attempt()
+            except ApiError as err:
+                if not attempts_left or not self._can_retry(err, repeatable) or loop.time() >= deadline:
+                    raise
+                pause = wait + random.uniform(0, self.base) + (err.retry_after or 0.0)
+            await self.sleep(pause)
+            wait = min(2 * wait, self.maximum)
+        raise AssertionError("unreachable")
 
     def _can_retry(self, err: ApiError, repeatable: bool) -> bool:
         if isinstance(err, Untrusted | Closed):

@@ -174,7 +174,7 @@ class Transport:
             async with asyncio.timeout(None if timeout is None else longest):
                 if not retry:
                     return await attempt()
-                return await self._retry.retrying(repeatable=repeatable, seconds=longest)(attempt)
+                return await self._retry.run(attempt, repeatable=repeatable, seconds=longest)
         except TimeoutError:
             raise error or Unreachable(f"{self.config.host}: no answer within {longest:g} s") from None
 

@@ -30,7 +30,7 @@ from kubeloop.client.errors import (
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.errors import described
 from kubeloop.metrics import FRAMEWORK
-from kubeloop.token_bucket import Tokens
+from kubeloop.once import Tokens
 from kubeloop.workqueue.queue import loop_time
 
 log = logging.getLogger(__name__)

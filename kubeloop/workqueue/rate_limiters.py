@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from kubeloop.token_bucket import Tokens
+from kubeloop.once import Tokens
 from kubeloop.workqueue.queue import loop_time
 
 K = TypeVar("K", bound=Hashable)

@@ -210,7 +210,7 @@ class ServerConnection(FakeTransport):
         if not retry:
             return await attempt()
         repeatable = method in _READS if repeatable is None else repeatable
-        return await self._retry.retrying(repeatable=repeatable)(attempt)
+        return await self._retry.run(attempt, repeatable=repeatable)
 
     async def _answered(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str

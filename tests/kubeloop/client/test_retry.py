@@ -49,7 +49,7 @@ async def attempts(error: Exception, *, repeatable: bool) -> int:
         pass
 
     with contextlib.suppress(type(error)):
-        assert await RetryPolicy(sleep=no_sleep).retrying(repeatable=repeatable)(call) == "done"
+        assert await RetryPolicy(sleep=no_sleep).run(call, repeatable=repeatable) == "done"
     return count
 
 
@@ -70,7 +70,7 @@ async def test_waits_double_carry_jitter_and_do_not_grow_without_end() -> None:
 
     policy = RetryPolicy(attempts=60, base=0.1, maximum=5.0, sleep=note)
     with pytest.raises(errors.ServiceUnavailable):
-        await policy.retrying(repeatable=True)(fail)
+        await policy.run(fail, repeatable=True)
     assert len(waits) == 59
     assert max(waits) <= 5.1
     for wait, least in zip(waits, [0.1, 0.2, 0.4, 0.8], strict=False):
@@ -88,7 +88,7 @@ async def test_many_that_fail_together_do_not_come_back_together() -> None:
 
     async def attempt_twice() -> None:
         with pytest.raises(errors.TooManyRequests):
-            await RetryPolicy(attempts=2, sleep=note).retrying(repeatable=False)(fail)
+            await RetryPolicy(attempts=2, sleep=note).run(fail, repeatable=False)
 
     await asyncio.gather(*(attempt_twice() for _ in range(50)))
     assert min(waits) >= 1.0, "never before the server's time"
