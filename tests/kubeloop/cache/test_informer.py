@@ -13,6 +13,7 @@ import pytest
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import PODS
+from kubeloop.cache import lister_watcher, processor
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.cache.recovery import ReflectorOptions
@@ -158,9 +159,12 @@ def test_the_whole_list_is_indexed_before_a_handler_runs() -> None:
     assert sizes == [3, 3, 3]
 
 
-async def test_a_long_list_holds_the_loop_for_a_part_at_a_time() -> None:
+async def test_a_long_list_holds_the_loop_for_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers have the old content or the new one, and handlers are told of all, whatever happens meanwhile."""
-    turns, sizes, size = Turns(), set[int](), 3 * STEP + 7
+    step, turns, sizes = 50, Turns(), set[int]()
+    size = 3 * step + 7
+    for module in (lister_watcher, processor):
+        monkeypatch.setattr(module, "STEP", step)
 
     def by_name(obj: Pod) -> list[str]:
         turns.add(1)
@@ -178,7 +182,7 @@ async def test_a_long_list_holds_the_loop_for_a_part_at_a_time() -> None:
         async with turns.counted():
             assert await run.informer.wait_for_sync(60)
     assert (sum(turns.work), sizes) == (2 * size, {0, size})
-    assert max(turns.work) < 2 * STEP
+    assert max(turns.work) < 2 * step
     assert len(run.recorder.events) == size
 
 
