@@ -20,7 +20,7 @@ def simulate(*arguments: str) -> list[str]:
 def test_every_promise_is_kept_and_a_story_can_be_told_again() -> None:
     *lines, last_line = simulate("--seeds", "5", "--first", "1", "--digests", "--processes", "2")
     assert " 0 broken" in last_line, "\n".join(lines)
-    *again, _ = simulate("--seeds", "1", "--first", "5", "--digests", "--processes", "1")
+    *again, _ = simulate("--seeds", "1", "--first", "1", "--digests", "--processes", "1")
     assert again
     assert set(again) < set(lines)
 
