@@ -31,7 +31,7 @@ class ServerClock:
         if date == self._last_date:
             return  # the first answer of a second tells most
         self._last_date = date
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             least = parsedate_to_datetime(date).timestamp() - self._monotonic()
             if not least <= self._offset <= least + _SLACK:
                 self._offset = least

@@ -22,7 +22,7 @@ from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import has_migrating_vm, parse_resources, read
+from pkg.util.resourcequota.entries import LONGEST, has_migrating_vm, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
@@ -53,10 +53,6 @@ RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
 """Rancher's name of a limit to the ResourceQuota's."""
 
 _FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
-
-LONGEST = 8192
-"""Characters of the annotation: Rancher writes a few hundred. Whoever may edit the namespaces of a project writes it
-too, at any rate, and to read it is work here."""
 
 
 def parse_limits(annotation: str) -> Mapping[str, str]:

@@ -124,11 +124,16 @@ def parse_resources(key: str, text: str) -> ResourceList:
 
     Raises InvalidEntry with the annotation's key."""
     try:
+        if len(text) > LONGEST:
+            raise ValueError(f"more than {LONGEST} characters")
         return _unmarshalled(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
 
 
+LONGEST = 8192
+"""Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
+project writes some of them too, at any rate, and to read them is work here."""
 _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
 """The same dict for the same text: it is never changed."""
 

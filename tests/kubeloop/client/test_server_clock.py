@@ -54,7 +54,9 @@ def test_a_server_clock_that_is_set_is_followed() -> None:
     assert clock() == SERVER - 3600.0
 
 
-@pytest.mark.parametrize("date", ["", "yesterday", "Fri, 99 Foo 2027 00:00:00 GMT"])
+@pytest.mark.parametrize(
+    "date", ["", "yesterday", "Fri, 99 Foo 2027 00:00:00 GMT", "Fri, 1 Jan 99999999999999999999 00:00:00 GMT"]
+)
 def test_without_a_readable_header_it_is_this_machines(date: str) -> None:
     clock = ServerClock(Clock(5.0), lambda: SERVER)
     clock.heard(date)

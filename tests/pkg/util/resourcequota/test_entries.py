@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pkg.util.resourcequota.entries import (
+    LONGEST,
     changes,
     entries,
     is_by_uid,
@@ -26,7 +27,12 @@ from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid
 ENTRY_VALUES = by_value({"limits.cpu": "2", "limits.memory": "4737464313"})
 
 
-GARBAGE = {"no JSON": "{nope", "a quantity that is none": '{"limits.cpu":"two"}', "nested beyond reason": "[" * 100_000}
+GARBAGE = {
+    "no JSON": "{nope",
+    "a quantity that is none": '{"limits.cpu":"two"}',
+    "nested beyond reason": "[" * 1000,
+    "longer than any list of limits": ENTRY + " " * LONGEST,
+}
 
 
 @sentences(GARBAGE)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from pkg.util import constants
-from pkg.util.resourcequota.base import LONGEST, base_of
+from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.entries import LONGEST
 from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
