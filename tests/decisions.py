@@ -33,9 +33,9 @@ drawn = settings(max_examples=100, deadline=None, suppress_health_check=[HealthC
 """How much hypothesis draws. No deadlines: the machine may be busy."""
 
 
-def sentences(cases: Mapping[str, Any]) -> pytest.MarkDecorator:
-    """A table of cases by the sentence that each one proves; the test takes `case`."""
-    return pytest.mark.parametrize("case", list(cases.values()), ids=list(cases))
+def sentences(cases: Mapping[str, Any], names: str = "case") -> pytest.MarkDecorator:
+    """A table of cases by the sentence that each one proves; the test takes `case`, or its parts by these names."""
+    return pytest.mark.parametrize(names, list(cases.values()), ids=list(cases))
 
 
 def observed(

@@ -21,10 +21,9 @@ from rich.markdown import Markdown
 from lab.cluster import EmbeddedCluster, Options
 from tests.bench.document import Comparison, Result, Row, combined, tables, write
 from tests.bench.frameworks import frameworks, watch
-from tests.bench.many import many
 from tests.bench.migrations import beside_vms, burst, one_after_another, through_rancher
 from tests.bench.peers.programs import MeasuredPrograms, prepare, say
-from tests.bench.sync import cycles, sync
+from tests.bench.sync import cycles, many, sync
 from tests.bench.webhook import webhook
 from tests.bench.work import burst_of_twenty, by_budget, one_migration
 

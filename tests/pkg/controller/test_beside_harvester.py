@@ -51,10 +51,6 @@ def headroom(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigra
     return annotations_for(vmi, [migration])
 
 
-def with_annotations(vmi: VirtualMachineInstance, changes: Changes) -> VirtualMachineInstance:
-    return edited(vmi, metadata={"annotations": changes})
-
-
 LIVES: Mapping[str, Sequence[tuple[str | None, bool]]] = {
     "it succeeds": [(None, False), ("Pending", False), ("Scheduling", False), ("Running", False), ("Succeeded", False)],
     "it fails": [("Pending", False), ("Scheduled", False), ("Failed", False)],
@@ -71,7 +67,7 @@ def test_a_state_is_written_by_the_first_controller_only(
     written_vmi = vmi()
     for phase, abort in life:
         migration = vmim(phase, abort=abort)
-        written_vmi = with_annotations(written_vmi, order[0](written_vmi, migration))
+        written_vmi = edited(written_vmi, metadata={"annotations": order[0](written_vmi, migration)})
         assert order[1](written_vmi, migration) == {}
         assert order[0](written_vmi, migration) == {}
     assert not {UID, STATE} & written_vmi.annotations.keys()

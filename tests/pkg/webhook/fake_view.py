@@ -33,6 +33,7 @@ def request(
     user: str = ALICE,
     groups: Sequence[str] = (),
     operation: str = "",
+    resource: str = "",
     sub_resource: str = "",
     namespace: str = "ns1",
     dry_run: bool = False,
@@ -41,6 +42,7 @@ def request(
     content = {
         "uid": "request-1",
         "namespace": namespace,
+        "resource": {"resource": resource},
         "subResource": sub_resource,
         "operation": operation or ("DELETE" if new is None else "CREATE" if old is None else "UPDATE"),
         "userInfo": {"username": user, "groups": list(groups)},

@@ -80,9 +80,8 @@ NAMESPACE_WRITES: dict[str, tuple[Namespace, bool]] = {
 }  # fmt: skip
 
 
-@sentences(NAMESPACE_WRITES)
-def test_the_annotation_is_judged_as_the_person_means_it(case: tuple[Namespace, bool]) -> None:
-    new, allowed = case
+@sentences(NAMESPACE_WRITES, "new, allowed")
+def test_the_annotation_is_judged_as_the_person_means_it(new: Namespace, allowed: bool) -> None:
     decision = decide(requested(), new, [QUOTA])
     assert decision.allowed is allowed
     assert allowed or "has migrating VMs" in decision.message
@@ -114,14 +113,13 @@ GUARDED: dict[str, tuple[ResourceQuota, ResourceQuota | None, Namespace, str]] =
 }
 
 
-@sentences(GUARDED)
+@sentences(GUARDED, "old, new, namespace, denied")
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("mode", [QuotaGuard.CORRECT, QuotaGuard.DENY])
 async def test_a_quota_that_rancher_raises(
-    case: tuple[ResourceQuota, ResourceQuota | None, Namespace, str], user: str, mode: QuotaGuard
+    old: ResourceQuota, new: ResourceQuota | None, namespace: Namespace, denied: str, user: str, mode: QuotaGuard
 ) -> None:
     """Whoever writes: its limits are Rancher's, the quota itself stays for the migrations."""
-    old, new, namespace, denied = case
     guarded = guard(old, namespace, mode=mode)
     review = request(new, old, user=user)
     decision = await guarded.validate(review)

@@ -48,33 +48,19 @@ def _budget_gone(cluster: WindowCluster) -> None:
     cluster.budgets.gone("ns1/budget")
 
 
-def _kind_gone(cluster: WindowCluster) -> None:
-    cluster.server.install(cluster.budgets.resource, installed=False)
-
-
-def _garbage_for_ever(cluster: WindowCluster) -> None:
-    _garbage(cluster)
-    _fails("budgets", "patch", REFUSED)(cluster)
-
-
-def _budget_and_restore_gone(cluster: WindowCluster) -> None:
-    _budget_gone(cluster)
-    _fails("quotas", "patch", REFUSED)(cluster)
-
-
-IN_THE_WAY = {
-    "the restore is refused": _fails("quotas", "patch", REFUSED),
-    "the status cannot be written": _fails("budgets", "patch", REFUSED),
-    "the API server fails to list budgets": _fails("budgets", "list", BROKEN),
-    "a proxy answers 404 for the API server": _fails("budgets", "list", PAGE),
-    "the API server fails to list quotas": _fails("quotas", "list", BROKEN),
-    "the API server does not say where the webhooks are": _fails("addresses", "get", BROKEN),
-    "the probe's object is refused": _fails("probes", "create", REFUSED),
-    "the status is garbage": _garbage,
-    "the status is garbage and cannot be written": _garbage_for_ever,
-    "the VMMRQ is gone": _budget_gone,
-    "the CRD is gone": _kind_gone,
-    "the VMMRQ is gone and the restore is refused": _budget_and_restore_gone,
+IN_THE_WAY: dict[str, list[Callable[[WindowCluster], object]]] = {
+    "the restore is refused": [_fails("quotas", "patch", REFUSED)],
+    "the status cannot be written": [_fails("budgets", "patch", REFUSED)],
+    "the API server fails to list budgets": [_fails("budgets", "list", BROKEN)],
+    "a proxy answers 404 for the API server": [_fails("budgets", "list", PAGE)],
+    "the API server fails to list quotas": [_fails("quotas", "list", BROKEN)],
+    "the API server does not say where the webhooks are": [_fails("addresses", "get", BROKEN)],
+    "the probe's object is refused": [_fails("probes", "create", REFUSED)],
+    "the status is garbage": [_garbage],
+    "the status is garbage and cannot be written": [_garbage, _fails("budgets", "patch", REFUSED)],
+    "the VMMRQ is gone": [_budget_gone],
+    "the CRD is gone": [lambda cluster: cluster.server.install(cluster.budgets.resource, installed=False)],
+    "the VMMRQ is gone and the restore is refused": [_budget_gone, _fails("quotas", "patch", REFUSED)],
 }
 
 
@@ -94,14 +80,15 @@ async def _pass(cluster: WindowCluster, process: Process, seconds: float) -> flo
     return locked
 
 
-@pytest.mark.parametrize("spoil", IN_THE_WAY.values(), ids=IN_THE_WAY)
+@sentences(IN_THE_WAY)
 async def test_the_lock_ends_and_the_quota_is_restored_afterwards(
-    cluster: WindowCluster, spoil: Callable[[WindowCluster], None]
+    case: list[Callable[[WindowCluster], object]], cluster: WindowCluster
 ) -> None:
     process = Process(cluster)
     await open_window(cluster, process)
     cluster.admit()
-    spoil(cluster)
+    for spoil in case:
+        spoil(cluster)
     await _pass(cluster, process, END + 0.1)
     await process.look()
     assert not cluster.locked

@@ -143,11 +143,10 @@ CANNOT = {
 }
 
 
-@sentences(CANNOT)
+@sentences(CANNOT, "spoil, why")
 async def test_where_nothing_can_be_locked_nothing_is_raised(
-    case: tuple[Callable[[WindowCluster], object], str], cluster: WindowCluster
+    spoil: Callable[[WindowCluster], object], why: str, cluster: WindowCluster
 ) -> None:
-    spoil, why = case
     spoil(cluster)
     process = Process(cluster)
     assert await process.settle() == 2.0

@@ -122,11 +122,10 @@ SHORT: dict[str, tuple[list[tuple[float, str]], list[str | None]]] = {
 }
 
 
-@sentences(SHORT)
+@sentences(SHORT, "steps, expected")
 async def test_a_state_of_less_than_half_a_second_is_not_written(
-    case: tuple[list[tuple[float, str]], list[str | None]], cluster: MigrationCluster
+    steps: list[tuple[float, str]], expected: list[str | None], cluster: MigrationCluster
 ) -> None:
-    steps, expected = case
     annotations = []
     for moment, phase in steps:
         await asyncio.sleep(moment - now())
@@ -260,11 +259,10 @@ UNPROVEN: dict[str, tuple[VirtualMachineInstance, dict[str, str]]] = {
 }
 
 
-@sentences(UNPROVEN)
+@sentences(UNPROVEN, "instance, fields")
 async def test_a_launcher_not_proven_to_be_a_leftover_of_this_vm_stays(
-    case: tuple[VirtualMachineInstance, dict[str, str]], cluster: MigrationCluster
+    instance: VirtualMachineInstance, fields: dict[str, str], cluster: MigrationCluster
 ) -> None:
-    instance, fields = case
     cluster.instances.given(instance)
     cluster.pod("target", **fields)
     cluster.pod("attachment", of="target")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import pytest
 
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
+from tests.decisions import sentences
 
 TYPES = {resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
 TWO = {"cpu": {"guest": 2}, "memory": {"guest": "4Gi"}}
@@ -84,9 +84,10 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SIZES.values(), ids=SIZES)
-def test_the_size_of_an_instancetype(case: tuple[Instancetypes, Any, Any, dict[str, Any] | None]) -> None:
-    instancetypes, matcher, status, domain = case
+@sentences(SIZES, "instancetypes, matcher, status, domain")
+def test_the_size_of_an_instancetype(
+    instancetypes: Instancetypes, matcher: Any, status: Any, domain: dict[str, Any] | None
+) -> None:
     expanded = instancetypes.expanded(vm(instancetype=matcher, status=status))
     assert domain_of(expanded) == (domain or {})
     assert missing_instancetype(expanded) == ("" if domain else "instancetype y")
@@ -121,9 +122,8 @@ UNREAD = {
 }
 
 
-@pytest.mark.parametrize("case", UNREAD.values(), ids=UNREAD)
-def test_what_is_not_read_is_named(case: tuple[dict[str, Any], str]) -> None:
-    spec, text = case
+@sentences(UNREAD, "spec, text")
+def test_what_is_not_read_is_named(spec: dict[str, Any], text: str) -> None:
     instancetypes = known(type=TWO)
     old = {"metadata": {"name": "old", "namespace": "ns1"}, "data": {"apiVersion": "v1alpha1"}}
     instancetypes.add(msgspec.convert(old, TYPES["ControllerRevision"]))

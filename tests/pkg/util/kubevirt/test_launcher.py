@@ -42,10 +42,10 @@ def without_image(containers: list[Container] | None) -> list[Container]:
         "the source pod, without a ratio": (vectors.SOURCE_POD, ""),
         "the target pod, without a ratio": (vectors.TARGET_POD, ""),
         "a pod with ratio 1.5": (vectors.POD_WITH_RATIO, "1.5"),
-    }
+    },
+    "name, ratio",
 )
-def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None:
-    name, ratio = case
+def test_the_recorded_pods_come_out_byte_for_byte(name: str, ratio: str) -> None:
     pod = vectors.recorded(name, Pod)
     vmi = vectors.recorded(vectors.VMI, VirtualMachineInstance)
     overhead = overhead_of(vmi, Rendering(ratio, PROFILES["main"]))
@@ -60,11 +60,11 @@ def test_the_recorded_pods_come_out_byte_for_byte(case: tuple[str, str]) -> None
         "no topology is one vCPU": ({}, "100m"),
         "no vCPUs, no request": ({"cpu": {"cores": 0}}, None),
         "a pool without a number has no threads": ({"cpu": {"cores": 0}, "ioThreads": {}}, None),
-    }
+    },
+    "domain, asked_cpu",
 )
-def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None]) -> None:
-    domain, request = case
-    assert (render(domain).containers[0].resources.requests or {}).get("cpu") == request
+def test_cpus_of_a_vmi_without_a_topology(domain: dict[str, Any], asked_cpu: str | None) -> None:
+    assert (render(domain).containers[0].resources.requests or {}).get("cpu") == asked_cpu
 
 
 @sentences(
@@ -72,10 +72,10 @@ def test_cpus_of_a_vmi_without_a_topology(case: tuple[dict[str, Any], str | None
         "one that is attached by itself": ({}, True),
         "none": ({"autoattachPodInterface": False}, False),
         "one that is named": ({"autoattachPodInterface": False, "interfaces": [{"name": "a"}]}, True),
-    }
+    },
+    "devices, tun",
 )
-def test_an_interface_needs_the_tun_device(case: tuple[dict[str, Any], bool]) -> None:
-    devices, tun = case
+def test_an_interface_needs_the_tun_device(devices: dict[str, Any], tun: bool) -> None:
     limits = render({"devices": devices}).containers[0].resources.limits or {}
     assert ("devices.kubevirt.io/tun" in limits) is tun
 
@@ -83,9 +83,8 @@ def test_an_interface_needs_the_tun_device(case: tuple[dict[str, Any], bool]) ->
 HOOKS = {"two": ('[{"image": "a"}, {"image": "b"}]', 2), "none": ("[]", 0), "no list": ("{}", 0), "no JSON": ("[", 0)}
 
 
-@sentences(HOOKS)
-def test_hook_sidecars_are_counted_and_ask_for_nothing(case: tuple[str, int]) -> None:
-    annotation, count = case
+@sentences(HOOKS, "annotation, count")
+def test_hook_sidecars_are_counted_and_ask_for_nothing(annotation: str, count: int) -> None:
     rendered = render({}, {"hooks.kubevirt.io/hookSidecars": annotation})
     sidecars = rendered.containers[1:]
     assert [sidecar.name for sidecar in sidecars] == [f"hook-sidecar-{index}" for index in range(count)]
@@ -96,10 +95,10 @@ def test_hook_sidecars_are_counted_and_ask_for_nothing(case: tuple[str, int]) ->
     {
         "a path that the guest may read": ({"path": "/var/run/secrets", "readOnly": True}, 1),
         "one that it may write: KubeVirt's webhook leaves it out": ({"path": "/var/run/secrets"}, 0),
-    }
+    },
+    "path, count",
 )
-def test_a_path_of_the_compute_container_has_a_container(case: tuple[dict[str, Any], int]) -> None:
-    path, count = case
+def test_a_path_of_the_compute_container_has_a_container(path: dict[str, Any], count: int) -> None:
     volumes = [{"name": "token", "containerPath": path}, {"name": "no-filesystem", "containerPath": path}]
     vmi = machine({"devices": {"filesystems": [{"name": "token", "virtiofs": {}}]}}, volumes=volumes)
     virtiofs_containers = [
@@ -205,9 +204,8 @@ GATED: dict[str, tuple[str, Mapping[str, Any], bool]] = {
 """A release and its gates; whether a container disk is an image volume there, without a container of its own."""
 
 
-@sentences(GATED)
-def test_container_disks_by_release_and_gates(case: tuple[str, Mapping[str, Any], bool]) -> None:
-    version, developer, image_volume = case
+@sentences(GATED, "version, developer, image_volume")
+def test_container_disks_by_release_and_gates(version: str, developer: Mapping[str, Any], image_volume: bool) -> None:
     rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None, ()), overhead=0)
     assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
 
@@ -225,9 +223,10 @@ HYPERVISORS: dict[str, tuple[str, Mapping[str, Any], list[str], str]] = {
 }
 
 
-@sentences(HYPERVISORS)
-def test_the_device_of_the_hypervisor(case: tuple[str, Mapping[str, Any], list[str], str]) -> None:
-    version, developer, names, device = case
+@sentences(HYPERVISORS, "version, developer, names, device")
+def test_the_device_of_the_hypervisor(
+    version: str, developer: Mapping[str, Any], names: list[str], device: str
+) -> None:
     hypervisors = {"hypervisors": [{"name": name} for name in names]}
     cr = edited(installed(version, developer), spec={"configuration": hypervisors})
     rendered = render_containers(WITH_CONTAINER_DISK, rendering([cr], None, ()), overhead=0)
@@ -248,9 +247,6 @@ def test_a_cr_that_is_not_deployed_says_nothing() -> None:
 def test_a_namespaces_ratio_of_limits_to_requests(label: str, ratio: float) -> None:
     labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
     assert rendering([], None, (), namespace_labels=labels).memory_limits_ratio == ratio
-
-
-def test_without_a_label_limits_are_twice_the_requests() -> None:
     assert rendering([], None, ()).memory_limits_ratio == 2.0
 
 
@@ -277,18 +273,14 @@ WHERE = {
 }
 
 
-@sentences(WHERE)
-def test_the_account_is_where_the_kubevirt_cr_that_counts_is(case: tuple[list[KubeVirt], str]) -> None:
-    kubevirts, namespace = case
+@sentences(WHERE, "kubevirts, namespace")
+def test_the_account_is_where_the_kubevirt_cr_that_counts_is(kubevirts: list[KubeVirt], namespace: str) -> None:
     for ordered in (kubevirts, kubevirts[::-1]):
         assert virt_controllers(ordered) == [f"system:serviceaccount:{namespace}:kubevirt-controller"]
 
 
-def test_without_a_cr_it_is_where_kubevirt_is_usually_installed() -> None:
+def test_without_a_cr_two_accounts_are_usual_or_those_chosen() -> None:
     assert virt_controllers([]) == [IN_HARVESTER, IN_KUBEVIRT]
-
-
-def test_an_operator_s_choice_replaces_both() -> None:
     assert virt_controllers([kubevirt("virt")], ["me"]) == ["me"]
 
 

@@ -125,9 +125,8 @@ UNKNOWN = {
 }
 
 
-@sentences(UNKNOWN)
-def test_an_unknown_migration(case: tuple[Shown, str | None]) -> None:
-    instance, uid = case
+@sentences(UNKNOWN, "instance, uid")
+def test_an_unknown_migration(instance: Shown, uid: str | None) -> None:
     assert unknown_migration(vmi(annotations=instance.annotations, **instance.status), instance.migrations) == uid
 
 
@@ -146,9 +145,8 @@ LEFTOVER = {
 }
 
 
-@sentences(LEFTOVER)
-def test_leftover_pods_are_those_of_an_aborted_migration(case: tuple[dict[str, Any], str | None]) -> None:
-    status, uid = case
+@sentences(LEFTOVER, "status, uid")
+def test_leftover_pods_are_those_of_an_aborted_migration(status: dict[str, Any], uid: str | None) -> None:
     assert leftover_migration(vmi(**status)) == uid
 
 
@@ -182,6 +180,8 @@ def test_stage(phase: str | None, abort: bool) -> None:
     assert stage_of(vmim(phase, abort=abort, deleting=True)) is STAGES[phase][True]
     assert is_finished(migration) is (STAGES[phase][0] is FINISHED)
     assert abort_requested(migration) is abort
+    assert is_refused(vmim(phase, refused=True, abort=abort)) is (phase == "Pending" and not abort)
+    assert not is_refused(migration)
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Scheduling", "Running", "Synchronizing"])
@@ -189,13 +189,6 @@ def test_stage(phase: str | None, abort: bool) -> None:
 def test_a_decentralized_migration_adds_no_pod_here(phase: str, end: str) -> None:
     migration = edited(vmim(phase, refused=phase == "Pending"), spec={end: {"migrationID": "m"}})
     assert stage_of(migration) is WITHOUT_TARGET
-
-
-@pytest.mark.parametrize("phase", STAGES)
-@pytest.mark.parametrize("abort", [False, True])
-def test_only_a_pending_migration_that_goes_on_counts_as_refused(phase: str | None, abort: bool) -> None:
-    assert is_refused(vmim(phase, refused=True, abort=abort)) is (phase == "Pending" and not abort)
-    assert not is_refused(vmim(phase, abort=abort))
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown", "", "true"])
@@ -216,11 +209,10 @@ ONE_VM = {
 }
 
 
-@sentences(ONE_VM)
+@sentences(ONE_VM, "migrations, stage")
 def test_of_several_migrations_the_greatest_stage_counts(
-    case: tuple[list[VirtualMachineInstanceMigration], Stage],
+    migrations: list[VirtualMachineInstanceMigration], stage: Stage
 ) -> None:
-    migrations, stage = case
     assert max(map(stage_of, migrations)) is stage
 
 
@@ -241,9 +233,8 @@ LEFT: dict[str, tuple[list[tuple[str, str]], str | None]] = {
 """Source and target of a VM's migrations in their order, and when the one that left `pod` behind ended."""
 
 
-@sentences(LEFT)
-def test_when_a_launcher_was_left_behind(case: tuple[list[tuple[str, str]], str | None]) -> None:
-    pods, expected = case
+@sentences(LEFT, "pods, expected")
+def test_when_a_launcher_was_left_behind(pods: list[tuple[str, str]], expected: str | None) -> None:
     migrations = [
         build(
             VirtualMachineInstanceMigration,

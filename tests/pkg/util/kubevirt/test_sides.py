@@ -130,6 +130,9 @@ VOUCHED = {
         (),
         [SOURCE],
     ),
+    "an attachment pod outlives its launcher for a moment": Vouched(
+        [ended(SOURCE), attachment(SOURCE), TARGET], THERE, [SUCCEEDED], [TARGET], (), [SOURCE]
+    ),
     "failed: the target is left": Vouched([SOURCE, TARGET], HERE, [FAILED], [SOURCE], (), [TARGET]),
     "its migration is deleted, the VMI names the pod that it lives in": Vouched(
         [SOURCE, TARGET], with_state(THERE), [], [TARGET], (), [SOURCE]
@@ -238,11 +241,6 @@ def test_attachment_pods_are_their_controllers_one_a_side() -> None:
     assert [pod.name for pod in side.attachments] == [attachment(SOURCE).name]
 
 
-def test_an_attachment_pod_outlives_its_launcher_for_a_moment() -> None:
-    sides = sides_of(THERE, [SUCCEEDED], ControlledPods([ended(SOURCE), attachment(SOURCE), TARGET]))
-    assert names(sides.leftovers) == [SOURCE.name]
-
-
 def test_a_pod_without_kubevirts_label_is_no_launcher() -> None:
     assert sides_of(HERE, [], ControlledPods([changed(SOURCE, labels=None)])) == Sides()
     assert vm_of(changed(SOURCE, labels=None)) == ""
@@ -303,9 +301,8 @@ PHASES = {
 }
 
 
-@sentences(PHASES)
-def test_a_status_is_trusted_while_the_vmi_runs(case: tuple[str | None, bool]) -> None:
-    phase, is_trusted = case
+@sentences(PHASES, "phase, is_trusted")
+def test_a_status_is_trusted_while_the_vmi_runs(phase: str | None, is_trusted: bool) -> None:
     instance = vmi(**(FORGED | {"phase": phase}))
     expected = instance.status if is_trusted else VirtualMachineInstanceStatus(phase=phase)
     assert trusted_status(instance) == expected

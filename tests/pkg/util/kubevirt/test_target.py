@@ -104,10 +104,9 @@ RECORDED_CHANGES = {
 
 
 @pytest.mark.parametrize("profile", ["1.8", "main"])
-@sentences(RECORDED_CHANGES)
-def test_a_ratio_changed_since_a_recorded_pod(case: tuple[str, str, int], profile: str) -> None:
+@sentences(RECORDED_CHANGES, "name, ratio, growth")
+def test_a_ratio_changed_since_a_recorded_pod(name: str, ratio: str, growth: int, profile: str) -> None:
     """The pods' constants are those of "main"; it is found out also where the KubeVirt CR says 1.8."""
-    name, ratio, growth = case
     instance = recorded("virtualmachineinstance-t1-vm1", VirtualMachineInstance)
     source = running(name)
     usage_before = pod_usage(source)

@@ -164,9 +164,11 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
 """By the next write, or for how many seconds it waits: what is observed."""
 
 
-@sentences({f"{sentence}: {step}": (state, step) for step, rows in NEXT.items() for sentence, state in rows.items()})
-def test_the_next_write(case: tuple[Observed, str | float]) -> None:
-    state, expected = case
+@sentences(
+    {f"{sentence}: {step}": (state, step) for step, rows in NEXT.items() for sentence, state in rows.items()},
+    "state, expected",
+)
+def test_the_next_write(state: Observed, expected: str | float) -> None:
     step = next_step(state)
     assert (step.name if isinstance(step, Write) else pytest.approx(step.seconds)) == expected
 
@@ -435,11 +437,11 @@ def test_at_the_limit_all_is_undone_and_the_migration_is_paused() -> None:
         "the lock stood for long": (0, 12.0, 12.0),
         "again": (1, 12.0, 24.0),
         "and again": (9, 12.0, 600.0),
-    }
+    },
+    "refusals, age, seconds",
 )
-def test_a_write_that_is_refused(case: tuple[int, float | None, float]) -> None:
+def test_a_write_that_is_refused(refusals: int, age: float | None, seconds: float) -> None:
     """Its window is closed, and the migration left alone for ever longer."""
-    refusals, age, seconds = case
     owned = None if age is None else lock(age=age - 8)
     current = window(observed(lock=owned, timers=WindowTimers(refusals=refusals, paused={"another": NOW + 5})))
     current.close_after_refusal("no: because", NOW + 8)

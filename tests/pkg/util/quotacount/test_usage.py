@@ -73,7 +73,7 @@ NO_NAMES = ["example.com/", "/gpu", "Example.com/gpu", "example.com/a/b", "examp
 
 
 @pytest.mark.parametrize("name", [*EXTENDED, *KUBERNETES_OWN, *NO_NAMES])
-def test_extended_resources_are_qualified_names_outside_kubernetes(name: str) -> None:
+def test_extended_resources_have_qualified_names_of_others(name: str) -> None:
     extended = name in EXTENDED
     assert is_extended(name) is extended
     counts = f"requests.{name}" in pod_usage(pod({"name": "c", "resources": {"requests": {name: "1"}}}))
@@ -120,9 +120,8 @@ UNNAMED: dict[str, tuple[Pod, list[str]]] = {
 }
 
 
-@sentences(UNNAMED)
-def test_what_a_pod_has_to_name(case: tuple[Pod, list[str]]) -> None:
-    checked_pod, missing = case
+@sentences(UNNAMED, "checked_pod, missing")
+def test_what_a_pod_has_to_name(checked_pod: Pod, missing: list[str]) -> None:
     assert (
         unnamed_resources(checked_pod, ["requests.cpu", "memory", "limits.memory", "limits.ephemeral-storage"])
         == missing
@@ -164,9 +163,8 @@ COMPLETED: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, str] 
 }
 
 
-@sentences(COMPLETED)
-def test_containers_are_completed(case: tuple[Any, ...]) -> None:
-    resources, items, limits, requests = case
+@sentences(COMPLETED, "resources, items, limits, requests")
+def test_containers_are_completed(resources: Any, items: Any, limits: Any, requests: Any) -> None:
     original = pod({"name": "c", "resources": resources}, init=[{"name": "i", "resources": resources}])
     encoded = msgspec.json.encode(original)
     spec = apply_limit_ranges(original, ranges(*items)).spec
@@ -212,6 +210,7 @@ def test_servers_that_differ_count_by_all_of_them() -> None:
     assert releases_of(["v1.34.1", "v1.35.0", "v1.34.4"]) == (RELEASES["1.34"], RELEASES["1.35"])
     assert releases_of([]) == UNKNOWN
     assert UNKNOWN[-1:] == NEWEST
+    assert version_of("1.37") == version_of("v1.37.0-rc.1") == (1, 37, 0), "without a patch it is its first"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +226,3 @@ def test_servers_that_differ_count_by_all_of_them() -> None:
 )
 def test_why_more_is_counted_is_a_sentence(versions: list[str], sentence: str) -> None:
     assert doubt(versions) == sentence
-
-
-def test_a_version_without_a_patch_is_its_first() -> None:
-    assert version_of("1.37") == version_of("v1.37.0-rc.1") == (1, 37, 0)

@@ -294,10 +294,9 @@ def test_the_base_is_added_once_for_all_vms_together() -> None:
     assert by_value(result.hard)["persistentvolumeclaims"] == by_value({"q": "6"})["q"]
 
 
-@sentences({"a moment before the hold limit": (599.0, True), "at the hold limit": (600.0, False)})
-def test_a_claim_that_never_goes_is_held_for_the_hold_limit(case: tuple[float, bool]) -> None:
+@sentences({"a moment before the hold limit": (599.0, True), "at the hold limit": (600.0, False)}, "after_end, is_held")
+def test_a_claim_that_never_goes_is_held_for_the_hold_limit(after_end: float, is_held: bool) -> None:
     """A finalizer keeps it: of a tenant, or of a CSI driver that hangs."""
-    after_end, is_held = case
     raised = quota(add_text(HARD, ONE), MARKS | {by_name(): marshal(parse_resource_list(dict(ONE)))})
     facts = namespace(raised, [DONE], [launcher(MOVED)], [MOVED], limits=BASE, now=ENDED_AT + after_end)
     result, new_plan = after(dataclasses.replace(facts, claims={pvc.name: pvc for pvc in (SOURCE, TARGET)}))
@@ -326,9 +325,8 @@ AGAIN = {
 }
 
 
-@sentences(AGAIN)
-def test_the_next_migration_has_room_beside_a_claim_in_use(case: tuple[list[Pod], int]) -> None:
-    pods, claims = case
+@sentences(AGAIN, "pods, claims")
+def test_the_next_migration_has_room_beside_a_claim_in_use(pods: list[Pod], claims: int) -> None:
     instance = changed(MOVED, node_name="node-2")
     migrations = [WITH_PODS, vmim(name="second", created="2026-01-02T00:00:00Z")]
     facts = namespace(quota(HARD, MARKS), migrations, pods, [instance], limits=BASE, now=ENDED_AT + 86_400.0)

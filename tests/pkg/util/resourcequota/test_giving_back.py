@@ -84,13 +84,10 @@ RELEASED = {
 }
 
 
-def give_back_to_harvester(facts: Facts) -> ResourceQuota:
-    return applied(facts.quota, give_back(facts, to_harvester=True))
-
-
 @sentences(RELEASED)
 def test_release(case: Case) -> None:
-    replace(case, left={**case.left, RESYNC: "true"}).check(give_back_to_harvester(case.seen(MARKS)))
+    facts = case.seen(MARKS)
+    replace(case, left={**case.left, RESYNC: "true"}).check(applied(facts.quota, give_back(facts, to_harvester=True)))
 
 
 @pytest.mark.parametrize("marks", [{}, {SKIP: "true"}, {by_uid(): ENTRY, RESYNC: "true"}])

@@ -131,9 +131,8 @@ WITHOUT_RANCHER = {
 }
 
 
-@sentences(WITHOUT_RANCHER)
-def test_a_quota_without_rancher(case: tuple[dict[str, str], dict[str, str], dict[str, str]]) -> None:
-    hard, annotations, lowest = case
+@sentences(WITHOUT_RANCHER, "hard, annotations, lowest")
+def test_a_quota_without_rancher(hard: dict[str, str], annotations: dict[str, str], lowest: dict[str, str]) -> None:
     was = quota({"limits.cpu": "5", "secrets": "9"}, RECORD, labels=LABELLED)
     new = quota(dict(hard), {**RECORD, **annotations}, labels=LABELLED)
     assert format_resource_list(too_low(was, new, "", EXACT)) == lowest
@@ -148,9 +147,8 @@ NAMES = {
 }
 
 
-@sentences(NAMES)
-def test_names_of_the_vms_that_stand_there(case: tuple[dict[str, str], tuple[str, ...]]) -> None:
-    annotations, names = case
+@sentences(NAMES, "annotations, names")
+def test_names_of_the_vms_that_stand_there(annotations: dict[str, str], names: tuple[str, ...]) -> None:
     assert migrating_vms(quota(annotations=annotations), [vmim("Running")], [vmi("vm1")]) == names
 
 

@@ -25,7 +25,7 @@ from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied, namespace
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, build, launcher, pod, quota, uid_of, vmi, vmim
-from tests.pkg.util.resourcequota.invariants import drawn
+from tests.pkg.util.resourcequota.test_interleavings import drawn
 
 EXAMPLES = int(os.environ.get("HEADROOM_HOSTILE", "0"))
 START = 1767225600.0  # 2026-01-01T00:00:00Z

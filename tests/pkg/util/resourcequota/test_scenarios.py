@@ -1,12 +1,13 @@
 """The end of a namespace in assist mode: where Harvester's own controllers leave it, in 800 recorded scenarios.
-
-Exceptions, as the record's README names them: a compensation that swings for ever upstream must settle here, a running
-migration without an entry gets one here (nothing but that, and spec.hard with it), and the resync flag's "false" may be
-missing."""
+Exceptions, as the record's README names them: a compensation that swings for ever upstream must settle here, a
+running migration without an entry gets one here (nothing but that, and spec.hard with it), and the resync flag's
+"false" may be missing. And quotas that commit 8ac1f0b left in the middle of its work, as quotas_of_8ac1f0b.json has
+them: what its planner made of the same objects, stage by stage."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import add, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.util import constants
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import entries, migrating_uid_key, parse_resources
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from tests.decisions import after, by_value, entries_by_value, observed
-from tests.objects import COMPENSATION
+from tests.decisions import EXACT, HARVESTER, after, applied, by_value, entries_by_value, namespace, observed
+from tests.kinds import edited
+from tests.objects import AT_1_5, AT_4_5, COMPENSATION, launcher, limits_text, quota, running_vmi, vmim
 
 _LINES = (Path(__file__).parents[3] / "vectors" / "scenarios.jsonl").read_text().splitlines()
 SCENARIOS = [json.loads(line) for line in _LINES]
@@ -138,3 +142,79 @@ def test_where_upstream_swings_it_settles_with_enough_room(index: int) -> None:
     assert {key: value for key, value in own_entries.items() if key != COMPENSATION} in [
         {key: value for key, value in annotations.items() if key != COMPENSATION} for annotations, _hard in upstream
     ]
+
+
+# ---- quotas that commit 8ac1f0b left in the middle of its work -----------------------------------------------
+
+RECORDED = json.loads((Path(__file__).parent / "quotas_of_8ac1f0b.json").read_text("utf-8"))
+LATER = "2026-01-01T00:00:30Z"
+
+HOME, MOVED = running_vmi(), running_vmi(node="node-2")
+SOURCE = launcher(HOME)
+TARGET = launcher(HOME, node="node-2", migration=vmim("Running"), created=LATER)
+
+STAGES: Mapping[str, tuple[Any, ...]] = {
+    "before": ([], [SOURCE], [HOME]),
+    "created": ([vmim(None)], [SOURCE], [HOME]),
+    "refused": ([vmim(refused=True)], [SOURCE], [HOME]),
+    "running": ([vmim("Running")], [SOURCE, TARGET], [HOME]),
+    "arrived": ([vmim("Succeeded")], [SOURCE, TARGET], [MOVED]),
+    "over": ([vmim("Succeeded")], [TARGET], [MOVED]),
+}
+"""Migrations, pods and VMIs; each follows the one before."""
+GROWN = running_vmi("vm2")
+GROWN_POD = launcher(GROWN, rendering=AT_4_5)
+OF_BOTH = limits_text("4030m", "9594928626")
+"""What both VMs counted before the second one outgrew it."""
+KINDS: Mapping[str, tuple[Policy, dict[str, Any]]] = {
+    "Rancher's": (EXACT, {}),
+    "Rancher's, another VM has grown": (EXACT, {"rendering": AT_4_5, "limits": OF_BOTH, "beside": (GROWN, GROWN_POD)}),
+    "Rancher's, Harvester's estimate": (HARVESTER, {}),
+    "Rancher's, a raised ratio": (EXACT, {"rendering": AT_4_5}),
+    "beside Harvester": (Policy(Mode.ASSIST), {}),
+    "a quota without Rancher": (EXACT, {"limits": ""}),
+}
+
+
+cases = pytest.mark.parametrize(
+    ("kind", "stage"), [pytest.param(kind, stage, id=f"{kind}: {stage}") for kind in KINDS for stage in STAGES]
+)
+
+
+def left_at(kind: str, stage: str) -> ResourceQuota:
+    """The quota as the earlier release left it."""
+    labels = {constants.LABEL_MANAGED: "true"} if kind == "a quota without Rancher" else None
+    return quota(RECORDED[kind][stage]["hard"], RECORDED[kind][stage]["annotations"], labels=labels)
+
+
+def decided(kind: str, stage: str, rq: ResourceQuota) -> Plan:
+    """At that stage, a moment after the earlier release wrote last."""
+    policy, fields = KINDS[kind]
+    fields = {"rendering": AT_1_5, "now": 10.1, **fields}
+    migrations, pods, instances = STAGES[stage]
+    if neighbour := fields.pop("beside", None):
+        instances, pods = [*instances, neighbour[0]], [*pods, neighbour[1]]
+    rq = edited(rq, status={"used": None, "hard": rq.hard})
+    return plan(namespace(rq, migrations, pods, instances, **fields), policy)
+
+
+def state(rq: ResourceQuota) -> object:
+    """All but when it was touched."""
+    annotations = {k: v for k, v in rq.annotations.items() if k != constants.ANNOTATION_TOUCHED}
+    return by_value(rq.hard), entries_by_value(annotations)
+
+
+@cases
+def test_it_stands_as_it_was_left(kind: str, stage: str) -> None:
+    assert not decided(kind, stage, left_at(kind, stage))
+
+
+@cases
+def test_what_follows_is_as_the_earlier_release_wrote_it(kind: str, stage: str) -> None:
+    """This release writes the same, so that the earlier one can take over again."""
+    rq, names = left_at(kind, stage), list(STAGES)
+    for later in names[names.index(stage) + 1 :]:
+        rq = applied(rq, decided(kind, later, rq))
+        assert state(rq) == state(left_at(kind, later)), later
+    assert constants.ANNOTATION_TOUCHED not in rq.annotations
+    assert by_value(rq.hard) == by_value(RECORDED[kind]["before"]["hard"])

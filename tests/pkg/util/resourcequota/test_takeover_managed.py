@@ -178,12 +178,12 @@ def test_without_the_label_it_is_not_managed(label: str) -> None:
         "raised": (RAISED, MIGRATING, BASE),
         "quiet": (BASE, QUIET, BASE),
         "edited during a migration": (MORE, MIGRATING, MORE),
-    }
+    },
+    "hard, annotations, limits",
 )
 def test_released_or_without_its_label_it_gets_its_base_back(
-    case: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
+    hard: Mapping[str, str], annotations: Mapping[str, str], limits: Mapping[str, str]
 ) -> None:
-    hard, annotations, limits = case
     rq = managed(hard, annotations)
     result = applied(rq, give_back(facts_of(rq, RUNNING), to_harvester=True))
     assert result.annotations == {}

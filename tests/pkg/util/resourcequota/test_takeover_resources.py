@@ -197,12 +197,11 @@ DEFAULTED = {
 entry has of it: the launcher and its support container."""
 
 
-@sentences(DEFAULTED)
+@sentences(DEFAULTED, "before_start, now, expected")
 @pytest.mark.parametrize("instance", [SEED, RESIZED], ids=["as it was", "with a plugged cpu"])
 def test_a_limit_ranges_default_counts_as_in_the_source(
-    instance: VirtualMachineInstance, case: tuple[str, str, str | None]
+    instance: VirtualMachineInstance, before_start: str, now: str, expected: str | None
 ) -> None:
-    before_start, now, expected = case
     name = "limits.ephemeral-storage"
     base = annotation({"requestsMemory": "8Gi", "extended": {name: "10Gi"}})
 
@@ -236,9 +235,8 @@ SCOPES = {
 """A quota's scopes, and for which of two VMs that migrate it gets an entry."""
 
 
-@sentences(SCOPES)
-def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(case: tuple[Mapping[str, Any], list[str]]) -> None:
-    spec, scaled_for = case
+@sentences(SCOPES, "spec, scaled_for")
+def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(spec: Mapping[str, Any], scaled_for: list[str]) -> None:
     rq = edited(quota(annotations=MARKS), spec=spec)
     result, _plan = after(
         namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])

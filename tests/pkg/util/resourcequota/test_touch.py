@@ -185,9 +185,8 @@ REFUSED_IN = {
 
 
 @pytest.mark.parametrize("mode", Mode)
-@sentences(REFUSED_IN)
-def test_a_quota_is_not_touched_that(case: tuple[dict[str, Any], dict[str, Any]], mode: Mode) -> None:
-    fields, around = case
+@sentences(REFUSED_IN, "fields, around")
+def test_a_quota_is_not_touched_that(fields: dict[str, Any], around: dict[str, Any], mode: Mode) -> None:
     annotations = {by_uid(): ENTRY, **fields.get("annotations", {})}
     rq = with_enforced(quota(RAISED, **{**fields, "annotations": annotations}))
     memory = Timers()
@@ -206,26 +205,20 @@ def test_an_annotation_that_is_not_ours_says_nothing(text: str) -> None:
 # ---- the delay of the next patch -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("entries", "wait"), [(0, 0.0), (1, 0.0), (2, 0.1), (3, 0.2), (4, LONGEST), (500, LONGEST)])
-def test_the_more_are_under_way_the_longer(entries: int, wait: float) -> None:
+NO_ENTRIES = {COMPENSATION: "{}", RESYNC: "true", SKIP: "true", "example.com/other": "x"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "wait", "urgent"),
+    [(0, 0.0, 0.0), (1, 0.0, 0.0), (2, 0.1, MOMENT), (3, 0.2, MOMENT), (4, LONGEST, MOMENT), (500, LONGEST, MOMENT)],
+)
+def test_the_more_are_under_way_the_longer(entries: int, wait: float, urgent: float) -> None:
+    """The first write waits for nothing, and what is urgent for a moment only."""
     for form in (by_uid, by_name):
-        annotations = {form(f"vm{n}"): ENTRY for n in range(entries)}
+        annotations = {form(f"vm{n}"): ENTRY for n in range(entries)} | NO_ENTRIES
         assert batch_until(annotations, 100.0) == pytest.approx(100.0 + wait)
-
-
-def test_annotations_that_are_no_entries_do_not_count() -> None:
-    annotations = {COMPENSATION: "{}", RESYNC: "true", SKIP: "true", "example.com/other": "x", by_uid(): ENTRY}
-    assert batch_until(annotations, 100.0) == 100.0
-
-
-def test_the_first_write_waits_for_nothing() -> None:
-    assert batch_until({by_uid(f"vm{n}"): ENTRY for n in range(50)}, float("-inf")) == float("-inf")
-
-
-@pytest.mark.parametrize(("entries", "wait"), [(1, 0.0), (2, MOMENT), (500, MOMENT)])
-def test_what_is_urgent_waits_a_moment_only(entries: int, wait: float) -> None:
-    annotations = {by_uid(f"vm{n}"): ENTRY for n in range(entries)}
-    assert batch_until(annotations, 100.0, urgent=True) == pytest.approx(100.0 + wait)
+        assert batch_until(annotations, 100.0, urgent=True) == pytest.approx(100.0 + urgent)
+        assert batch_until(annotations, float("-inf")) == float("-inf")
 
 
 @sentences(
@@ -240,10 +233,10 @@ def test_what_is_urgent_waits_a_moment_only(entries: int, wait: float) -> None:
         "refused although it has an entry": ([vmim(vm="vm1", refused=True)], True),
         "all have their target": ([vmim("Scheduling", vm="new"), vmim("Running", vm="vm1")], False),
         "all are over": ([vmim("Succeeded", vm="new")], False),
-    }
+    },
+    "migrations, urgent",
 )
-def test_who_is_in_a_hurry(case: tuple[list[VirtualMachineInstanceMigration], bool]) -> None:
-    migrations, urgent = case
+def test_who_is_in_a_hurry(migrations: list[VirtualMachineInstanceMigration], urgent: bool) -> None:
     instances = {name: vmi(name) for name in ("new", "vm1", "vm2")}
     annotations = {by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY}
     assert is_urgent(annotations, migrations, instances.get) is urgent
@@ -258,12 +251,12 @@ def test_who_is_in_a_hurry(case: tuple[list[VirtualMachineInstanceMigration], bo
         "being deleted": ([vmim(deleting=True)], 0.0),
         "all have their target": ([vmim("Scheduling"), vmim("Running", vm="other")], 0.0),
         "all are over": ([vmim("Succeeded"), vmim("Failed", vm="other")], 0.0),
-    }
+    },
+    "migrations, wait",
 )
 def test_giving_back_waits_for_who_is_about_to_be_tried(
-    case: tuple[list[VirtualMachineInstanceMigration], float],
+    migrations: list[VirtualMachineInstanceMigration], wait: float
 ) -> None:
-    migrations, wait = case
     assert may_lower_after(100.0, 100.0, migrations) == wait
     assert may_lower_after(100.0, 100.0, migrations, still_counted=True) == UNTIL_COUNTED
 

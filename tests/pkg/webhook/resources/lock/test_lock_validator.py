@@ -19,14 +19,14 @@ from pkg.webhook.resources.lock.validator import Accounts, LockValidator, is_exe
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import Kind
-from tests.objects import plain_launcher, pod, quota, vmi, vmim
-from tests.pkg.webhook.fake_view import FakeView, State
+from tests.objects import controlled_by, plain_launcher, pod, quota, vmi, vmim
+from tests.pkg.webhook.fake_view import ALICE, FakeView, State
+from tests.pkg.webhook.fake_view import KUBEVIRT as VIRT
+from tests.pkg.webhook.fake_view import request as review_of
 
 pytestmark = pytest.mark.virtual_time
 
 ME = "system:serviceaccount:headroom:headroom"
-VIRT = "system:serviceaccount:kubevirt:kubevirt-controller"
-ALICE = "alice"
 NAMESPACES = "system:serviceaccount:kube-system:namespace-controller"
 JOB = {"kubevirt.io/migrationJobUID": "uid"}
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
@@ -51,25 +51,13 @@ def request(
     user: str = ALICE,
     *,
     labels: dict[str, str] | None = None,
-    groups: tuple[str, ...] = (),
-    sub_resource: str = "",
     owner: str = "",
+    **options: Any,
 ) -> AdmissionRequest:
     """`owner`: the VM instance that controls the pod."""
-    owners = [{"kind": "VirtualMachineInstance", "name": owner, "controller": True}] if owner else []
-    metadata = {"labels": labels, "ownerReferences": owners}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}}
-    body: dict[str, Any] = {
-        "uid": "uid",
-        "namespace": "ns1",
-        "operation": operation,
-        "resource": {"resource": resource},
-        "subResource": sub_resource,
-        "userInfo": {"username": user, "groups": list(groups)},
-    }
-    if operation != "DELETE":
-        body["object"] = pod
-    return msgspec.json.decode(msgspec.json.encode(body), type=AdmissionRequest)
+    owners = controlled_by("VirtualMachineInstance", owner, "") if owner else []
+    new = None if operation == "DELETE" else pod(labels=labels or {}, ownerReferences=owners)
+    return review_of(new, resource=resource, operation=operation, user=user, **options)
 
 
 QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
@@ -106,22 +94,19 @@ QUOTAS, BUDGETS = "resourcequotas", "virtualmachinemigrationresourcequotas"
         "the namespace is being deleted, and its budget with it": (request(BUDGETS, "DELETE", NAMESPACES), True),
         "the namespace controller changes a quota": (request(QUOTAS, "UPDATE", NAMESPACES), False),
         "an empty user name": (request(QUOTAS, "UPDATE", ""), False),
-    }
+    },
+    "review, passing",
 )
-async def test_who_passes(case: tuple[AdmissionRequest, bool]) -> None:
-    review, passing = case
+async def test_who_passes(review: AdmissionRequest, passing: bool) -> None:
     assert is_exempt(review, ACCOUNTS) is passing
     assert (await validator(locked=True).validate(review)).allowed is passing
-
-
-def test_an_unknown_account_is_not_trusted() -> None:
-    assert not is_exempt(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""]))
 
 
 def test_an_operators_pattern() -> None:
     accounts = Accounts(["system:serviceaccount:headroom-*:headroom"], lambda: ["*:virt"])
     assert is_exempt(request(QUOTAS, "UPDATE", "system:serviceaccount:headroom-2:headroom"), accounts)
     assert not is_exempt(request(user="cluster:virt", labels=JOB), accounts), "KubeVirt's are exact"
+    assert not is_exempt(request(QUOTAS, "UPDATE", ""), Accounts([""], lambda: [""])), "nobody is unknown and trusted"
 
 
 class Locked(Kind[ValidatingWebhookConfiguration]):
@@ -232,11 +217,11 @@ GROWN = msgspec.structs.replace(TARGET, spec=pod("3", "4Gi").spec)
         "a VM that starts, its label is its VMI's": (plain_launcher("vm3", target_of="none"), False),
         "of no VM and no migration that there are": (plain_launcher("vm4", target_of="none"), True),
         "another VM's launcher": (plain_launcher("vm2", node="node2", target_of=UID), False),
-    }
+    },
+    "target, granted",
 )
-async def test_what_a_window_adds_for_a_target(case: tuple[Pod, bool]) -> None:
+async def test_what_a_window_adds_for_a_target(target: Pod, granted: bool) -> None:
     """A target also passes while the cache does not show its migration yet; without an answer only a named one does."""
-    target, granted = case
     live = State(
         quota({"limits.cpu": "5"}, labels={}),
         migrations=[vmim("Pending")],

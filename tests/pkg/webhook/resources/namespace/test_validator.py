@@ -14,7 +14,7 @@ from pkg.webhook.resources.namespace.validator import decide, insufficient, vali
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
-from tests.pkg.util.resourcequota.rancher_model import KEY, RancherNamespace
+from tests.pkg.util.resourcequota.test_rancher import KEY, RancherNamespace
 from tests.pkg.webhook.fake_view import FakeView, State, request
 
 pytestmark = pytest.mark.virtual_time
@@ -100,9 +100,8 @@ DENIED = {
 }
 
 
-@sentences(ALLOWED)
-def test_allowed(case: tuple[str | None, str | None, dict[str, Any]]) -> None:
-    old, new, used = case
+@sentences(ALLOWED, "old, new, used")
+def test_allowed(old: str | None, new: str | None, used: dict[str, Any]) -> None:
     assert decide(annotated_namespace(old), annotated_namespace(new), [quota(used=used)]).allowed
 
 
@@ -115,9 +114,8 @@ def test_garbage_under_a_request_is_denied() -> None:
     assert decide(old, ns1.namespace, [ns1.quota]).message == MIGRATES
 
 
-@sentences(DENIED)
-def test_denied_with_harvesters_text(case: tuple[str, str]) -> None:
-    annotation, problem = case
+@sentences(DENIED, "annotation, problem")
+def test_denied_with_harvesters_text(annotation: str, problem: str) -> None:
     decision = decide(annotated_namespace(OLD), annotated_namespace(annotation), [quota(used=USED)])
     assert (decision.allowed, decision.message) == (False, CANT + problem)
 
@@ -139,9 +137,8 @@ HOLDS = {
 }
 
 
-@sentences(HOLDS)
-def test_what_holds_the_annotation(case: tuple[list[ResourceQuota], bool]) -> None:
-    quotas, allowed = case
+@sentences(HOLDS, "quotas, allowed")
+def test_what_holds_the_annotation(quotas: list[ResourceQuota], allowed: bool) -> None:
     decision = decide(annotated_namespace(OLD), annotated_namespace(limit(limitsCpu="900m")), quotas)
     assert (decision.allowed, decision.message) == (allowed, "" if allowed else MIGRATES)
 
@@ -160,9 +157,8 @@ WHILE_MIGRATING = {
 }
 
 
-@sentences(WHILE_MIGRATING)
-def test_while_vms_migrate_nothing_is_lowered(case: tuple[str, str, bool]) -> None:
-    old, new, allowed = case
+@sentences(WHILE_MIGRATING, "old, new, allowed")
+def test_while_vms_migrate_nothing_is_lowered(old: str, new: str, allowed: bool) -> None:
     default_quota = quota(annotations={by_name(): ENTRY}, used=USED)
     decision = decide(annotated_namespace(old), annotated_namespace(new), [default_quota])
     assert decision.allowed is allowed
@@ -192,11 +188,10 @@ LOOKS = {
 }  # fmt: skip
 
 
-@sentences(LOOKS)
+@sentences(LOOKS, "cached, live, old, new, denial, looked")
 async def test_the_cache_suggests_and_the_api_server_decides(
-    case: tuple[State, State | None, str, str | None, str, list[str]],
+    cached: State, live: State | None, old: str, new: str | None, denial: str, looked: list[str]
 ) -> None:
-    cached, live, old, new, denial, looked = case
     view = FakeView(cached, live)
     decision = await validate(view, request(annotated_namespace(new), annotated_namespace(old)))
     assert (decision.allowed, decision.message, view.looked) == (not denial, denial, looked)

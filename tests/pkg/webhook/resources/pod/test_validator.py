@@ -222,9 +222,10 @@ CACHED_AND_LIVE = {name: (there, there, cpu, passes) for name, (there, cpu, pass
 }  # fmt: skip
 
 
-@sentences(CACHED_AND_LIVE)
-async def test_a_pod_by_the_cache_and_by_the_api_server(case: tuple[State, State | None, str, bool]) -> None:
-    cached, live, cpu, passes = case
+@sentences(CACHED_AND_LIVE, "cached, live, cpu, passes")
+async def test_a_pod_by_the_cache_and_by_the_api_server(
+    cached: State, live: State | None, cpu: str, passes: bool
+) -> None:
     assert await allowed(validator(FakeView(cached, live)), pod(cpu)) == [passes]
 
 
@@ -239,9 +240,10 @@ MIGRATIONS_PODS = {
 }
 
 
-@pytest.mark.parametrize("case", list(MIGRATIONS_PODS.values()), ids=list(MIGRATIONS_PODS))
-async def test_whose_the_room_is(case: tuple[dict[str, str], str, Sequence[str], bool], view: FakeView) -> None:
-    labels, user, groups, passes = case
+@sentences(MIGRATIONS_PODS, "labels, user, groups, passes")
+async def test_whose_the_room_is(
+    labels: dict[str, str], user: str, groups: Sequence[str], passes: bool, view: FakeView
+) -> None:
     review = request(pod("2", labels=labels), user=user, groups=groups)
     assert (await validator(view).validate(review)).allowed is passes
     unknown = FakeView(without_migrations(state()), state())
@@ -271,9 +273,8 @@ WAITS: dict[str, tuple[Seen, Seen, bool]] = {
 }  # fmt: skip
 
 
-@sentences(WAITS)
-async def test_it_is_waited_for_another_look(case: tuple[Seen, Seen, bool]) -> None:
-    pods_before, pods_after, passes = case
+@sentences(WAITS, "pods_before, pods_after, passes")
+async def test_it_is_waited_for_another_look(pods_before: Seen, pods_after: Seen, passes: bool) -> None:
     view = FakeView(*pods_before)
     task = asyncio.create_task(validator(view).validate(request(pod("1"))))
     await asyncio.sleep(1.0)
@@ -302,9 +303,15 @@ THEN: dict[str, tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]] = 
 }  # fmt: skip
 
 
-@sentences(THEN)
-async def test_one_pod_after_another(case: tuple[Seen, Pod, bool, Seen, Sequence[Pod], dict[str, bool]]) -> None:
-    pods_before, first_pod, admitted, pods_after, finished, later_pod = case
+@sentences(THEN, "pods_before, first_pod, admitted, pods_after, finished, later_pod")
+async def test_one_pod_after_another(
+    pods_before: Seen,
+    first_pod: Pod,
+    admitted: bool,
+    pods_after: Seen,
+    finished: Sequence[Pod],
+    later_pod: dict[str, bool],
+) -> None:
     view = FakeView(*pods_before)
     checked = validator(view)
     assert await allowed(checked, first_pod) == [admitted]
@@ -561,12 +568,11 @@ OF_QUOTA_ITSELF: dict[str, tuple[dict[str, str | None], dict[str, str], dict[str
 }  # fmt: skip
 
 
-@sentences(OF_QUOTA_ITSELF)
+@sentences(OF_QUOTA_ITSELF, "asks, own_hard, other_hard, reason")
 async def test_pods_that_quota_refuses_by_itself_hold_up_none(
-    case: tuple[dict[str, str | None], dict[str, str], dict[str, str], str],
+    asks: dict[str, str | None], own_hard: dict[str, str], other_hard: dict[str, str], reason: str
 ) -> None:
     """Fourteen clients that try again and again, and an honest pod."""
-    asks, own_hard, other_hard, reason = case
     limits = {name: amount for name, amount in {"cpu": "100m", "memory": "10Mi", **asks}.items() if amount}
     container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
     refused = edited(pod("100m"), spec={"containers": [container]})
@@ -638,9 +644,8 @@ TARGETS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", list(TARGETS.values()), ids=list(TARGETS))
-async def test_a_target_is(case: tuple[State, Pod, bool]) -> None:
-    state, candidate, admitted = case
+@sentences(TARGETS, "state, candidate, admitted")
+async def test_a_target_is(state: State, candidate: Pod, admitted: bool) -> None:
     decision = await validator(FakeView(state, state)).validate(request(candidate, user=KUBEVIRT))
     assert decision.allowed is admitted, decision.message
     assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
