@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from kubeloop.api import registry
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import Pod
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.workqueue.rate_limiters import BucketRateLimiter, ItemExponentialFailureRateLimiter, MaxOfRateLimiter
-from pkg.api.harvesterhci import SETTINGS, Setting
-from pkg.api.kubevirt import (
-    KUBEVIRTS,
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VIRTUAL_MACHINES,
-    KubeVirt,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
-from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
+from pkg.api.harvesterhci import SETTINGS
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import UNKNOWN, Releases
 from pkg.util.resourcequota.observe import Listed, Source
+
+T = TypeVar("T", bound=Object)
 
 KUBEVIRT_PODS = constants.LABEL_APP
 """A selector: every pod with this label, whatever its value."""
@@ -38,8 +33,36 @@ LONGEST_RETRY = 25.0
 refused a patch is gone, and a migration waits for it."""
 
 
+class _CachedKind(Generic[T]):
+    """A property of Management: the controller of a kind, or of its object of that name. `transform` names the method
+    of CacheTransforms by which it is cached slim."""
+
+    def __init__(self, resource: Resource[T], transform: str = "", *, name: str = "") -> None:
+        self._resource, self._transform, self._name = resource, transform, name
+
+    def __get__(self, management: Management, owner: type[Management]) -> Controller[T]:
+        transform = getattr(management.slim, self._transform) if self._transform else None
+        return management.controller(self._resource, name=self._name, transform=transform)
+
+
 class Management(ControllerFactory):
     """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
+
+    resource_quotas = _CachedKind(registry.RESOURCE_QUOTAS)
+    limit_ranges = _CachedKind(registry.LIMIT_RANGES, "limit_range")
+    namespaces = _CachedKind(registry.NAMESPACES)
+    persistent_volume_claims = _CachedKind(registry.PERSISTENT_VOLUME_CLAIMS, "claim")
+    virtual_machines = _CachedKind(VIRTUAL_MACHINES, "machine")
+    virtual_machine_instances = _CachedKind(VIRTUAL_MACHINE_INSTANCES, "instance")
+    virtual_machine_instance_migrations = _CachedKind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "migration")
+    kubevirts = _CachedKind(KUBEVIRTS)
+    settings = _CachedKind(SETTINGS, name=constants.SETTING_OVERHEAD_RATIO)
+    """The one setting that is read: the account may read no other."""
+    virtual_machine_migration_resource_quotas = _CachedKind(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+    locks = _CachedKind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
+    """All webhook configurations: a lock that has lost its label has to end as well."""
+    own_webhooks = _CachedKind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME)
+    """The registration of our own webhooks, and no other."""
 
     def __init__(
         self,
@@ -73,61 +96,9 @@ class Management(ControllerFactory):
         self._pod_transform = None if whole_pods else self.slim.pod
 
     @property
-    def resource_quotas(self) -> Controller[ResourceQuota]:
-        return self.controller(registry.RESOURCE_QUOTAS)
-
-    @property
-    def limit_ranges(self) -> Controller[LimitRange]:
-        return self.controller(registry.LIMIT_RANGES, transform=self.slim.limit_range)
-
-    @property
-    def namespaces(self) -> Controller[Namespace]:
-        return self.controller(registry.NAMESPACES)
-
-    @property
     def pods(self) -> Controller[Pod]:
         """KubeVirt's pods only, launchers and attachments: a cluster has many others. Cached slim."""
         return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS, transform=self._pod_transform)
-
-    @property
-    def persistent_volume_claims(self) -> Controller[PersistentVolumeClaim]:
-        """Cached slim."""
-        return self.controller(registry.PERSISTENT_VOLUME_CLAIMS, transform=self.slim.claim)
-
-    @property
-    def virtual_machines(self) -> Controller[VirtualMachine]:
-        return self.controller(VIRTUAL_MACHINES, transform=self.slim.machine)
-
-    @property
-    def virtual_machine_instances(self) -> Controller[VirtualMachineInstance]:
-        return self.controller(VIRTUAL_MACHINE_INSTANCES, transform=self.slim.instance)
-
-    @property
-    def virtual_machine_instance_migrations(self) -> Controller[VirtualMachineInstanceMigration]:
-        return self.controller(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, transform=self.slim.migration)
-
-    @property
-    def kubevirts(self) -> Controller[KubeVirt]:
-        return self.controller(KUBEVIRTS)
-
-    @property
-    def settings(self) -> Controller[Setting]:
-        """The one setting that is read: the account may read no other."""
-        return self.controller(SETTINGS, name=constants.SETTING_OVERHEAD_RATIO)
-
-    @property
-    def virtual_machine_migration_resource_quotas(self) -> Controller[VirtualMachineMigrationResourceQuota]:
-        return self.controller(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
-
-    @property
-    def locks(self) -> Controller[ValidatingWebhookConfiguration]:
-        """All webhook configurations: a lock that has lost its label has to end as well."""
-        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-
-    @property
-    def own_webhooks(self) -> Controller[ValidatingWebhookConfiguration]:
-        """The registration of our own webhooks, and no other."""
-        return self.controller(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME)
 
     def source(self, *, claims: bool = True) -> Source:
         """Returns the caches of this process, in which decisions read. Call before `start`, which waits for them.

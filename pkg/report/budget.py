@@ -93,7 +93,12 @@ def wait_reasons(observed: Observed, migration: str) -> list[str]:
     ]
     refused = next((target for target in window.refused_targets if target.migration.uid == vmim.uid), None)
     if refused and refused in window.targets:
-        return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {_stage(window)}"]
+        stage = "the namespace is locked, they are raised, KubeVirt will create it"
+        if window.lock is None:
+            stage = "the namespace is about to be locked"
+        elif window.next_to_raise() is not None:
+            stage = "the namespace is locked, they are about to be raised"
+        return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {stage}"]
     if problems:
         return problems
     if refused and refused.wait_reason:
@@ -101,14 +106,6 @@ def wait_reasons(observed: Observed, migration: str) -> list[str]:
     if is_refused(vmim):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
-
-
-def _stage(window: Window) -> str:
-    if window.lock is None:
-        return "the namespace is about to be locked"
-    if window.next_to_raise() is not None:
-        return "the namespace is locked, they are about to be raised"
-    return "the namespace is locked, they are raised, KubeVirt will create it"
 
 
 def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:

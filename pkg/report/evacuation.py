@@ -67,23 +67,6 @@ class PlacedPod(Pod):
 PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
 
 
-def may_run_on(pod: PlacedPod, node: Node) -> bool:
-    """Reports whether the node has the labels that the pod requires."""
-    selected = (pod.spec.node_selector or {}).items() <= node.labels.items()
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
-    required = affinity and affinity.required_during_scheduling_ignored_during_execution
-    return selected and (not required or any(_matches(term, node) for term in required.node_selector_terms or ()))
-
-
-def requirement_text(pod: PlacedPod) -> str:
-    """Returns what the pod requires of its node, for people: beyond that it takes VMs."""
-    labels = [
-        f"{name}={value}" for name, value in sorted((pod.spec.node_selector or {}).items()) if name != SCHEDULABLE
-    ]
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
-    return ", ".join([*labels, *["its node affinity"] * bool(affinity)])
-
-
 def _matches(term: NodeSelectorTerm, node: Node) -> bool:
     """Reports whether a node fulfils a term; none fulfils an empty one."""
     expressions, fields = term.match_expressions or (), term.match_fields or ()
@@ -144,11 +127,21 @@ class NodeCapacity:
         return ["of placement, affinities to other pods and the nodes of volumes are not looked at"]
 
     def allowed_nodes(self, launcher: Pod | None) -> tuple[set[str], str]:
-        """Returns the nodes that have the labels that a launcher requires, and what these are, for people."""
+        """Returns the nodes that have the labels that a launcher requires, and what it requires, for people: beyond
+        that they take VMs."""
         pod = self._pods_by_key.get(launcher.key) if launcher else None
         if pod is None:
             return {node.name for node in self.nodes or ()}, ""
-        return {node.name for node in self.nodes or () if may_run_on(pod, node)}, requirement_text(pod)
+        selector, affinity = pod.spec.node_selector or {}, pod.spec.affinity and pod.spec.affinity.node_affinity
+        required = affinity and affinity.required_during_scheduling_ignored_during_execution
+        allowed = {
+            node.name
+            for node in self.nodes or ()
+            if selector.items() <= node.labels.items()
+            and (not required or any(_matches(term, node) for term in required.node_selector_terms or ()))
+        }
+        labels = [f"{name}={value}" for name, value in sorted(selector.items()) if name != SCHEDULABLE]
+        return allowed, ", ".join([*labels, *["its node affinity"] * bool(affinity)])
 
     @cached_property
     def _pods_by_key(self) -> dict[str, PlacedPod]:

@@ -155,7 +155,11 @@ class _Wait:
         name = self.migration.name
         if abort_requested(self.migration):
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
-        target_reason = self._target_reason()
+        targets = (
+            pod for pod in self.snapshot.pods if pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == self.migration.uid
+        )
+        reasons = filter(None, (causes.pending_target_reason(self.snapshot, pod) for pod in targets))
+        target_reason = "".join(f": {reason}" for reason in reasons)
         if self.migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
             return Verdict.UNDER_WAY, f"{name} is in phase {self.migration.phase}{target_reason}"
         if wait_reason := causes.kubevirt_wait_reason(self.migration):
@@ -175,8 +179,8 @@ class _Wait:
             return self._retry_verdict()
         limit = self._parallel_limit_note()
         ahead = causes.priority_note(self.snapshot, self.migration) if limit else ""
-        reasons = [limit, ahead, *causes.vm_notes(self.snapshot, self.instance)]
-        notes = "; ".join(filter(None, reasons)) or self._unexplained_note()
+        more_reasons = [limit, ahead, *causes.vm_notes(self.snapshot, self.instance)]
+        notes = "; ".join(filter(None, more_reasons)) or self._unexplained_note()
         sentence = f"{name} fits; KubeVirt has not started it yet"
         return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, [sentence, notes]))
 
@@ -266,11 +270,6 @@ class _Wait:
             if touch
         )
         return "".join(sentences)
-
-    def _target_reason(self) -> str:
-        job = constants.LABEL_MIGRATION_JOB_UID
-        targets = (pod for pod in self.snapshot.pods if pod.labels.get(job) == self.migration.uid)
-        return "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(self.snapshot, pod)))
 
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kubeloop.api import registry
@@ -263,10 +263,9 @@ async def _read_installed(
         if (lease := _lease_of_config_map(*published, elected.get(place)))
     ]
     place, lease = _prevailing_lease([*elected.items(), *states])
-    registrations = [config for config in configurations if config.name == WEBHOOK_CONFIGURATION_NAME]
-    webhooks = {
-        hook["name"]: hook.get("failurePolicy", "") for config in registrations for hook in config.webhooks or ()
-    }
+    own = [config for config in configurations if config.name == WEBHOOK_CONFIGURATION_NAME]
+    hooks = [hook for config in own for hook in config.webhooks or ()]
+    webhooks = {hook["name"]: hook.get("failurePolicy", "") for hook in hooks}
     is_absent = leases_allowed and allowed and not (leases or by_place or webhooks)
     unreachable, probe_mark = await _probe_result(client) if webhooks else (None, "")
     config_map_namespace = place if lease else next(iter(by_place), "")
@@ -277,9 +276,8 @@ async def _read_installed(
         webhooks,
         unreachable,
         namespaces if is_absent else (),
-        _endpoint(registrations),
-        bool(probe_mark)
-        and any(config.annotations.get(ANNOTATION_HASH, probe_mark) != probe_mark for config in registrations),
+        _endpoint(hooks[0].get("clientConfig") or {}) if hooks else "",
+        bool(probe_mark) and any(config.annotations.get(ANNOTATION_HASH, probe_mark) != probe_mark for config in own),
         running.problem if running else "" if is_live else await _election_problem(client, namespaces),
         decode_causes(running.refused) if running else (),
         await _unserved_kinds(client),
@@ -318,17 +316,13 @@ async def _election_problem(client: Client, namespaces: Sequence[str]) -> str:
     return max(events, default=("", ""))[1]
 
 
-def _endpoint(configurations: Sequence[ValidatingWebhookConfiguration]) -> str:
-    """Returns where the API server calls the webhooks; not the path, whose end is the key by which the API server is
+def _endpoint(config: Mapping[str, Any]) -> str:
+    """Returns where the API server calls a webhook; not the path, whose end is the key by which the API server is
     known."""
-    for configuration in configurations:
-        for hook in configuration.webhooks or ():
-            config = hook.get("clientConfig") or {}
-            if url := config.get("url"):
-                return f"https://{urlsplit(url).netloc}"
-            service = config.get("service") or {}
-            return f"Service {service.get('namespace')}/{service.get('name')}"
-    return ""
+    if url := config.get("url"):
+        return f"https://{urlsplit(url).netloc}"
+    service = config.get("service") or {}
+    return f"Service {service.get('namespace')}/{service.get('name')}"
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, LeaseState | None]:

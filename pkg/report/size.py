@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-from msgspec import field
+from msgspec import field, structs
 
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
-from pkg.api.kubevirt import CPU, VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
@@ -133,7 +133,7 @@ def sizes(
         for name, missing in unread.items()
     ]
     verdict = f"large enough: all VMs run, and {at_once} can migrate at once"
-    quotas = [msgspec.structs.replace(q, verdicts=[*q.verdicts, *remarks] or [verdict]) for q in by_quota if q.needs]
+    quotas = [structs.replace(q, verdicts=[*q.verdicts, *remarks] or [verdict]) for q in by_quota if q.needs]
     return Sizes(namespace, rendering.ratio or None, at_once, sorted(vmis), quotas)
 
 
@@ -277,10 +277,8 @@ def _with_growth(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineI
             requests = {**requests, name: str(scaled)}
         if name == constants.MEMORY and domain.memory and domain.memory.guest is not None and old_limit:
             guest = Quantity.parse(domain.memory.guest) + size - old_limit
-            changes["memory"] = msgspec.structs.replace(domain.memory, guest=str(guest))
+            changes["memory"] = {"guest": str(guest)}
     if growth.cpu is not None:
-        cores = growth.cpu.value()
-        changes["cpu"] = msgspec.structs.replace(domain.cpu or CPU(), cores=cores, sockets=1, threads=1)
-    changes["resources"] = msgspec.structs.replace(domain.resources, limits=limits, requests=requests)
-    spec = msgspec.structs.replace(vmi.spec, domain=msgspec.structs.replace(domain, **changes))
-    return msgspec.structs.replace(vmi, spec=spec)
+        changes["cpu"] = {"cores": growth.cpu.value(), "sockets": 1, "threads": 1}
+    changes["resources"] = {"limits": limits, "requests": requests}
+    return edit(vmi, spec={"domain": changes})

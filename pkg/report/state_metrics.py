@@ -101,7 +101,10 @@ class StateMetrics(Collector):
                 states[namespace].append("migrating" if key in start_by_key else "held")
             if amounts or keys:
                 added_amounts[namespace].append(amounts)
-                unused_amounts[namespace].append(_unused_amounts(quota, amounts))
+                free = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
+                unused_amounts[namespace].append(
+                    {name: max(ZERO, min(amount, free.get(name, ZERO))) for name, amount in amounts.items()}
+                )
                 unenforced_count += bool(unenforced(quota))
         self._first_seen = first_seen
         yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
@@ -155,11 +158,6 @@ def _added_amounts(quota: ResourceQuota) -> ResourceList:
     window = subtract(hard, parse_resource_list(record.hard)) if record is not None else {}
     amounts = add(read(quota.annotations).total, window)
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
-
-
-def _unused_amounts(quota: ResourceQuota, added_amounts: ResourceList) -> ResourceList:
-    free = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
-    return {name: max(ZERO, min(amount, free.get(name, ZERO))) for name, amount in added_amounts.items()}
 
 
 def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:

@@ -262,27 +262,30 @@ class Totals(Document, frozen=True):
 
 def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     """Sums every quota, managed or not."""
-    by_namespace: dict[str, dict[str, list[Total]]] = {}
+    smallest: dict[tuple[str, str], Total] = {}
     for quota in snapshot.quotas:
         limits, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
         base = snapshot.base(quota)
         for name in limits.keys() & _OF_NODES.keys():
             base_amount, used_amount = base[name], used.get(name, ZERO)
             unused = max(ZERO, base_amount - used_amount)
-            total_of_quota = Total(base_amount, limits[name] - base_amount, limits[name], used_amount, unused, None)
-            by_namespace.setdefault(quota.namespace, {}).setdefault(name, []).append(total_of_quota)
+            row = Total(base_amount, limits[name] - base_amount, limits[name], used_amount, unused, None)
+            other = smallest.setdefault((quota.namespace, name), row)
+            smallest[quota.namespace, name] = min(other, row, key=lambda total_of_quota: total_of_quota.bases)
     open_nodes = [node for node in nodes or () if not node.spec.unschedulable]
     allocatable = total(parse_resource_list(node.status.allocatable or {}) for node in open_nodes)
     totals_by_name: dict[str, Total] = {}
     for name in _OF_NODES:
-        here = [by_name[name] for by_name in by_namespace.values() if name in by_name]
-        smallest = [min(of_namespace, key=lambda total_of_quota: total_of_quota.bases) for of_namespace in here]
-        if smallest:
+        if rows := [astuple(row)[:-1] for (_, row_name), row in smallest.items() if row_name == name]:
             offered = None if nodes is None else allocatable.get(_OF_NODES[name], ZERO)
-            columns = zip(*(astuple(total_of_quota)[:-1] for total_of_quota in smallest), strict=True)
-            bases, added, hard, in_use, unused = (sum(column, ZERO) for column in columns)
+            bases, added, hard, in_use, unused = (sum(column, ZERO) for column in zip(*rows, strict=True))
             totals_by_name[name] = Total(bases, added, hard, in_use, unused, offered)
-    return Totals(len(by_namespace), len(snapshot.quotas), totals_by_name, list(_verdicts(totals_by_name)))
+    return Totals(
+        len({namespace for namespace, _ in smallest}),
+        len(snapshot.quotas),
+        totals_by_name,
+        list(_verdicts(totals_by_name)),
+    )
 
 
 def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from kubeloop.api import registry
 from kubeloop.testing.scripted_server import GET, LIST, body, listing, raw, status
@@ -19,7 +20,6 @@ from tests.decisions import charged
 from tests.fork_server import ForkedProcess
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
 from tests.pkg.cmd.rig import Call, Result, ThreadedServer
-from tests.pkg.cmd.test_reports import raw as fields
 from tests.program import environment
 
 NS = "ns1"
@@ -50,7 +50,7 @@ def poisoned(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def instance() -> dict[str, Any]:
-    document = poisoned(fields(vmi(nodeName="node-1")))
+    document = poisoned(to_builtins(vmi(nodeName="node-1")))
     spec = document["spec"]
     cloud_init = {"userData": f"#cloud-config\npassword: {SECRET}", "secretRef": {"name": SECRET}}
     spec["volumes"] = [
@@ -82,7 +82,7 @@ def claim(name: str) -> dict[str, Any]:
 
 
 def pod() -> dict[str, Any]:
-    document = poisoned(fields(launcher()))
+    document = poisoned(to_builtins(launcher()))
     for container in document["spec"]["containers"]:
         container["env"] = [{"name": "PASSWORD", "value": SECRET}]
         container["command"] = container["args"] = [SECRET]
@@ -125,14 +125,14 @@ def scripted(server: ThreadedServer) -> None:
         event("VirtualMachineInstance", "exceeded quota: default-abc"),
         event("Pod", f"Liveness probe failed: {SECRET}"),
     )
-    server.lists(registry.RESOURCE_QUOTAS, poisoned(fields(charged(quota(LIMITED, MARKS), [launcher()]))))
+    server.lists(registry.RESOURCE_QUOTAS, poisoned(to_builtins(charged(quota(LIMITED, MARKS), [launcher()]))))
     server.lists(registry.PERSISTENT_VOLUME_CLAIMS, claim("old"), claim("new"), claim("another"))
     server.lists(VIRTUAL_MACHINES, machine())
     server.lists(VIRTUAL_MACHINE_INSTANCES, instance())
     server.lists(registry.PODS, pod())
     server.lists(registry.LIMIT_RANGES)
     server.lists(registry.EVENTS, *events)
-    server.lists(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, poisoned(fields(vmim(refused=True, created=EARLIER))))
+    server.lists(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, poisoned(to_builtins(vmim(refused=True, created=EARLIER))))
     server.lists(registry.NAMESPACES, poisoned(namespace), other_object)
     script.always(GET, registry.NAMESPACES.path(name=NS), body(poisoned(namespace)))
     server.lists(KUBEVIRTS, poisoned(kubevirt))
@@ -163,8 +163,8 @@ def content(path: Path) -> dict[str, str]:
         return {member.name.partition("/")[2]: (opened or io.BytesIO()).read().decode() for member, opened in members}
 
 
-@pytest.mark.parametrize("name", ["collected", "collected.tar.gz"])
-@pytest.mark.parametrize("namespaces", [(), ("-n", NS)])
+@pytest.mark.parametrize("name", ["folder", "archive.tar.gz"])
+@pytest.mark.parametrize("namespaces", [(), ("-n", NS)], ids=["all", "one"])
 def test_no_secret_is_in_it_and_all_that_is_needed_is(
     name: str, namespaces: tuple[str, ...], call: Call, server: ThreadedServer, tmp_path: Path
 ) -> None:
@@ -184,7 +184,7 @@ def test_no_secret_is_in_it_and_all_that_is_needed_is(
 
 
 def test_it_can_be_read_by_its_owner_alone(call: Call, tmp_path: Path) -> None:
-    for name in ("collected", "collected.tar.gz"):
+    for name in ("folder", "archive.tar.gz"):
         assert call("collect", "-o", str(tmp_path / name)).code == 0
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
 

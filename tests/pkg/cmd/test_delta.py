@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pkg.cmd.delta import Arch
 from pkg.util.resourcequota.policy import EstimateKind
+from tests.decisions import sentences
 from tests.pkg.cmd.delta_rig import Call, call
 from tests.pkg.util import vectors
 
@@ -190,18 +190,17 @@ def test_a_vm_counts_with_the_instancetype_before_it(call: Call) -> None:
         assert int(line["delta"]["requests.memory"]) > 4 << 30
 
 
-@pytest.mark.parametrize(
-    ("domain", "cpu"),
-    [
-        ({"cpu": {"model": "host-passthrough"}}, "1015m"),
-        ({"cpu": {"model": "host-passthrough"}, "resources": {"requests": {"cpu": "3"}}}, "3015m"),
-        ({"resources": {"limits": {"cpu": "2"}}}, "2015m"),
-        ({}, "1015m"),
-    ],
+@sentences(
+    {
+        "a model": ({"cpu": {"model": "host-passthrough"}}, "1015m"),
+        "a model and requests": ({"cpu": {"model": "h"}, "resources": {"requests": {"cpu": "3"}}}, "3015m"),
+        "limits": ({"resources": {"limits": {"cpu": "2"}}}, "2015m"),
+        "nothing": ({}, "1015m"),
+    }
 )
-def test_a_vmi_without_a_topology_gets_the_one_of_kubevirt(call: Call, domain: dict[str, Any], cpu: str) -> None:
-    (line,) = call(vmi(**domain), estimate=EstimateKind.EXACT)
-    assert line["delta"]["limits.cpu"] == cpu
+def test_a_vmi_without_a_topology_gets_the_one_of_kubevirt(call: Call, case: tuple[dict[str, Any], str]) -> None:
+    (line,) = call(vmi(**case[0]), estimate=EstimateKind.EXACT)
+    assert line["delta"]["limits.cpu"] == case[1]
 
 
 @pytest.mark.parametrize("text", ["utf-16", "utf-8-sig"])
@@ -220,6 +219,7 @@ def test_fields_that_are_null_are_absent(call: Call) -> None:
         {"apiVersion": "harvesterhci.io/v1beta1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "1"}}},
         {"apiVersion": "example.org/v1", "kind": "Namespace"},
     ],
+    ids=lambda foreign: foreign["kind"],
 )
 def test_kinds_are_told_apart_by_their_group(call: Call, foreign: dict[str, Any]) -> None:
     foreign["metadata"] = {"name": "additional-guest-memory-overhead-ratio", "namespace": "ns"}
@@ -228,35 +228,22 @@ def test_kinds_are_told_apart_by_their_group(call: Call, foreign: dict[str, Any]
     assert estimated == alone
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ({"overhead_ratio": "0.9"}, "from 1.0 to 10.0, not '0.9'"),
-        ({"overhead_ratio": "10.5"}, "from 1.0 to 10.0, not '10.5'"),
-        ({"kubevirt_profile": "newest"}, "'newest'"),
-        ({"kubevirt_profile": ""}, "''"),
-    ],
+@sentences(
+    {
+        "a small ratio": ({"overhead_ratio": "0.9"}, 2, "from 1.0 to 10.0, not '0.9'"),
+        "a large ratio": ({"overhead_ratio": "10.5"}, 2, "from 1.0 to 10.0, not '10.5'"),
+        "a profile that is none": ({"kubevirt_profile": "newest"}, 2, "'newest'"),
+        "an empty profile": ({"kubevirt_profile": ""}, 2, "''"),
+        "a file that is not there": ({"file": "/no/missing.yaml"}, 1, "No such file"),
+        "a directory": ({"file": "/"}, 1, "Is a directory"),
+        "a name that no file can have": ({"file": "a\0b"}, 1, "null byte"),
+    }
 )
-def test_a_flag_that_cannot_be_is_a_wrong_call(call: Call, flags: dict[str, str], says: str) -> None:
+def test_a_flag_that_cannot_be_is_one_line(call: Call, case: tuple[dict[str, str], int, str]) -> None:
+    flags, code, expected = case
     assert call(vmi(), **flags) == []
-    assert call.code == 2
-    assert call.stderr.count("\n") == 1
-    assert says in call.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        pytest.param("missing.yaml", "No such file", id="a file that is not there"),
-        pytest.param(".", "Is a directory", id="a directory"),
-        pytest.param("a\0b", "null byte", id="a name that no file can have"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_one_line(call: Call, tmp_path: Path, name: str, says: str) -> None:
-    assert call(file=f"{tmp_path}/{name}") == []
-    assert call.code == 1
-    assert call.stderr.count("\n") == 1
-    assert says in call.stderr
+    assert (call.code, call.stderr.count("\n")) == (code, 1)
+    assert expected in call.stderr
 
 
 @pytest.mark.parametrize("command", [["delta", "-f", "-"], ["usage", "-f", "-"], ["quantity"]], ids=lambda c: c[0])

@@ -10,6 +10,7 @@ import pytest
 
 from kubeloop.api.quantity import Quantity
 from pkg.util.resourcequota.policy import EstimateKind
+from tests.decisions import sentences
 from tests.pkg.cmd.delta_rig import Call, call
 from tests.pkg.util.rendered import MODES, cases, counted
 
@@ -206,16 +207,16 @@ def test_a_kubevirt_counts_without_a_phase_and_deployed(call: Call) -> None:
     assert by_hand > deploying
 
 
-@pytest.mark.parametrize(
-    ("document", "says"),
-    [
-        (document("ResourceQuota", "q", spec={"hard": []}), "ResourceQuota ns/q: Expected `object"),
-        (kubevirt(supportContainerResources=7), "KubeVirt k/kubevirt: Expected `array"),
-        (pod(cpu="lots"), "Pod ns/p: 'lots' is not a quantity"),
-    ],
-)
-def test_a_wrong_object_of_the_cluster_is_one_line(call: Call, document: Document, says: str) -> None:
+WRONG = {
+    "a quota": (document("ResourceQuota", "q", spec={"hard": []}), "ResourceQuota ns/q: Expected `object"),
+    "a KubeVirt": (kubevirt(supportContainerResources=7), "KubeVirt k/kubevirt: Expected `array"),
+    "a pod": (pod(cpu="lots"), "Pod ns/p: 'lots' is not a quantity"),
+}
+
+
+@sentences(WRONG)
+def test_a_wrong_object_of_the_cluster_is_one_line(call: Call, case: tuple[Document, str]) -> None:
+    document, expected = case
     assert targets(call, document, vmi()) == []
-    assert call.code == 1
-    assert call.stderr.count("\n") == 1
-    assert says in call.stderr
+    assert (call.code, call.stderr.count("\n")) == (1, 1)
+    assert expected in call.stderr

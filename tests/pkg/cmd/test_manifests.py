@@ -60,20 +60,10 @@ def test_an_item_without_a_kind_is_of_its_lists_kind() -> None:
     assert "kind" not in read(json.dumps({"kind": "List", "items": items}))[0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n\n",
-        "   ",
-        "---\n",
-        "# only a comment\n",
-        "null\n",
-        "[]",
-        '{"kind":"List","items":[]}',
-        '{"kind":"PodList","items":null}',
-    ],
-)
+NOTHING = "", "\n\n", "   ", "---\n", "# only a comment\n", "null\n", "[]"
+
+
+@pytest.mark.parametrize("text", [*NOTHING, '{"kind":"List","items":[]}', '{"kind":"PodList","items":null}'])
 def test_nothing_is_read_from(text: str) -> None:
     assert read(text) == []
 
@@ -223,6 +213,7 @@ def test_a_stream_is_read_as_it_comes(separator: str) -> None:
         ({"metadata": "x"}, "document 3"),
         ({"kind": "VM", "metadata": {"name": "a\nb"}}, "VM a b"),
     ],
+    ids=["all", "no namespace", "no kind", "no metadata", "a number", "no object", "two lines"],
 )
 def test_an_object_is_called_by_kind_and_key_or_by_its_place(document: dict[str, Any], name: str) -> None:
     assert name_of("document 3", document) == name

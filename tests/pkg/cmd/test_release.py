@@ -60,7 +60,7 @@ def test_what_is_ours_is_given_back_with_one_patch_each(server: ThreadedServer, 
     assert patched_quotas == {"a": quota("a", order), "c": quota("c", order)}
 
 
-@pytest.mark.parametrize("arguments", [[], ["--namespace", "typo"]])
+@pytest.mark.parametrize("arguments", [[], ["--namespace", "typo"]], ids=["none", "another"])
 def test_a_controller_is_looked_for_in_the_usual_namespaces(
     arguments: list[str], server: ThreadedServer, call: Call, kubeconfig: str
 ) -> None:
@@ -128,21 +128,19 @@ def test_a_quota_that_may_not_be_written_is_named(server: ThreadedServer, call: 
     assert "not released a/q: nobody may" in result.err.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("only", "lines", "paths"),
-    [
-        ("webhooks", ["nothing to release"], set()),
-        ("locks", ["nothing to release"], {LOCKS, QUOTAS}),
-        ("quotas", ["released a/q", "1 resource quotas released"], {LOCKS, QUOTAS}),
-    ],
-)
-def test_one_part_alone(
-    server: ThreadedServer, call: Call, kubeconfig: str, only: str, lines: list[str], paths: set[str]
-) -> None:
+PARTS: dict[str, tuple[list[str], set[str]]] = {
+    "webhooks": (["nothing to release"], set()),
+    "locks": (["nothing to release"], {LOCKS, QUOTAS}),
+    "quotas": (["released a/q", "1 resource quotas released"], {LOCKS, QUOTAS}),
+}
+
+
+@pytest.mark.parametrize("only", PARTS)
+def test_one_part_alone(only: str, server: ThreadedServer, call: Call, kubeconfig: str) -> None:
+    lines, paths = PARTS[only]
     serve_quotas(server, quota("a", MARKS))
     result = call("release", "--only", only, "--kubeconfig", kubeconfig)
-    assert result.code == 0, result.err
-    assert result.out.splitlines() == lines
+    assert (result.code, result.out.splitlines()) == (0, lines), result.err
     assert {request.path for request in server.seen(LIST)} & {LOCKS, QUOTAS} == paths
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pkg.cmd.usage import UsageOptions, usage
+from tests.decisions import sentences
 from tests.pkg.cmd.delta_rig import Call
 
 NOW = "2026-03-01T12:00:00Z"
@@ -32,30 +33,24 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return Call(monkeypatch, capsys, usage, UsageOptions)
 
 
-@pytest.mark.parametrize(
-    ("document", "release", "counted"),
-    [
-        (POD, "1.32", {"cpu": "500m", "limits.cpu": "1", "pods": "1", "requests.cpu": "500m"}),
-        (POD, "1.37", {"cpu": "2", "limits.cpu": "1", "pods": "1", "requests.cpu": "2"}),
-        (
-            CLAIM,
-            "v1.36.3",
-            {
-                "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
-                "gold.storageclass.storage.k8s.io/requests.storage": "1127",
-                "persistentvolumeclaims": "1",
-                "requests.storage": "1127",
-            },
+OF_CLAIM = {"persistentvolumeclaims": "1", "requests.storage": "1127"}
+OF_CLASS = {f"gold.storageclass.storage.k8s.io/{name}": amount for name, amount in OF_CLAIM.items()}
+OF_DEVICE = {"gpu.deviceclass.resource.k8s.io/devices": "1"}
+
+
+@sentences(
+    {
+        "a pod in 1.32": (POD, "1.32", {"cpu": "500m", "limits.cpu": "1", "pods": "1", "requests.cpu": "500m"}),
+        "a pod in 1.37": (POD, "1.37", {"cpu": "2", "limits.cpu": "1", "pods": "1", "requests.cpu": "2"}),
+        "a PVC": (CLAIM, "v1.36.3", OF_CLASS | OF_CLAIM),
+        "a device in 1.32": (DEVICE_CLAIM, "1.32", OF_DEVICE),
+        "a device in 1.37": (
+            DEVICE_CLAIM, "1.37", OF_DEVICE | {"requests.deviceclass.resource.kubernetes.io/gpu": "1"},
         ),
-        (DEVICE_CLAIM, "1.32", {"gpu.deviceclass.resource.k8s.io/devices": "1"}),
-        (
-            DEVICE_CLAIM,
-            "1.37",
-            {"gpu.deviceclass.resource.k8s.io/devices": "1", "requests.deviceclass.resource.kubernetes.io/gpu": "1"},
-        ),
-    ],
-)
-def test_an_object_is_a_line(call: Call, document: Any, release: str, counted: dict[str, str]) -> None:
+    }
+)  # fmt: skip
+def test_an_object_is_a_line(call: Call, case: tuple[Any, str, dict[str, str]]) -> None:
+    document, release, counted = case
     (line,) = call(json.dumps(document), kubernetes=release)
     objects = [name for name in line["usage"] if name.startswith("count/")]
     assert len(objects) == 1
@@ -70,24 +65,23 @@ def test_a_pod_past_its_grace_period_counts_as_an_object(call: Call) -> None:
     assert "pods" in call(stuck, now=NOW)[0]["usage"]
 
 
-@pytest.mark.parametrize(
-    ("document", "flags", "says"),
-    [
-        ({"kind": "Secret"}, {}, "document 1: not Pod, PersistentVolumeClaim or ResourceClaim"),
-        (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
-        (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
-        (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
-        (
-            POD | {"metadata": {"name": "p", "deletionTimestamp": "soon", "deletionGracePeriodSeconds": 30}},
-            {},
-            "Pod p: 'soon' is not a time such as 2026-11-21T16:30:14Z",
-        ),
-        (POD, {"now": "2026-03-01"}, "--now: '2026-03-01' is not a time such as 2026-11-21T16:30:14Z"),
-        (POD, {"file": "/no/such"}, "/no/such: No such file or directory"),
-    ],
+SOON = {"name": "p", "deletionTimestamp": "soon", "deletionGracePeriodSeconds": 30}
+
+
+@sentences(
+    {
+        "another kind": ({"kind": "Secret"}, {}, "document 1: not Pod, PersistentVolumeClaim or ResourceClaim"),
+        "a quantity": (POD | {"spec": {"overhead": {"cpu": "x"}}}, {}, "Pod ns/p: cpu: 'x' is not a quantity"),
+        "a field": (POD | {"spec": []}, {}, "Pod ns/p: Expected `object`, got `array`"),
+        "a time": (POD | {"metadata": SOON}, {}, "Pod p: 'soon' is not a time such as 2026-11-21T16:30:14Z"),
+        "--kubernetes": (POD, {"kubernetes": "1.38"}, "--kubernetes must be a release from 1.30 to 1.37, not '1.38'"),
+        "--now": (POD, {"now": "2026-03-01"}, "--now: '2026-03-01' is not a time such as 2026-11-21T16:30:14Z"),
+        "--file": (POD, {"file": "/no/such"}, "/no/such: No such file or directory"),
+    }
 )
-def test_what_is_wrong_is_one_line(call: Call, document: Any, flags: dict[str, Any], says: str) -> None:
+def test_what_is_wrong_is_one_line(call: Call, case: tuple[Any, dict[str, Any], str]) -> None:
+    document, flags, expected = case
     assert call(json.dumps(document), **flags) == []
     assert call.code
-    assert says in call.stderr
+    assert expected in call.stderr
     assert call.stderr.count("\n") == 1

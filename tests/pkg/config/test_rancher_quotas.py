@@ -76,13 +76,13 @@ async def test_auto_learns_from_a_denied_write(error: ApiError, way: RancherQuot
     assert writes.way is way
 
 
-async def test_a_lock_that_comes_between_a_decision_and_its_write_is_learned_too() -> None:
+async def test_a_lock_between_a_decision_and_its_write_is_learned() -> None:
     writes = RancherWrites(Server().client())
     writes.registrations = Listed([registration()])
     assert writes.learn(DENIED)
 
 
-async def test_quotas_that_are_decided_at_once_take_the_way_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quotas_decided_at_once_take_the_way_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, questions = asyncio.Event(), 0
 
     async def may_impersonate(_: object) -> bool:

@@ -64,88 +64,69 @@ class NamedCause:
     """Further limits of the quota."""
 
 
-UNDER_WAY = Verdict.UNDER_WAY
+def refused(sentence: str, message: str, **more: Any) -> NamedCause:
+    """Admission refused the target pod with this message."""
+    return NamedCause(sentence, causes.ADMISSION, failures=[error(message)], **more)
+
+
+def waiting(sentence: str, part: str, notes: tuple[tuple[str, str], ...] = (), **parts: Any) -> NamedCause:
+    """The target pod exists, with these parts, and is not scheduled."""
+    pods = [target(SCHEDULING, **parts)]
+    return NamedCause(sentence, part, SCHEDULING, pods=pods, verdict=Verdict.UNDER_WAY, notes=notes)
+
+
+def gate(name: str) -> dict[str, Any]:
+    return {"schedulingGates": [{"name": name}]}
+
+
+BACKUP, UTILITY = "migrationBlockedByBackup", "migrationBlockedByUtilityVolumes"
+NIC = "requests.intel.com/nic"
 CASES = {
-    "a backup": NamedCause(
-        "KubeVirt waits for a backup of the VM: Waiting for backup b to complete",
-        "",
-        blocked("migrationBlockedByBackup", "Waiting for backup b to complete"),
-    ),
-    "utility volumes": NamedCause(
-        "waits until utility volumes are detached", "", blocked("migrationBlockedByUtilityVolumes")
-    ),
+    "a backup": NamedCause("KubeVirt waits for a backup of the VM: of b", "", blocked(BACKUP, "of b")),
+    "utility volumes": NamedCause("waits until utility volumes are detached", "", blocked(UTILITY)),
     "to another cluster": NamedCause(
         "it is decentralized", causes.MIGRATIONS, edited(vmim(), spec={"sendTo": {"migrationID": "m"}})
     ),
-    "a LimitRange's maximum": NamedCause(
+    "a LimitRange's maximum": refused(
+        "a LimitRange refuses its target pod", "maximum memory usage per Container is 2Gi, but limit is 4Gi"
+    ),
+    "its minimum": refused(
+        "a LimitRange refuses its target pod", "minimum cpu usage per Container is 1, but request is 125m"
+    ),
+    "its ratio": refused(
         "a LimitRange refuses its target pod",
-        causes.ADMISSION,
-        failures=[error("maximum memory usage per Container is 2Gi, but limit is 4Gi")],
+        "cpu max limit to request ratio per Container is 2, but provided ratio is 16.0",
     ),
-    "its minimum": NamedCause(
-        "a LimitRange refuses its target pod",
-        causes.ADMISSION,
-        failures=[error("minimum cpu usage per Container is 1, but request is 125m")],
+    "a quota that limits what it does not name": refused(
+        "does not name what it limits", "failed quota: default-abc: must specify limits.cpu"
     ),
-    "its ratio": NamedCause(
-        "a LimitRange refuses its target pod",
-        causes.ADMISSION,
-        failures=[error("cpu max limit to request ratio per Container is 2, but provided ratio is 16.0")],
-    ),
-    "a quota that limits what it does not name": NamedCause(
-        "does not name what it limits",
-        causes.ADMISSION,
-        failures=[error("failed quota: default-abc: must specify limits.cpu")],
-    ),
-    "a ClusterResourceQuota": NamedCause(
+    "a ClusterResourceQuota": refused(
         "all-of-shop is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota",
-        causes.ADMISSION,
-        REFUSED,
-        failures=[error("exceeded quota: all-of-shop, requested: pods=1, used: pods=2, limited: pods=2")],
+        "exceeded quota: all-of-shop, requested: pods=1, used: pods=2, limited: pods=2",
+        migration=REFUSED,
     ),
     "a device that only the target has": NamedCause(
-        "its target asks for requests.intel.com/nic, which its source does not have: the base of default-abc",
+        f"its target asks for {NIC}, which its source does not have: the base of default-abc",
         causes.MIGRATIONS,
         REFUSED,
-        failures=[
-            error(
-                "exceeded quota: default-abc, requested: requests.intel.com/nic=1, "
-                "used: requests.intel.com/nic=0, limited: requests.intel.com/nic=0"
-            )
-        ],
+        failures=[error(f"exceeded quota: default-abc, requested: {NIC}=1, used: {NIC}=0, limited: {NIC}=0")],
         verdict=Verdict.WAITS_FOR_QUOTA,
-        notes=(("requests.intel.com/nic", "0"),),
+        notes=((NIC, "0"),),
     ),
-    "AAQ": NamedCause(
+    "AAQ": waiting(
         "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
         causes.ADMISSION,
-        SCHEDULING,
-        pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "ApplicationAwareQuotaGate"}]})],
-        verdict=UNDER_WAY,
+        spec=gate("ApplicationAwareQuotaGate"),
     ),
-    "Kueue": NamedCause(
-        "Kueue holds its target pod back",
-        causes.ADMISSION,
-        SCHEDULING,
-        pods=[target(SCHEDULING, spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})],
-        verdict=UNDER_WAY,
-    ),
-    "a ResourceClaim that quota refuses": NamedCause(
+    "Kueue": waiting("Kueue holds its target pod back", causes.ADMISSION, spec=gate("kueue.x-k8s.io/admission")),
+    "a ResourceClaim that quota refuses": waiting(
         "ResourceClaims for its devices are not created: gpu; default-abc limits "
         "count/resourceclaims.resource.k8s.io to 1, 0 are used",
         causes.PLACEMENT,
-        SCHEDULING,
-        pods=[target(SCHEDULING, spec={"resourceClaims": [CLAIMS]})],
-        verdict=UNDER_WAY,
-        notes=(("count/resourceclaims.resource.k8s.io", "1"),),
+        (("count/resourceclaims.resource.k8s.io", "1"),),
+        spec={"resourceClaims": [CLAIMS]},
     ),
-    "no node": NamedCause(
-        "no node fits its target pod: 0/3 nodes",
-        causes.PLACEMENT,
-        SCHEDULING,
-        pods=[target(SCHEDULING, status={"conditions": [UNFIT]})],
-        verdict=UNDER_WAY,
-    ),
+    "no node": waiting("no node fits its target pod: 0/3 nodes", causes.PLACEMENT, status={"conditions": [UNFIT]}),
     "a VM that cannot migrate": NamedCause(
         "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
         causes.PLACEMENT,

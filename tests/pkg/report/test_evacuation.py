@@ -54,11 +54,7 @@ def placed(*pods: Pod, **placement: Any) -> list[PlacedPod]:
 
 
 def stays(evacuation: Evacuation) -> list[tuple[str | None, str, str]]:
-    return [
-        (node_plan.node, violation.vm, violation.why)
-        for node_plan in evacuation.nodes
-        for violation in node_plan.violations
-    ]
+    return [(plan.node, violation.vm, violation.why) for plan in evacuation.nodes for violation in plan.violations]
 
 
 def other_pod(phase: str) -> Pod:
@@ -68,41 +64,27 @@ def other_pod(phase: str) -> Pod:
 
 
 NO_ROOM = "no other node has room for its target pod: requests.cpu "
-PLACES: Mapping[str, tuple[Sequence[Node], Sequence[Pod], int]] = {
-    "another node has room": ([node("node-1"), node("node-2")], [], 0),
-    "there is no other node": ([node("node-1")], [], 1),
-    "the other one is cordoned": ([node("node-1"), node("node-2", unschedulable=True)], [], 1),
-    "the other one is not ready": ([node("node-1"), node("node-2", ready="Unknown")], [], 1),
-    "the other one is tainted": (
-        [node("node-1"), node("node-2", taints=[{"key": "a", "effect": "NoSchedule"}])], [], 1,
-    ),
-    "a taint that only prefers others": (
-        [node("node-1"), node("node-2", taints=[{"key": "a", "effect": "PreferNoSchedule"}])], [], 0,
-    ),
-    "KubeVirt places nothing there": (
-        [node("node-1"), edited(node("node-2"), metadata={"labels": {"kubevirt.io/schedulable": "false"}})], [], 1,
-    ),
-    "it is too small": ([node("node-1"), node("node-2", memory="1Gi")], [], 1),
-    "other pods fill it": (
-        [node("node-1"), node("node-2")],
-        [other_pod(phase="Running")],
-        1,
-    ),
-    "a pod that has ended fills nothing": (
-        [node("node-1"), node("node-2")],
-        [other_pod(phase="Succeeded")],
-        0,
-    ),
-}  # fmt: skip
+OTHER = node("node-2")
+PLACES: Mapping[str, tuple[Node | None, Sequence[Pod], int]] = {
+    "another node has room": (OTHER, [], 0),
+    "there is no other node": (None, [], 1),
+    "the other one is cordoned": (node("node-2", unschedulable=True), [], 1),
+    "the other one is not ready": (node("node-2", ready="Unknown"), [], 1),
+    "the other one is tainted": (node("node-2", taints=[{"key": "a", "effect": "NoSchedule"}]), [], 1),
+    "a taint that only prefers others": (node("node-2", taints=[{"key": "a", "effect": "PreferNoSchedule"}]), [], 0),
+    "KubeVirt places nothing there": (edited(OTHER, metadata={"labels": {"kubevirt.io/schedulable": "false"}}), [], 1),
+    "it is too small": (node("node-2", memory="1Gi"), [], 1),
+    "other pods fill it": (OTHER, [other_pod(phase="Running")], 1),
+    "a pod that has ended fills nothing": (OTHER, [other_pod(phase="Succeeded")], 0),
+}
 
 
 @sentences(PLACES)
-def test_whether_the_targets_have_room_on_the_other_nodes(case: tuple[Sequence[Node], Sequence[Pod], int]) -> None:
-    nodes, more_pods, count = case
-    evacuation = planned(on("node-1", "vm1"), nodes, *more_pods)
-    assert [(name, vm, reason.startswith(NO_ROOM)) for name, vm, reason in stays(evacuation)] == [
-        ("node-1", "vm1", True)
-    ] * count
+def test_whether_the_targets_have_room_on_the_other_nodes(case: tuple[Node | None, Sequence[Pod], int]) -> None:
+    other, more_pods, count = case
+    evacuation = planned(on("node-1", "vm1"), [node("node-1"), *filter(None, [other])], *more_pods)
+    staying = [(name, vm, reason.startswith(NO_ROOM)) for name, vm, reason in stays(evacuation)]
+    assert staying == [("node-1", "vm1", True)] * count
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -115,11 +97,8 @@ def affinity(*terms: Sequence[Mapping[str, Any]], by: str = "matchExpressions") 
     return {"affinity": {"nodeAffinity": required}}
 
 
-IN_ZONE_B, HAS_GPU, NO_GPU = (
-    expression("zone", "In", "b"),
-    expression("gpu", "Exists"),
-    expression("gpu", "DoesNotExist"),
-)
+IN_ZONE_B = expression("zone", "In", "b")
+HAS_GPU, NO_GPU = expression("gpu", "Exists"), expression("gpu", "DoesNotExist")
 BY_AFFINITY = "its node affinity"
 REQUIRED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a label that it has": ({"nodeSelector": {"zone": "b"}}, ""),

@@ -154,13 +154,13 @@ ASKED = {
         settled=True,
         installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
-    "refused, and a webhook refuses another quota's raise": refused(
+    "refused, and a webhook refuses another raise": refused(
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",
         action="raises limits.cpu from 3 to 5015m",
         installed=Installed(causes=[ELSEWHERE]),
     ),
-    "it does not migrate, and headroom's write was refused": Asked(
+    "it does not migrate, and a raise was refused": Asked(
         Verdict.COULD_NOT_MIGRATE,
         f"and headroom may not raise it: {DENIED.text}",
         action=f"nothing: {DENIED.text}",

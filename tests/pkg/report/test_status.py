@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -19,12 +19,26 @@ from pkg.report.status import QuotaStatus, status
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import edited
-from tests.objects import COMPENSATION, ENTRY, HARD, LONG_NAME, MARKS, SKIP, by_name, by_uid, launcher, quota, vmi, vmim
+from tests.objects import (
+    BASE,
+    COMPENSATION,
+    ENTRY,
+    HARD,
+    LONG_NAME,
+    MARKS,
+    SKIP,
+    by_name,
+    by_uid,
+    launcher,
+    quota,
+    vmi,
+    vmim,
+)
 from tests.pkg.util.resourcequota.snapshots import cluster, settled
 
 HERE, THERE = vmi(nodeName="node-1"), vmi(nodeName="node-2")
 SOURCE = launcher()
-BEGUN = "2026-01-01T11:58:00Z"
+BEGUN, ENDED = "2026-01-01T11:58:00Z", "2026-01-01T11:59:30Z"
 MOVE = vmim("Running", created=BEGUN)
 TARGET = launcher(node="node-2", migration=MOVE, created="2026-01-01T11:58:01Z")
 POD = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
@@ -82,44 +96,28 @@ def test_a_migration_that_runs() -> None:
     assert not quota_status.problems
 
 
-@dataclass(frozen=True)
-class Entered:
-    """The migrations of vm1; the entry's state, and since when."""
-
-    migrations: Sequence[VirtualMachineInstanceMigration]
-    state: str
-    since: str
-    has_moved: bool = False
-
-
-ENTERED = {
-    "pending, since it was made": Entered([vmim(created=BEGUN)], "Pending", BEGUN),
-    "of two since the older": Entered(
-        [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")], "Running", BEGUN
-    ),
-    "held, since its migration ended": Entered(
-        [ended_migration("2026-01-01T11:59:30Z")], "held", "2026-01-01T11:59:30Z", True
-    ),
-    "held, KubeVirt does not say since when": Entered([vmim("Succeeded")], "held", "", True),
-    "held, its migration is gone": Entered([], "held", "", True),
+TWO = [vmim(created="2026-01-01T11:59:00Z", name="b"), vmim("Running", created=BEGUN, name="a")]
+ENTERED: Mapping[str, tuple[Sequence[VirtualMachineInstanceMigration], str, str]] = {
+    "pending, since it was made": ([vmim(created=BEGUN)], "Pending", BEGUN),
+    "of two since the older": (TWO, "Running", BEGUN),
+    "held, since its migration ended": ([ended_migration(ENDED)], "held", ENDED),
+    "held, KubeVirt does not say since when": ([vmim("Succeeded")], "held", ""),
+    "held, its migration is gone": ([], "held", ""),
 }
 
 
 @sentences(ENTERED)
-def test_states(case: Entered) -> None:
-    pods = [SOURCE, TARGET] if case.has_moved else [SOURCE]
+def test_states(case: tuple[Sequence[VirtualMachineInstanceMigration], str, str]) -> None:
+    migrations, expected_state, since = case
     state = {"migrationUid": "gone", "sourcePod": SOURCE.name, "targetPod": TARGET.name}
-    instances = [vmi(nodeName="node-2", migrationState=state) if case.has_moved else HERE]
-    quota_status = only(status(settled(cluster([quota(HARD, MARKS)], case.migrations, pods, instances))))
-    (addition,) = quota_status.additions
-    assert (addition.vm, addition.state, addition.since or "") == ("vm1", case.state, case.since)
+    moved = vmi(nodeName="node-2", migrationState=state)
+    pods, instance = ([SOURCE, TARGET], moved) if expected_state == "held" else ([SOURCE], HERE)
+    (addition,) = only(status(settled(cluster([quota(HARD, MARKS)], migrations, pods, [instance])))).additions
+    assert (addition.vm, addition.state, addition.since or "") == ("vm1", expected_state, since)
 
 
 def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
-    moved_vmi = vmi(nodeName="node-2")
-    snapshot = settled(
-        cluster([quota(HARD, MARKS)], [ended_migration("2026-01-01T11:59:30Z")], [SOURCE, TARGET], [moved_vmi])
-    )
+    snapshot = settled(cluster([quota(HARD, MARKS)], [ended_migration(ENDED)], [SOURCE, TARGET], [THERE]))
     snapshot = replace(snapshot, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
     text = "\n".join(map(str, StatusAnswer(snapshot, "", status(snapshot), [], whole=False).parts()))
     assert "still counts, until 12:01:00 UTC at the latest" in text
@@ -188,30 +186,22 @@ def test_beside_harvester_the_base_is_of_what_it_adds_to(mode: Mode, base: str |
     assert (resources["limits.cpu"]["base"], resources["pods"]["base"]) == ("3", base)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A quota with something wrong, and a part of the message about it."""
-
-    quota: ResourceQuota
-    message: str
-    limits: str = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
-
-
-PROBLEMS = {
-    "spec.hard is not what it should be": Problem(
-        quota({"limits.cpu": "9", "limits.memory": "5000Mi"}, MARKS), "limits.cpu is 9, base and additions give 3"
+PROBLEMS: Mapping[str, tuple[ResourceQuota, str, str]] = {
+    "spec.hard is not what it should be": (
+        quota({**HARD, "limits.cpu": "9"}, MARKS), BASE, "limits.cpu is 9, base and additions give 3",
     ),
-    "an entry is garbage": Problem(quota(HARD, {**MARKS, by_uid("x"): "{nope"}), "is not a resource list"),
-    "the compensation is garbage": Problem(quota(HARD, {**MARKS, COMPENSATION: "{nope"}), "is not a resource list"),
-    "the namespace's annotation is garbage": Problem(quota(HARD, MARKS), "is not JSON", "{nope"),
-}
+    "an entry is garbage": (quota(HARD, {**MARKS, by_uid("x"): "{nope"}), BASE, "is not a resource list"),
+    "the compensation is garbage": (quota(HARD, {**MARKS, COMPENSATION: "{nope"}), BASE, "is not a resource list"),
+    "the namespace's annotation is garbage": (quota(HARD, MARKS), "{nope", "is not JSON"),
+}  # fmt: skip
 
 
 @sentences(PROBLEMS)
-def test_problems(case: Problem) -> None:
-    quota_status = only(status(cluster([case.quota], limits=case.limits)))
-    assert any(case.message in problem for problem in quota_status.problems)
-    assert len(set(quota_status.problems)) == len(quota_status.problems)
+def test_problems(case: tuple[ResourceQuota, str, str]) -> None:
+    rq, limits, message = case
+    problems = only(status(cluster([rq], limits=limits))).problems
+    assert any(message in problem for problem in problems)
+    assert len(set(problems)) == len(problems)
 
 
 @pytest.mark.parametrize("capped", [True, False])

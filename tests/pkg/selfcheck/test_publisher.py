@@ -132,6 +132,5 @@ async def test_not_where_the_namespace_is_missing() -> None:
     assert not cluster.config_maps.objects
 
 
-@pytest.mark.parametrize("data", [{}, {"mode": "both", "estimate": "exact"}, {"mode": "assist"}])
-def test_what_another_program_wrote_is_not_read(data: dict[str, str]) -> None:
-    assert read(data) is None
+def test_what_another_program_wrote_is_not_read() -> None:
+    assert list(map(read, ({}, {"mode": "both", "estimate": "exact"}, {"mode": "assist"}))) == [None] * 3

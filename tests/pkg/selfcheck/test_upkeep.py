@@ -11,10 +11,10 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
 from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, problems
 from pkg.util.kubevirt.rendering import virt_controllers
+from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.program import ROOT
 
@@ -22,25 +22,18 @@ KINDS: tuple[Resource[Any], ...] = (VALIDATING_ADMISSION_POLICIES, VALIDATING_AD
 SHIPPED: list[dict[str, Any]] = [
     document
     for name in POLICIES
-    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    for kind in KINDS
     for document in yaml.safe_load_all((ROOT / "deploy" / "policy.yaml").read_text("utf-8"))
-    if document["kind"] == kind and name == document["metadata"]["name"]
+    if document["kind"] == kind.kind and name == document["metadata"]["name"]
 ]
 
 
 def gaps_of(documents: list[dict[str, Any]], accounts: list[str] | None = None) -> list[str]:
-    kinds = {
-        kind: {d["metadata"]["name"]: d for d in documents if d["kind"] == kind}
-        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    }
-    return problems(
-        {n: msgspec.convert(d, ValidatingAdmissionPolicy) for n, d in kinds["ValidatingAdmissionPolicy"].items()},
-        {
-            n: msgspec.convert(d, ValidatingAdmissionPolicyBinding)
-            for n, d in kinds["ValidatingAdmissionPolicyBinding"].items()
-        },
-        virt_controllers([]) if accounts is None else accounts,
+    policies, bindings = (
+        {d["metadata"]["name"]: msgspec.convert(d, kind.type) for d in documents if d["kind"] == kind.kind}
+        for kind in KINDS
     )
+    return problems(policies, bindings, virt_controllers([]) if accounts is None else accounts)
 
 
 def test_the_shipped_file_is_in_force_with_the_usual_accounts() -> None:
@@ -72,7 +65,7 @@ WEAKER: dict[str, tuple[int, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", list(WEAKER.values()), ids=list(WEAKER))
+@sentences(WEAKER)
 def test_what_takes_the_sting_out_of_it_is_named(case: tuple[int, dict[str, Any], str]) -> None:
     number, change, expected = case
     documents = copy.deepcopy(SHIPPED)
