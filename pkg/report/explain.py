@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import field
 
 from kubeloop.api.meta import from_rfc3339, rfc3339
-from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -21,7 +19,7 @@ from pkg.api.kubevirt import (
 from pkg.report import causes
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.installation import duration_text
-from pkg.report.snapshot import Document, Snapshot
+from pkg.report.snapshot import NO_FAILURE, Document, FailureEvent, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
@@ -37,19 +35,6 @@ from pkg.util.kubevirt.migration import (
 )
 from pkg.util.resourcequota.touch import last_touch
 
-
-class _FailureEvent(NamedTuple):
-    """An event. Every user who may create events can have written it, so that its text is only quoted."""
-
-    time: str
-    message: str
-    object_name: str
-
-    def __str__(self) -> str:
-        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
-
-
-_NO_FAILURE = _FailureEvent("", "", "")
 _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _UNEXPLAINED_AFTER = 60.0
@@ -187,7 +172,7 @@ class _Wait:
     def _retry_verdict(self) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
         name = self.migration.name
-        message = max(self._failures(), default=_NO_FAILURE).message
+        message = max(self._failures(), default=NO_FAILURE).message
         if devices := extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
@@ -216,7 +201,7 @@ class _Wait:
             for failure in self._failures()
             if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
         ]
-        latest = max(failures, default=_NO_FAILURE)
+        latest = max(failures, default=NO_FAILURE)
         if own_webhook or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
             reason = str(latest) if failures else own_webhook
             note = f"; {_larger_pod_note(self.quota_fits)}" if _TOO_LARGE in latest.message else ""
@@ -242,7 +227,7 @@ class _Wait:
             f"and named in virt-controller's log: {causes.ADMISSION}"
         )
 
-    def _failures(self) -> list[_FailureEvent]:
+    def _failures(self) -> list[FailureEvent]:
         """Returns the events about pods of the VM that could not be created since the migration began."""
         # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the
         # migration.
@@ -251,14 +236,7 @@ class _Wait:
             (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, self.migration.name),
         }
         since = self.migration.metadata.creation_timestamp or ""
-        return [
-            _FailureEvent(event.last_timestamp or "", event.message, event.involved_object.name)
-            for event in self.snapshot.failures
-            if event.reason == constants.EVENT_FAILED_CREATE
-            and event.involved_object.namespace == self.instance.namespace
-            and (event.involved_object.kind, event.involved_object.name) in objects
-            and (event.last_timestamp or "") >= since
-        ]
+        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance.namespace, objects, since)
 
     def _next_touch_note(self) -> str:
         """Returns when headroom changes the quota next, so that KubeVirt tries again."""

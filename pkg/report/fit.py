@@ -17,14 +17,13 @@ from kubeloop.api.meta import Condition, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
-from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
     VirtualMachineInstanceMigrationSpec,
     VirtualMachineInstanceMigrationStatus,
 )
-from pkg.report.snapshot import Document, Snapshot
+from pkg.report.snapshot import NO_FAILURE, Document, Snapshot
 from pkg.report.status import keeper_of, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
@@ -164,17 +163,9 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
         remaining = project_room(project, snapshot.namespaces, observed.quota.namespace)
         return project_shortage(project, remaining, _raised_by(observed.quota, decided))
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
-    events = [
-        (event.last_timestamp or "", event.message)
-        for event in snapshot.failures
-        if event.reason == EVENT_PROJECT_FULL and event.involved_object.name == observed.quota.name
-    ]
-    time, message = max(events, default=("", ""))
-    return (
-        f"event of {observed.quota.name} at {time}: {quoted(message)}"
-        if time and time >= min(waiting_since, default="")
-        else ""
-    )
+    since, objects = min(waiting_since, default=""), {(RESOURCE_QUOTAS.kind, observed.quota.name)}
+    latest = max(snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota.namespace, objects, since), default=NO_FAILURE)
+    return str(latest) if latest.time else ""
 
 
 def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
+from kubeloop.text import quoted
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
@@ -33,6 +34,20 @@ from pkg.util.resourcequota.rancher import project_of
 
 FAILURE_REASONS: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
 """The reasons of events that say why a target pod does not come to be."""
+
+
+class FailureEvent(NamedTuple):
+    """An event. Every user who may create events can have written it, so that its text is only quoted."""
+
+    time: str
+    message: str
+    object_name: str
+
+    def __str__(self) -> str:
+        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
+
+
+NO_FAILURE: Final = FailureEvent("", "", "")
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -119,6 +134,20 @@ class Snapshot:
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
+
+    def failures_of(
+        self, reason: str, namespace: str, objects: Collection[tuple[str, str]], since: str
+    ) -> list[FailureEvent]:
+        """Returns the events of a reason about objects of the namespace, given by kind and name, since an RFC 3339
+        time."""
+        return [
+            FailureEvent(event.last_timestamp or "", event.message, about.name)
+            for event in self.failures
+            if event.reason == reason
+            and (event.last_timestamp or "") >= since
+            and (about := event.involved_object).namespace == namespace
+            and (about.kind, about.name) in objects
+        ]
 
     def project_of(self, namespace: Namespace) -> Project | None:
         """Returns the namespace's Rancher project, or None if it is not known."""
