@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -186,14 +186,20 @@ async def test_a_long_list_holds_the_loop_for_a_part_at_a_time(monkeypatch: pyte
     assert len(run.recorder.events) == size
 
 
-def test_a_list_that_is_stopped_midway_is_told_to_its_end() -> None:
-    shared, recorder = informer(), Recorder()
-    shared.add_event_handler(recorder)
+def half_listed(shared: Informer) -> Generator[None]:
+    """A list of two parts came, and handlers are told of the first."""
     pods = shared._processor.listing()
     for number in range(2 * STEP):
         pods.note("ADDED", pod(f"p{number}"))
     steps = shared._processor.replaced(pods)
     next(steps)
+    return steps
+
+
+def test_a_list_that_is_stopped_midway_is_told_to_its_end() -> None:
+    shared, recorder = informer(), Recorder()
+    shared.add_event_handler(recorder)
+    steps = half_listed(shared)
     assert (len(recorder.events), shared.has_synced()) == (STEP, False)
     steps.close()
     assert (len(recorder.events), shared.has_synced()) == (2 * STEP, True)
@@ -203,11 +209,7 @@ def test_a_definition_that_goes_while_handlers_are_told_takes_all_objects_with_i
     shared, recorder = informer(), Recorder()
     shared.add_event_handler(recorder)
     listed(shared, pod("old"))
-    pods = shared._processor.listing()
-    for number in range(2 * STEP):
-        pods.note("ADDED", pod(f"p{number}"))
-    steps = shared._processor.replaced(pods)
-    next(steps)
+    steps = half_listed(shared)
     shared.uninstalled()
     deque(steps, 0)
     assert len(shared.indexer) == 0
