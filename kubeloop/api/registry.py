@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import access, core, devices, events, workloads
 from kubeloop.api import admissionregistration as admission
+from kubeloop.api import core, devices, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -92,7 +92,7 @@ RESOURCE_CLAIMS = _namespaced("resource.k8s.io", devices.ResourceClaim, True)
 CONFIG_MAPS = _namespaced("", core.ConfigMap, False)
 SECRETS = _namespaced("", core.Secret, False)
 EVENTS = _namespaced("", core.Event, False)
-EVENTS_V1 = _namespaced("events.k8s.io", events.Event, False)
+EVENTS_V1 = _namespaced("events.k8s.io", workloads.Event, False)
 DEPLOYMENTS = _namespaced("apps", workloads.Deployment, True)
 STATEFUL_SETS = _namespaced("apps", workloads.StatefulSet, True)
 DAEMON_SETS = _namespaced("apps", workloads.DaemonSet, True)
@@ -102,15 +102,15 @@ SERVICES = _namespaced("", workloads.Service, True)
 ENDPOINT_SLICES = _namespaced("discovery.k8s.io", workloads.EndpointSlice, False)
 POD_DISRUPTION_BUDGETS = _namespaced("policy", workloads.PodDisruptionBudget, True)
 PERSISTENT_VOLUMES = _cluster_wide("", workloads.PersistentVolume, True)
-SERVICE_ACCOUNTS = _namespaced("", access.ServiceAccount, False)
+SERVICE_ACCOUNTS = _namespaced("", workloads.ServiceAccount, False)
 _RBAC = "rbac.authorization.k8s.io"
-ROLES = _namespaced(_RBAC, access.Role, False)
-ROLE_BINDINGS = _namespaced(_RBAC, access.RoleBinding, False)
-CLUSTER_ROLES = _cluster_wide(_RBAC, access.ClusterRole, False)
-CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, access.ClusterRoleBinding, False)
-SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", access.SubjectAccessReview, False)
-SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", access.SelfSubjectAccessReview, False)
-TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", access.TokenReview, False)
+ROLES = _namespaced(_RBAC, workloads.Role, False)
+ROLE_BINDINGS = _namespaced(_RBAC, workloads.RoleBinding, False)
+CLUSTER_ROLES = _cluster_wide(_RBAC, workloads.ClusterRole, False)
+CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, workloads.ClusterRoleBinding, False)
+SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", workloads.SubjectAccessReview, False)
+SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", workloads.SelfSubjectAccessReview, False)
+TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", workloads.TokenReview, False)
 STORAGE_CLASSES = _cluster_wide("storage.k8s.io", workloads.StorageClass, False)
 LEASES = _namespaced("coordination.k8s.io", core.Lease, False)
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide("apiextensions.k8s.io", core.CustomResourceDefinition, True)

@@ -1,4 +1,8 @@
-"""Kinds of apps, batch, policy, discovery and storage, and Service: the fields that controllers look at."""
+"""Kinds of apps, batch, policy, discovery, storage, access control and events.k8s.io, Service and ServiceAccount: the
+fields that controllers look at.
+
+Reviews, which answer questions about access, are created, never kept:
+`answer = await client.resource(SUBJECT_ACCESS_REVIEWS).create({"spec": {...}})`."""
 
 from __future__ import annotations
 
@@ -218,3 +222,114 @@ class PersistentVolumeStatus(Struct):
 class PersistentVolume(Object):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class LocalObjectReference(Struct):
+    whole: ClassVar[bool] = True
+
+    name: str = ""
+
+
+class ServiceAccount(Object):
+    automount_service_account_token: bool | None = None
+    image_pull_secrets: list[LocalObjectReference] | None = None
+
+
+class PolicyRule(Struct):
+    whole: ClassVar[bool] = True
+
+    verbs: list[str] | None = None
+    api_groups: list[str] | None = None
+    resources: list[str] | None = None
+    resource_names: list[str] | None = None
+    non_resource_urls: list[str] | None = None
+
+
+class Role(Object):
+    rules: list[PolicyRule] | None = None
+
+
+class ClusterRole(Role):
+    pass
+
+
+class Subject(Struct):
+    whole: ClassVar[bool] = True
+
+    kind: str = ""
+    api_group: str | None = None
+    name: str = ""
+    namespace: str | None = None
+
+
+class RoleRef(Struct):
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class RoleBinding(Object):
+    subjects: list[Subject] | None = None
+    role_ref: RoleRef = RoleRef()
+
+
+class ClusterRoleBinding(RoleBinding):
+    pass
+
+
+class SubjectAccessReviewStatus(Struct):
+    allowed: bool = False
+    denied: bool | None = None
+    reason: str | None = None
+    evaluation_error: str | None = None
+
+
+class SubjectAccessReview(Object):
+    """authorization.k8s.io/v1: whether a user may do something."""
+
+    status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
+
+
+class SelfSubjectAccessReview(SubjectAccessReview):
+    """authorization.k8s.io/v1: whether this client may do something."""
+
+
+class TokenUser(Struct):
+    username: str | None = None
+    uid: str | None = None
+    groups: list[str] | None = None
+
+
+class TokenReviewStatus(Struct):
+    authenticated: bool | None = None
+    user: TokenUser | None = None
+    audiences: list[str] | None = None
+    error: str | None = None
+
+
+class TokenReview(Object):
+    """authentication.k8s.io/v1: whose a token is."""
+
+    status: TokenReviewStatus = TokenReviewStatus()
+
+
+class EventSeries(Struct):
+    """The number of an event's repetitions, and the time of the last one."""
+
+    count: int = 0
+    last_observed_time: str = ""
+
+
+class Event(Object):
+    """events.k8s.io/v1 Event: `action` is what was done about `regarding`, `related` another object that took part."""
+
+    event_time: str | None = None
+    type: str = ""
+    reason: str = ""
+    action: str = ""
+    note: str = ""
+    regarding: ObjectReference = ObjectReference()
+    related: ObjectReference | None = None
+    reporting_controller: str = ""
+    reporting_instance: str = ""
+    series: EventSeries | None = None

@@ -1,15 +1,17 @@
 """Threads for what must not wait for others' blocking work; sessions of aiohttp as clients of the API server need them:
 sockets that notice a dead peer, answers with as large a head as the API server's, writes that can be refused until the
-end."""
+end; the warnings of answers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
+import logging
+import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -18,6 +20,9 @@ from aiohttp import BytesPayload
 from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
 
 from kubeloop.client.errors import ApiError
+from kubeloop.once import Once
+
+log = logging.getLogger(__name__)
 
 _KEEP_ALIVE: Final = 60.0
 _READ_BUFFER: Final = 512 * 1024
@@ -142,3 +147,20 @@ _OWN_THREADS = _OwnThreads()
 async def in_own_thread(work: Callable[..., T], *args: Any) -> T:
     """The result of a call that blocks; raises what it raises."""
     return await asyncio.get_running_loop().run_in_executor(_OWN_THREADS, work, *args)
+
+
+_WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_OBJECT: Final = re.compile(r"^(/api/[^/]+|/apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/.))?/([^/]+)(?:/[^/]+(/[^/]+)?)?$")
+"""Prefix, plural and subresource of a path; without the namespace and the name, which are the tenants'."""
+_logged: Final = Once(60.0)
+
+
+def log_warnings(method: str, path: str, headers: Iterable[str]) -> None:
+    """Logs each warning of an answer (RFC 7234 §5.5: an unknown field, a version that will go), once a minute for each
+    kind and method: they are for the program's author."""
+    for header in headers:
+        for text in _WARNING.findall(header):
+            match = _OBJECT.search(path)
+            warned = method, f"{match[1]}/{match[2]}{match[3] or ''}" if match else path, text.replace('\\"', '"')
+            if _logged.is_due(*warned):
+                log.warning("%s %s: the API server warns: %s", *warned)

@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from kubeloop.client.config import ClientConfig, Impersonation
-from kubeloop.client.credentials import CredentialSource, Reread, Static, header_value, read_token
+from kubeloop.client.credentials import (
+    API_VERSIONS,
+    MODES,
+    CredentialSource,
+    ExecPlugin,
+    PluginCommand,
+    Reread,
+    Static,
+    header_value,
+    read_token,
+)
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.exec_plugin import API_VERSIONS, MODES, ExecPlugin, PluginCommand
 from kubeloop.client.kubeconfig_file import ClusterEntry, Context, Exec, Kubeconfig, User, decoded, parsed, read
 from kubeloop.client.proxies import environment_proxy, redacted_url, split_url
 from kubeloop.client.tls import TLSSettings

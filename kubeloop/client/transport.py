@@ -19,13 +19,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.connections import BeforeWrite, GuardedBody, open_session
+from kubeloop.client.connections import BeforeWrite, GuardedBody, log_warnings, open_session
 from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, Unauthorized, Unreachable, error_from_response
 from kubeloop.client.retry import Closed, RetryPolicy, Untrusted, api_errors
 from kubeloop.client.server_clock import ServerClock
-from kubeloop.client.warnings import log_warnings
 from kubeloop.errors import one_line
 from kubeloop.metrics import FRAMEWORK
 

@@ -9,8 +9,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from kubeloop.api.meta import Object, PartialObjectMetadata
 from kubeloop.api.registry import Resource
-from kubeloop.cache.crds import CustomResourceWatch
-from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
+from kubeloop.cache.informer import CustomResourceWatch, SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.lister_watcher import ListerWatcher, Namespaces
 from kubeloop.cache.store import ChangedInPlace, CheckedIndexer
 from kubeloop.client.client import Client

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from kubeloop.cache.crds import CustomResourceWatch
-from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.informer import CustomResourceWatch, SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until

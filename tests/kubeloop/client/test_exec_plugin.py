@@ -14,11 +14,10 @@ import pytest
 from aiohttp import web
 
 from kubeloop.api.meta import from_rfc3339
-from kubeloop.client import credentials, exec_plugin
+from kubeloop.client import credentials
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.credentials import Certificate, Credential, Reread
+from kubeloop.client.credentials import Certificate, Credential, ExecPlugin, PluginCommand, Reread, parse_exec_status
 from kubeloop.client.errors import ConfigError, Unauthorized
-from kubeloop.client.exec_plugin import ExecPlugin, PluginCommand, parse_exec_status
 from kubeloop.client.loading import load_config
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
 from tests.decisions import sentences
@@ -46,7 +45,7 @@ class Runs:
 
 async def test_a_plugin_runs_again_shortly_before_its_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(NOON)
-    monkeypatch.setattr(exec_plugin, "time", SimpleNamespace(time=clock))
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(time=clock))
     source = ExecPlugin(Runs(expirationTimestamp="2026-01-01T12:10:00Z"))
     tokens = []
     for seconds in (0, 500, 589, 591):
@@ -255,7 +254,7 @@ def test_a_plugin_that_hangs_does_not_hold_up_the_exit(tmp_path: Path, plugin: P
     with pytest.raises(TimeoutError):
         asyncio.run(ask())
     assert time.monotonic() - started < plugin.HANGS / 2
-    assert exec_plugin.EXEC_TIMEOUT > plugin.HANGS, "it was the test's time that ran out"
+    assert credentials.EXEC_TIMEOUT > plugin.HANGS, "it was the test's time that ran out"
 
 
 async def test_a_hung_plugin_delays_no_request_beyond_its_time(
@@ -275,14 +274,14 @@ async def test_a_hung_plugin_delays_no_request_beyond_its_time(
 async def test_a_hung_plugin_is_killed_and_run_again(
     rig: TransportRig, tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
+    monkeypatch.setattr(credentials, "EXEC_TIMEOUT", 0.3)
     plugin.hangs()
     rig.server.always(GET, "/api", body({}))
     transport = rig.new_transport(replace(config_of(tmp_path, plugin.user()), host=rig.server.url))
     with pytest.raises(Unauthorized):
         await transport.request("GET", "/api")
     plugin.recovers()
-    monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 60.0)
+    monkeypatch.setattr(credentials, "EXEC_TIMEOUT", 60.0)
     assert await transport.request("GET", "/api") == b"{}"
 
 
@@ -293,8 +292,8 @@ async def test_a_hung_plugin_is_killed_and_run_again(
     }
 )
 async def test_a_plugin_that_does_not_end_is_not_waited_for(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exec_plugin, "EXEC_TIMEOUT", 0.3)
-    command = PluginCommand(exec_plugin.API_VERSIONS[0], ["sh", "-c", case], {}, "Never")
+    monkeypatch.setattr(credentials, "EXEC_TIMEOUT", 0.3)
+    command = PluginCommand(credentials.API_VERSIONS[0], ["sh", "-c", case], {}, "Never")
     started = time.monotonic()
     with pytest.raises(ConfigError):
         await command.run()

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.credentials import Reread
+from kubeloop.client.credentials import ExecPlugin, PluginCommand, Reread
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.exec_plugin import ExecPlugin, PluginCommand
 from kubeloop.client.loading import load_config
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "kubeconfig.jsonl.gz"

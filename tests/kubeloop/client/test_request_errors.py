@@ -13,9 +13,8 @@ from aiohttp import web
 
 from kubeloop.client import errors
 from kubeloop.client.config import ClientConfig, Impersonation
-from kubeloop.client.credentials import Certificate, Credential, Static
+from kubeloop.client.credentials import Certificate, Credential, ExecPlugin, Static
 from kubeloop.client.errors import ApiError, ConfigError
-from kubeloop.client.exec_plugin import ExecPlugin
 from kubeloop.client.tls import TLSSettings
 from kubeloop.testing.scripted_server import GET, PATCH, POST, body, raw, status
 from tests.decisions import sentences

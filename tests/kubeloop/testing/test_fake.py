@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kubeloop.api.access import SubjectAccessReview, SubjectAccessReviewStatus
 from kubeloop.api.core import ConfigMap
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES, SUBJECT_ACCESS_REVIEWS
+from kubeloop.api.workloads import SubjectAccessReview, SubjectAccessReviewStatus
 from kubeloop.client.errors import ServerError
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
