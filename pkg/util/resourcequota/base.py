@@ -224,22 +224,22 @@ def base_of(
 ) -> Base:
     """Returns the base of a quota; `annotation` is its namespace's, "" without one, `granted` Rancher's grant
     (`rancher.granted_to`): where Rancher validates, the annotation lowers the base and raises it no further than that.
-    There an annotation that is garbage requests nothing, and one that lost a limit says nothing about it while that is
-    raised: the grant is the base.
+    There the grant is also the base of a raised limit that the annotation has lost, or does not say for it is garbage.
 
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
     are missing. Else also whatever spec.hard counts of pods and their claims and the base names."""
-    record, requested, problems = granted, granted or {}, list[Problem]()
     default = is_default(quota)
+    record, requested, problems = granted, _raised_grant(quota, granted or {}), list[Problem]()
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
         if default:
-            requested = {**_raised_grant(quota, requested), **parse_base(annotation)}
+            requested |= parse_base(annotation)
         else:
-            requested = record = granted_by_record(quota)
+            record = granted_by_record(quota)
+            requested = dict(record)
     except ResourceQuotaError as exc:
         problems = [exc.problem]
-        if granted is None or beside_harvester:
+        if not requested or beside_harvester:
             # Upstream: the order to compute again is answered where only a quantity is garbage.
             answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
             return Base({} if answered else None, problems=problems)

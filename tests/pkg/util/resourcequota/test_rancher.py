@@ -359,6 +359,14 @@ def test_garbage_under_a_request_is_no_request(case: str) -> None:
     assert (ns1.requested, ns1.record, ns1.hard) == (amounts(HARD), None, amounts(HARD))
 
 
+@sentences({**GARBAGE, "less than nothing": '{"limit":{"limitsCpu":"-3","limitsMemory":"1"}}'})
+def test_nothing_is_requested_on_top_of_garbage(case: str) -> None:
+    ns1 = RancherNamespace(case)
+    ns1.migrate("vm1")
+    ns1.look()
+    assert (ns1.annotation, ns1.record, ns1.hard) == (case, None, amounts(HARD))
+
+
 def test_a_full_project_leaves_everything_as_it_was() -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
     ns1.migrate("vm1")
