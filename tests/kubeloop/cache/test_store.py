@@ -123,6 +123,15 @@ def test_an_index_that_is_added_late_covers_what_is_there() -> None:
     assert keys(store, "name", "b") == []
 
 
+def test_an_index_that_is_added_while_a_list_comes_covers_it() -> None:
+    store = filled()
+    prepared = store.prepare()
+    prepared.add(pod("z", labels={"app": "q"}))
+    store.add_indexers({"name": lambda obj: [obj.name]})
+    assert len(store.swap(prepared)) == 3
+    assert keys(store, "name", "z") == keys(store, "app", "q") == keys(store, NAMESPACE_INDEX, "ns") == ["ns/z"]
+
+
 def test_a_name_that_is_taken_is_refused_and_nothing_is_added() -> None:
     store = filled()
     with pytest.raises(ValueError, match="app"):
