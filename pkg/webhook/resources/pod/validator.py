@@ -60,8 +60,6 @@ class PodValidator:
             if not shortage and not request.dry_run:
                 # Between the last read and this nothing is awaited: no two pods are given the same room.
                 self._ledger.remember(candidate, rooms.usages(candidate))
-        if refusal and candidate.migration:
-            refusal = f"exceeded quota: {refusal}"  # the words by which KubeVirt tries again when the quota changes
         return deny(refusal, reason="no-room") if refusal else ALLOW
 
     def _candidate(self, request: AdmissionRequest) -> Candidate:

@@ -648,7 +648,7 @@ TARGETS = {
 async def test_a_target_is(state: State, candidate: Pod, admitted: bool) -> None:
     decision = await validator(FakeView(state, state)).validate(request(candidate, user=KUBEVIRT))
     assert decision.allowed is admitted, decision.message
-    assert admitted or decision.message.startswith("exceeded quota: ")  # KubeVirt looks for these words
+    assert admitted or decision.message.startswith("exceeded quota: resource quota")  # KubeVirt looks for these words
 
 
 async def test_harvesters_number_for_a_grown_vm_is_not_granted() -> None:
