@@ -320,8 +320,9 @@ ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] 
     "it may not be read: headroom's last event says it": (
         None, (FULL,), "event of default-abc at 2026-01-01T00:00:09Z: \"Rancher's project c-m-1:p-abc has no room\""
     ),
-    "it may not be read, and the event is an old one": (
-        None, (edited(FULL, lastTimestamp="2025-12-31T00:00:00Z"),), ""
+    "it may not be read, and the event is old": (None, (edited(FULL, lastTimestamp="2025-12-31T00:00:00Z"),), ""),
+    "it may not be read, and the event is from elsewhere": (
+        None, (edited(FULL, involvedObject={"namespace": "ns2"}),), ""
     ),
     "it may not be read, and nothing was refused": (None, (), ""),
 }  # fmt: skip
