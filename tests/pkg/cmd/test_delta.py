@@ -90,47 +90,36 @@ def test_several_objects_come_out_in_their_order(call: Call) -> None:
     assert [line["name"] for line in call(stdin)] == [f"vm{n}" for n in range(50)]
 
 
-@pytest.mark.parametrize(
-    ("stdin", "says"),
-    [
-        pytest.param(
-            "kind: Secret\nmetadata: {namespace: ns, name: p}\n",
-            "Secret ns/p: not VirtualMachineInstance or VirtualMachine",
-            id="another kind",
-        ),
-        pytest.param("kind: 7\n", "document 1: not VirtualMachineInstance or VirtualMachine", id="a kind that is none"),
-        pytest.param("a: b\n", "document 1: no spec.domain", id="some other mapping"),
-        pytest.param('{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain", id="no spec"),
-        pytest.param(
-            vmi(resources={"limits": {"memory": "4 Gi"}}),
-            "VirtualMachineInstance ns/vm1: memory: '4 Gi' is not a quantity",
-            id="a quantity that is none",
-        ),
-        pytest.param(
-            vmi(resources={"requests": {"cpu": "1e2000000000"}}),
-            "VirtualMachineInstance ns/vm1: cpu: '1e2000000000' is out of range",
-            id="a quantity beyond reason",
-        ),
-        pytest.param(
-            vmi(cpu={"cores": "two"}),
-            "VirtualMachineInstance ns/vm1: Expected `int`, got `str` - at `$.spec.domain.cpu.cores`",
-            id="a word for a number",
-        ),
-        pytest.param(vmi(cpu={"cores": 10**400}), "VirtualMachineInstance ns/vm1: int", id="a number beyond reason"),
-        pytest.param("{", "neither JSON nor YAML", id="half a document"),
-        pytest.param(bytes(range(128, 256)), "not UTF-8 text", id="binary garbage"),
-        pytest.param("[" * 100_000, "nested too deeply", id="endless nesting"),
-        pytest.param("a: " + "{a: " * 1500 + "}" * 1500, "document 1: nested too deeply", id="deep nesting"),
-    ],
-)
+NO_VM, VMI = "not VirtualMachineInstance or VirtualMachine", "VirtualMachineInstance ns/vm1: "
+WORD_FOR_NUMBER = "Expected `int`, got `str` - at `$.spec.domain.cpu.cores`"
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "another kind": ("kind: Secret\nmetadata: {namespace: ns, name: p}\n", f"Secret ns/p: {NO_VM}"),
+    "a kind that is none": ("kind: 7\n", f"document 1: {NO_VM}"),
+    "some other mapping": ("a: b\n", "document 1: no spec.domain"),
+    "no spec": ('{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain"),
+    "a quantity that is none": (
+        vmi(resources={"limits": {"memory": "4 Gi"}}), f"{VMI}memory: '4 Gi' is not a quantity",
+    ),
+    "a quantity beyond reason": (
+        vmi(resources={"requests": {"cpu": "1e2000000000"}}), f"{VMI}cpu: '1e2000000000' is out of range",
+    ),
+    "a word for a number": (vmi(cpu={"cores": "two"}), f"{VMI}{WORD_FOR_NUMBER}"),
+    "a number beyond reason": (vmi(cpu={"cores": 10**400}), f"{VMI}int"),
+    "half a document": ("{", "neither JSON nor YAML"),
+    "binary garbage": (bytes(range(128, 256)), "not UTF-8 text"),
+    "endless nesting": ("[" * 100_000, "nested too deeply"),
+}  # fmt: skip
+
+
+@sentences(BAD)
 @pytest.mark.parametrize("estimate", list(EstimateKind))
 def test_bad_input_is_one_line_that_names_the_object(
-    call: Call, stdin: str | bytes, says: str, estimate: EstimateKind
+    call: Call, case: tuple[str | bytes, str], estimate: EstimateKind
 ) -> None:
+    stdin, expected = case
     assert call(stdin, estimate=estimate) == []
-    assert call.code == 1
-    assert call.stderr.count("\n") == 1
-    assert says in call.stderr
+    assert (call.code, call.stderr.count("\n")) == (1, 1)
+    assert expected in call.stderr
 
 
 def test_a_bad_vmi_does_not_end_a_run(call: Call) -> None:

@@ -15,6 +15,7 @@ from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
 from pkg.selfcheck.health import HealthChecks
 from pkg.util.resourcequota.policy import EXACT
+from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call
 
 WRONG = {
@@ -42,7 +43,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", [["webhook"], ["controller", "--webhook"]], ids=["webhook", "controller"])
-@pytest.mark.parametrize("case", list(WRONG.values()), ids=list(WRONG))
+@sentences(WRONG)
 def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], case: tuple[list[str], str]) -> None:
     arguments, sentence = case
     result = call(*command, *arguments)

@@ -17,6 +17,7 @@ from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA, WEBHOOK_CON
 from pkg.util.managedtenantquota.record import Record
 from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.observe import Listed, Source
+from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import build, by_name, by_uid, quota, running_vmi, vmim
 
@@ -70,9 +71,9 @@ REFUSED: dict[str, tuple[list[Object], Samples, Samples]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_migrations(case: str) -> None:
-    objects, count, oldest = REFUSED[case]
+@sentences(REFUSED)
+def test_refused_migrations(case: tuple[list[Object], Samples, Samples]) -> None:
+    objects, count, oldest = case
     metrics = state(*objects)
     assert samples(metrics, "headroom_migrations_refused") == count
     assert samples(metrics, "headroom_migrations_refused_oldest_seconds") == oldest
@@ -95,9 +96,9 @@ RAISED: dict[str, tuple[list[Object], Samples, Samples]] = {
 }
 
 
-@pytest.mark.parametrize("case", RAISED)
-def test_entries_and_since_when_they_are_there(case: str) -> None:
-    objects, entries, oldest = RAISED[case]
+@sentences(RAISED)
+def test_entries_and_since_when_they_are_there(case: tuple[list[Object], Samples, Samples]) -> None:
+    objects, entries, oldest = case
     metrics = state(*objects)
     assert samples(metrics, "headroom_quotas_managed") == {(): 1}
     assert samples(metrics, "headroom_quotas_raised") == {(): bool(entries)}
@@ -235,9 +236,9 @@ WAITS: dict[str, tuple[str, str, bool, float]] = {
 }
 
 
-@pytest.mark.parametrize("case", WAITS)
-def test_how_long_a_migration_waited(case: str) -> None:
-    first_phase, second_phase, leads, seconds = WAITS[case]
+@sentences(WAITS)
+def test_how_long_a_migration_waited(case: tuple[str, str, bool, float]) -> None:
+    first_phase, second_phase, leads, seconds = case
     observed_migrations: Iterable[Any] = (vmim(first_phase), vmim(second_phase, created=time_of_age(12)))
     was = observed()
     observe_wait(lambda: leads, clock=lambda: NOW).on_update(*observed_migrations)

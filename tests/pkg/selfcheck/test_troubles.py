@@ -17,6 +17,7 @@ from pkg.config.cause import Cause, decode_causes, encode_causes
 from pkg.config.management import Management
 from pkg.selfcheck.installation import about
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
+from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.objects import quota
 
@@ -68,33 +69,25 @@ async def test_causes_that_no_request_met_are_measured_and_shown() -> None:
     assert waiting("field manager kubectl-edit") is None
 
 
+WEBHOOK = "webhook q.example.org"
 CODES: dict[str, tuple[ApiError, str, str]] = {
-    "400 of a webhook": (
-        BadRequest(DENIED), "webhook q.example.org",
-        "webhook q.example.org refuses headroom's requests (400): not by you",
-    ),
-    "403 of a webhook": (
-        Forbidden(DENIED), "webhook q.example.org",
-        "webhook q.example.org refuses headroom's requests (403): not by you",
-    ),
+    "400 of a webhook": (BadRequest(DENIED), WEBHOOK, " refuses headroom's requests (400): not by you"),
+    "403 of a webhook": (Forbidden(DENIED), WEBHOOK, " refuses headroom's requests (403): not by you"),
     "422 of a policy": (
-        Invalid(POLICY), "ValidatingAdmissionPolicy p (binding b)",
-        "ValidatingAdmissionPolicy p (binding b) refuses headroom's requests (422): hands off",
+        Invalid(POLICY), "ValidatingAdmissionPolicy p (binding b)", " refuses headroom's requests (422): hands off",
     ),
     "403 of RBAC": (
-        Forbidden(RBAC), "RBAC",
-        "RBAC refuses headroom's requests (403): " + RBAC.partition("forbidden: ")[2],
+        Forbidden(RBAC), "RBAC", " refuses headroom's requests (403): " + RBAC.partition("forbidden: ")[2],
     ),
     "500 of a webhook that does not answer": (
-        ServerError('failed calling webhook "q.example.org": EOF'), "webhook q.example.org",
-        "webhook q.example.org: it does not answer: EOF",
+        ServerError('failed calling webhook "q.example.org": EOF'), WEBHOOK, ": it does not answer: EOF",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CODES)
-async def test_a_refusal_is_an_event_a_metric_and_a_cause(case: str) -> None:
-    error, by, text = CODES[case]
+@sentences(CODES)
+async def test_a_refusal_is_an_event_a_metric_and_a_cause(case: tuple[ApiError, str, str]) -> None:
+    error, by, text = case[0], case[1], case[1] + case[2]
     rig = TroublesRig()
     rig.cache("q")
     rig.refuse("ns1/q", error)
@@ -187,9 +180,9 @@ LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LINES)
-def test_what_a_cause_says(case: str) -> None:
-    request, answer = LINES[case]
+@sentences(LINES)
+def test_what_a_cause_says(case: tuple[Callable[[Cause], object], object]) -> None:
+    request, answer = case
     assert request(Cause("w", 400, "no", ["Namespace bare", "ResourceQuota shop/q", "VirtualMachine a/b"], 3)) == answer
 
 
