@@ -121,7 +121,7 @@ def load_collected(folder: str) -> Snapshot:
     try:
         with reading_file(path / ABOUT) as stream:
             return restore_snapshot(msgspec.json.decode(stream.read()), objects)
-    except (msgspec.MsgspecError, KeyError, ValueError, TypeError) as exc:
+    except (msgspec.MsgspecError, KeyError, ValueError, TypeError, RecursionError) as exc:
         raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
 
 

@@ -255,10 +255,11 @@ def test_a_wrong_call_is_one_line(case: str, call: Call, tmp_path: Path) -> None
     assert message in result.said_in_one_line()
 
 
-def test_a_folder_that_was_edited_is_one_line(call: Call, tmp_path: Path) -> None:
+@pytest.mark.parametrize("about", ["{}", "[" * 100_000], ids=["nothing in it", "nested beyond reason"])
+def test_a_folder_that_was_edited_is_one_line(about: str, call: Call, tmp_path: Path) -> None:
     folder = tmp_path / "collected"
     assert call("collect", "-o", str(folder)).code == 0
-    (folder / "about.json").write_text("{}")
+    (folder / "about.json").write_text(about)
     assert (
         "not what `headroom collect` writes" in call("explain", f"{NS}/vm1", "--from", str(folder)).said_in_one_line()
     )
