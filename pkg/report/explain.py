@@ -110,6 +110,12 @@ def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
     if not too_small:
         return Verdict.COULD_MIGRATE, "it does not migrate; a target pod would fit as the quotas are"
     still_too_small = [fit for fit in too_small if not fit.fits_then]
+    if still_too_small and all(fit.waits_for_leftover for fit in still_too_small):
+        return (
+            Verdict.COULD_WITH_HEADROOM,
+            f"it does not migrate; a target pod would not fit ({_missing_amounts(too_small)}) until the pods of an "
+            "earlier migration have ended; then headroom would raise the quota",
+        )
     if not still_too_small:
         return (
             Verdict.COULD_WITH_HEADROOM,

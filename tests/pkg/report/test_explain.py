@@ -439,6 +439,10 @@ def test_a_pod_of_an_earlier_migration_is_waited_for() -> None:
     failed_before = edited(vmim("Failed", name="first"), status={"migrationState": {"sourcePod": SOURCE.name}})
     leftover = launcher(node="node-2", migration=failed_before, created="2026-01-01T00:01:00Z")
     failed_before = edited(failed_before, status={"migrationState": {"targetPod": leftover.name}})
+    before = settled(cluster([quota(HARD, MARKS)], [failed_before], [SOURCE, leftover], [HERE]))
+    explained = explain(before, HERE)
+    assert explained.verdict is Verdict.COULD_WITH_HEADROOM
+    assert "until the pods of an earlier migration have ended; then headroom would raise the quota" in explained.summary
     snapshot = settled(cluster([quota(HARD, MARKS)], [failed_before, vmim(name="second")], [SOURCE, leftover], [HERE]))
     (fit,) = explain(snapshot, HERE).fits
     assert (
