@@ -24,7 +24,9 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 def documents(*files: Path) -> list[Raw]:
     """Every object of manifest files."""
-    return [document for file in files for document in yaml.safe_load_all(file.read_text("utf-8")) if document]
+    return [
+        document for file in files for document in yaml.load_all(file.read_text("utf-8"), yaml.CSafeLoader) if document
+    ]
 
 
 def collection(api: Api, document: Raw) -> str:

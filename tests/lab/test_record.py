@@ -1,12 +1,17 @@
-"""Records of objects from the API server, and the words of quota admission."""
+"""Records of objects from the API server, the words of quota admission, and the kinds that a run follows."""
 
 from __future__ import annotations
 
 import pytest
 
 from kubeloop.api.quantity import QuantityError
+from kubeloop.api.registry import PODS
+from kubeloop.client.errors import ServerError
+from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.fake.server import FakeCluster
 from lab.questions import Quota
-from lab.record import Amounts, Refusal
+from lab.record import Amounts, Happening, Record, Refusal
+from lab.watching import Watching
 from tests.decisions import by_value
 from tests.lab.builder import BASE, ENTRY, ONE, RecordBuilder, sample
 
@@ -76,3 +81,28 @@ def test_amounts_are_two_and_printed_as_the_api_server_does() -> None:
     assert Amounts.of("2015m", "1") + Amounts.of("985m", "2") == Amounts.of("3", "3")
     with pytest.raises(QuantityError):
         Amounts.of("much", "1")
+
+
+def broken(_: object) -> None:
+    raise ServerError("etcd is away", status=500)
+
+
+async def test_a_kind_that_cannot_be_listed_is_an_error() -> None:
+    cluster = FakeCluster()
+    cluster.reactors.append(broken)
+    watching = Watching(cluster.client(), {"ns": Record()}, PODS, sync_timeout=0.2)
+    with pytest.raises(ClusterError, match="did not list all that is followed within"):
+        async with watching:
+            pytest.fail("it was entered")
+
+
+async def test_a_listener_that_fails_fails_the_run() -> None:
+    def fail(_: Happening) -> None:
+        raise ValueError("no number")
+
+    cluster = FakeCluster()
+    cluster.put(PODS, {"metadata": {"name": "a", "namespace": "ns"}})
+    watching = Watching(cluster.client(), {"ns": Record(listener=fail)}, PODS)
+    await watching.__aenter__()
+    with pytest.raises(ValueError, match="no number"):
+        await watching.__aexit__(None, None, None)
