@@ -35,6 +35,8 @@ VMS, VMIS, VMIMS = VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINE_
 LASTING = 600.0
 """Seconds that a migration runs until it is told to hurry."""
 _QUICK = 0.05
+_PAUSE = 0.1
+"""Seconds between the first two looks at what is waited for: a look costs the API server and us 3 ms."""
 _FOR_GOOD = 2.5
 """Seconds after which a refusal counts as one that stays: headroom and KubeVirt answer within a few hundredths."""
 _DEFAULT = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
@@ -56,7 +58,7 @@ async def becomes(read: Callable[[], Awaitable[object]], expected: object, secon
         value = await read()
         return value == expected
 
-    await until(is_read, lambda: f"{expected}; it is {value}", seconds=seconds)
+    await until(is_read, lambda: f"{expected}; it is {value}", seconds=seconds, pause=_PAUSE)
 
 
 class Namespace:
@@ -272,7 +274,7 @@ class Namespace:
             latest[:] = [await self.migration(migration)]
             return latest[0].phase in phases
 
-        await until(is_reached, lambda: f"{' or '.join(phases)}: {latest}", seconds=seconds)
+        await until(is_reached, lambda: f"{' or '.join(phases)}: {latest}", seconds=seconds, pause=_PAUSE)
         return latest[0].phase
 
     async def succeed(self, *migrations: str, seconds: float = PATIENCE) -> None:
