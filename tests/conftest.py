@@ -12,6 +12,7 @@ from lab.cluster import EmbeddedCluster
 
 LONGEST = (
     "tests/simulation/",
+    "tests/pkg/test_tenant_cost.py",
     "tests/pkg/util/resourcequota/test_interleavings.py",
     "tests/lab/cmd/test_commands.py",
     "tests/e2e/test_rancher.py",
