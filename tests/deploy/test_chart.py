@@ -110,7 +110,7 @@ REFUSED = {
 }
 
 
-def test_values_that_are_unknown_or_of_the_wrong_type_are_refused() -> None:
+def test_unknown_values_and_those_of_a_wrong_type_are_refused() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         rendered(*REFUSED)
     assert "values don't meet the specifications of the schema" in refused.value.stderr

@@ -40,7 +40,7 @@ def test_built_twice_it_is_the_same_bytes(make: Callable[[Path, int], Path], tmp
     built_twice(make, tmp_path)
 
 
-def test_the_wheel_is_the_same_bytes_each_time_and_has_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_the_wheel_is_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
     with zipfile.ZipFile(built_twice(release.wheel, tmp_path)) as wheel:
         assert {"kubeloop/controllers/controller.py", "kubeloop/py.typed", "pkg/cmd/main.py"} <= set(wheel.namelist())
         (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]

@@ -29,7 +29,7 @@ def scraped() -> Iterator[Metric]:
     yield from StateMetrics(Source(), Listed()).collect()
 
 
-def test_every_row_is_exported_and_every_metric_of_ours_has_a_row() -> None:
+def test_every_row_is_exported_and_every_metric_has_a_row() -> None:
     families = {f"{family.name}_total" if family.type == "counter" else family.name: family for family in scraped()}
     rows = {**FRAMEWORK, **METRICS}
     assert {name for name in families if not name.startswith(("process_", "python_"))} == rows.keys()

@@ -205,7 +205,7 @@ def test_a_list_that_is_stopped_midway_is_told_to_its_end() -> None:
     assert (len(recorder.events), shared.has_synced()) == (2 * STEP, True)
 
 
-def test_a_definition_that_goes_while_handlers_are_told_takes_all_objects_with_it() -> None:
+def test_a_definition_that_goes_midway_takes_all_objects_along() -> None:
     shared, recorder = informer(), Recorder()
     shared.add_event_handler(recorder)
     listed(shared, pod("old"))

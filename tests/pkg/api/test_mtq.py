@@ -62,7 +62,7 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
     assert mtq.additional == {}
 
 
-def test_one_in_the_middle_of_its_work_and_the_saved_specs_are_whole() -> None:
+def test_a_budget_at_work_and_the_saved_specs_are_whole() -> None:
     mtq = read(IN_USE)
     assert recorded_migrations(mtq) == {"one": ["a", "b"], "two": []}
     records, unreadable = status_records(mtq)
