@@ -169,7 +169,8 @@ class PluginCommand:
         if self.mode == "Always" and not terminal:
             raise ValueError("it asks for input (interactiveMode Always), and standard input is not a terminal")
         interactive = terminal and self.mode != "Never"
-        process = await asyncio.create_subprocess_exec(
+        transport, output = await asyncio.get_running_loop().subprocess_exec(
+            _Output,
             *self.args,
             stdin=None if interactive else asyncio.subprocess.DEVNULL,
             stdout=PIPE,
@@ -177,13 +178,14 @@ class PluginCommand:
             env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
         )
         try:
-            output, *errors = await asyncio.gather(*map(_read, filter(None, (process.stdout, process.stderr))))
-            return await process.wait(), output, b"".join(errors)
-        except BaseException:
+            await asyncio.shield(output.ended)
+        finally:
             # Kills it and closes the pipes: a program that it has started may hold them open, and is not waited for.
-            process._transport.close()  # type: ignore[attr-defined]
-            await process.wait()
-            raise
+            transport.close()
+            await asyncio.shield(output.ended)
+        if output.is_too_long:
+            raise ValueError(f"it prints more than {_LONGEST} bytes")
+        return transport.get_returncode() or 0, output.parts[1], output.parts[2]
 
     def _info(self, interactive: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": interactive}
@@ -207,14 +209,25 @@ class PluginCommand:
         return status
 
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
-    """Returns all that comes. Raises ValueError where that has no end."""
-    output = b""
-    while chunk := await stream.read(_LONGEST):
-        output += chunk
-        if len(output) > _LONGEST:
-            raise ValueError(f"it prints more than {_LONGEST} bytes")
-    return output
+class _Output(asyncio.SubprocessProtocol):
+    """The output of a process by file descriptor, until the process has ended and its pipes are closed."""
+
+    def __init__(self) -> None:
+        self.parts = {1: b"", 2: b""}
+        self.is_too_long = False
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.parts[fd] += data
+        if len(self.parts[fd]) > _LONGEST:
+            self.is_too_long = True
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(None)
 
 
 class ExecPlugin:
