@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# A file at a time in one worker: fixtures of a module are made once. A worker more costs a collection and a cluster: 80 CPU s.
+# A file at a time in one worker: fixtures of a module are made once. A worker more costs a collection and a cluster.
 PYTEST_PARALLEL ?= --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of headroom processes: none of them compiles the sources again.

@@ -195,14 +195,14 @@ _MARGIN = 1.0
 """Seconds that a refusal may take to become known: it is told by an Event, written in the background."""
 
 
-def late_refusals(record: Record, base: Amounts) -> Iterator[LateRefusal]:
+def late_refusals(record: Record, base: Amounts, since: float = 0.0) -> Iterator[LateRefusal]:
     """The first tries come before the room, and are none."""
-    for event in record.events:
+    for event in (event for event in record.events if event.at >= since):
         migration = record.migrations[event.subject]
         is_over = migration.ended is not None and migration.ended.at <= event.at
         room_since = rooms(record, base, event.at)
-        since = max(room_since.get(migration.vm, event.at), migration.began.at)
-        if event.reason != "FailedCreate" or is_over or event.at - since <= _MARGIN:
+        granted_at = max(room_since.get(migration.vm, event.at), migration.began.at)
+        if event.reason != "FailedCreate" or is_over or event.at - granted_at <= _MARGIN:
             continue
         refusal = Refusal.of(event.message)
         if refusal is None or not refusal.requested.keys() == refusal.limited.keys() != set():
