@@ -22,7 +22,7 @@ from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import LONGEST, has_migrating_vm, parse_resources, read
+from pkg.util.resourcequota.entries import MAX_LENGTH, has_migrating_vm, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
@@ -59,9 +59,9 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones.
 
     Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit. Raises
-    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than LONGEST."""
-    if len(annotation) > LONGEST:
-        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {LONGEST} characters")
+    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than MAX_LENGTH."""
+    if len(annotation) > MAX_LENGTH:
+        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {MAX_LENGTH} characters")
     try:
         document = json.loads(annotation)
     except (ValueError, RecursionError) as exc:

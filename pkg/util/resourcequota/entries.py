@@ -119,21 +119,23 @@ def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None)
 # ---- values --------------------------------------------------------------------------------------------------
 
 
+MAX_LENGTH = 8192
+"""Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
+project writes some of them too, at any rate, and to read them is work here."""
+
+
 def parse_resources(key: str, text: str) -> ResourceList:
     """Returns a ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
 
     Raises InvalidEntry with the annotation's key."""
     try:
-        if len(text) > LONGEST:
-            raise ValueError(f"more than {LONGEST} characters")
+        if len(text) > MAX_LENGTH:
+            raise ValueError(f"more than {MAX_LENGTH} characters")
         return _unmarshalled(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
 
 
-LONGEST = 8192
-"""Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
-project writes some of them too, at any rate, and to read them is work here."""
 _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
 """The same dict for the same text: it is never changed."""
 

@@ -15,7 +15,7 @@ from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.resourcequota.base import parse_limits, quantity_of
-from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.entries import MAX_LENGTH, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.rancher import annotation_of, with_request
@@ -66,7 +66,7 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
     try:
         limits = parse_limits(annotation)
     except InvalidNamespaceAnnotation as exc:
-        return f"invalid NamespaceResourceQuota {annotation}, error: {exc}"
+        return f"invalid NamespaceResourceQuota {annotation[:MAX_LENGTH]}, error: {exc}"
     for resource, field, word in _CHECKED:
         if resource not in limits:
             continue

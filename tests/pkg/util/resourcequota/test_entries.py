@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kubeloop.api.core import ResourceQuota
 from pkg.util.resourcequota.base import RESOURCE_NAMES, counts_of_pods, granted_by_record, parse_base, parse_limits
 from pkg.util.resourcequota.entries import (
-    LONGEST,
+    MAX_LENGTH,
     changes,
     entries,
     is_by_uid,
@@ -34,7 +34,7 @@ GARBAGE = {
     "no JSON": "{nope",
     "a quantity that is none": '{"limits.cpu":"two"}',
     "nested beyond reason": "[" * 1000,
-    "longer than any list of limits": ENTRY + " " * LONGEST,
+    "longer than any list of limits": ENTRY + " " * MAX_LENGTH,
 }
 
 

@@ -16,7 +16,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.resourcequota.base import base_of, parse_limits
-from pkg.util.resourcequota.entries import LONGEST
+from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.observe import Listed, Observer, Source
@@ -249,7 +249,7 @@ def test_ranchers_revert_is_repaired_and_grants_nothing() -> None:
 GARBAGE = {
     "no JSON": "{",
     "a quantity that is none": '{"limit":{"limitsCpu":"x","limitsMemory":"5000Mi"}}',
-    "a text without an end": '{"limit":{"limitsCpu":"3"}}' + " " * LONGEST,
+    "a text without an end": '{"limit":{"limitsCpu":"3"}}' + " " * MAX_LENGTH,
 }
 
 

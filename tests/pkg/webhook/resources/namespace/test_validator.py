@@ -9,6 +9,7 @@ import pytest
 
 from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import LABEL_MANAGED
+from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.resources.namespace.validator import decide, insufficient, validate
 from tests.decisions import sentences
@@ -96,6 +97,11 @@ DENIED = {
     "a limit that is text": (
         '{"limit":"3"}',
         'invalid NamespaceResourceQuota {"limit":"3"}, error: field.cattle.io/resourceQuota: limit must be an object',
+    ),
+    "as much text as an annotation holds": (
+        "x" * 256 * 1024,
+        f"invalid NamespaceResourceQuota {'x' * MAX_LENGTH}, error: "
+        "field.cattle.io/resourceQuota has more than 8192 characters",
     ),
 }
 
