@@ -102,9 +102,17 @@ def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping
 
 
 def rule(
-    resources: list[str], operations: list[str], *, group: str = "", version: str = "v1", scope: str = "Namespaced"
+    resources: list[str] | Resource[Any],
+    operations: list[str],
+    *,
+    group: str = "",
+    version: str = "v1",
+    scope: str = "Namespaced",
 ) -> dict[str, Any]:
-    """Returns a RuleWithOperations."""
+    """Returns a RuleWithOperations: of a kind, or of plurals, with subresources, of one group and scope."""
+    if isinstance(resources, Resource):
+        group, version, scope = resources.group, resources.version, "Namespaced" if resources.namespaced else "Cluster"
+        resources = [resources.plural]
     return {
         "apiGroups": [group],
         "apiVersions": [version],

@@ -15,7 +15,6 @@ from kubeloop.api.core import ConfigMap, Container, Node, Pod, PodSchedulingGate
 from kubeloop.api.meta import Object, Struct
 from kubeloop.api.objects import PartlyDeclared, edit
 from kubeloop.api.workloads import Job, JobSpec
-from kubeloop.client.client import Client
 from kubeloop.testing.fake.patches import json_patched
 from kubeloop.testing.fake.server import FakeCluster
 
@@ -120,12 +119,18 @@ async def test_no_request_with_a_python_name_is_sent() -> None:
     assert list(cluster.raw(registry.JOBS)) == ["ns/j"]
 
 
-def strict() -> Client:
-    return FakeCluster().client(strict=True)
+class OwnJob(Job):
+    """A kind of the user's own."""
+
+
+OWN_JOBS = registry.Resource("example.org", "v1", "jobs", "Job", OwnJob, status_subresource=True)
 
 
 async def test_a_strict_client_of_the_fake_refuses_unknown_fields() -> None:
-    jobs = strict().resource(registry.JOBS)
+    client = FakeCluster().client(strict=True)
+    # Kubernetes' own kinds are declared in part.
+    await client.resource(registry.JOBS).create({"metadata": WHERE, "spec": {"template": {}}})
+    jobs = client.resource(OWN_JOBS)
     with pytest.raises(Exception, match=r'strict decoding error: unknown field "spec.backofLimit"'):
         await jobs.create({"metadata": WHERE, "spec": {"backofLimit": 2}})
     job = await jobs.create({"metadata": WHERE, "spec": {"backoffLimit": 2}})

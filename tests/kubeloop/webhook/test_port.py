@@ -21,7 +21,7 @@ from kubeloop.webhook.registration import Endpoint
 PORTING = Path(__file__).parents[3] / "docs" / "dev" / "porting.md"
 IMPORTS = """
 from kubeloop.api.core import ConfigMap
-from kubeloop.api.registry import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.registry import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from kubeloop.webhook.admission_server import AdmissionServer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.registry import JOBS, MUTATING_WEBHOOK_CONFIGURATIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.webhook.registration import Endpoint, Registration, Webhook, key_of, registered, rule, webhook
 from tests import kinds
 from tests.kubeloop.webhook.listening import KEY
@@ -58,6 +58,11 @@ def webhook_of(name: str, endpoint: Endpoint, bundle: bytes | None) -> Webhook:
 @pytest.fixture
 def server() -> ConfigurationServer:
     return ConfigurationServer()
+
+
+def test_a_rule_of_a_kind_has_its_group_and_scope() -> None:
+    assert rule(NODES, ["DELETE"]) == rule(["nodes"], ["DELETE"], scope="Cluster")
+    assert rule(JOBS, ["CREATE"]) == rule(["jobs"], ["CREATE"], group="batch")
 
 
 async def test_both_are_created_and_then_left_alone(server: ConfigurationServer) -> None:
