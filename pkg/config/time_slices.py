@@ -11,7 +11,7 @@ from typing import Final
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vms import vms_one_by_one
+from pkg.util.resourcequota.vm import vms_one_by_one
 
 SLICE: Final = 0.01
 """Seconds after which others run, between two steps."""

@@ -37,8 +37,7 @@ from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher_request import project_room, project_shortage
-from pkg.util.resourcequota.vm import VmUsage
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """Matches a VM that a problem's sentence is about."""

@@ -25,8 +25,7 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
-from pkg.util.resourcequota.vm import VmUsage
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"

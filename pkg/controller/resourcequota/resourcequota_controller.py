@@ -49,7 +49,7 @@ from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, requ
 from pkg.util.resourcequota.rancher_request import project_room, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
 from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until
-from pkg.util.resourcequota.vms import vms_one_by_one
+from pkg.util.resourcequota.vm import vms_one_by_one
 
 log = logging.getLogger(__name__)
 

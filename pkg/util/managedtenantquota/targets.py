@@ -45,7 +45,7 @@ from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import vms_of
 
 _CONTAINER = "Container"
 _RUNNING = "Running"

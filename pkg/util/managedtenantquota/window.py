@@ -43,7 +43,7 @@ from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vms import vms_one_by_one
+from pkg.util.resourcequota.vm import vms_one_by_one
 
 Steps = Generator[None, None, Sequence[RefusedTarget]]
 

@@ -30,8 +30,7 @@ from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
 from pkg.util.resourcequota.errors import not_understood
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.vm import VmUsage
-from pkg.util.resourcequota.vms import controlled_pods, rendering_of
+from pkg.util.resourcequota.vm import VmUsage, controlled_pods, rendering_of
 
 _MARGIN = Quantity.parse("128Mi")
 """Upstream's allowance for what KubeVirt's own estimate leaves out (additionalCompensationMemory)."""

@@ -25,8 +25,7 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied
 from pkg.util.resourcequota.timers import Timers
-from pkg.util.resourcequota.vm import VmUsage
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""

@@ -43,8 +43,7 @@ from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import EXACT, Policy
 from pkg.util.resourcequota.rancher import annotation_of, granted_to
-from pkg.util.resourcequota.vm import VmUsage
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 Amounts = Mapping[str, Quantity]
 Usages = Mapping[str, Amounts]

@@ -24,7 +24,7 @@ from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.errors import InsufficientResources, InvalidEntry, ResourceQuotaError
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vms import vms_of
+from pkg.util.resourcequota.vm import vms_of
 
 _CHECKED: Final = ((LIMITS_CPU, "cpu"), (REQUESTS_CPU, "cpu"), (LIMITS_MEMORY, "memory"), (REQUESTS_MEMORY, "memory"))
 """Resource, and what the reason calls it; the first that is short is named."""

@@ -1,4 +1,4 @@
-"""The usage of one VM by a ResourceQuota, and what it may have beyond the base. Pure.
+"""The VMs of a namespace that may have something of a ResourceQuota beyond the base, and what each uses of it. Pure.
 
 The base is for one side of a VM: a launcher pod and its attachment pod. What is added is for the other one, so the same
 sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has grown by,
@@ -6,9 +6,10 @@ the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from kubeloop.api.meta import RawResourceList
@@ -17,18 +18,29 @@ from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, tota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import NO_EXTRA_CLAIMS, ClaimByMigration, ExtraClaims, Move, state_claims, volume_overlap
+from pkg.util.kubevirt.claims import (
+    NO_EXTRA_CLAIMS,
+    ClaimByMigration,
+    ExtraClaims,
+    Move,
+    labelled_claims,
+    moves_of,
+    state_claims,
+    state_claims_concerning,
+    volume_overlap,
+)
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
 from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import has_scopes
+from pkg.util.quotacount.usage import has_scopes, is_live
+from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import migrating_keys
-from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE
+from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, not_understood
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EstimateKind
+from pkg.util.resourcequota.policy import EstimateKind, Policy
 from pkg.util.resourcequota.side_usage import pods_usage
 
 # What each amount of a VmUsage is, by its stage. S: the source side, the larger of what quota counts and what KubeVirt
@@ -125,22 +137,9 @@ _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
 
 
-def exact_need(_vmi: VirtualMachineInstance, target_limit: ResourceList, _rendering: Rendering) -> ResourceList | None:
-    """Returns what quota will count."""
-    return target_limit
-
-
-def harvester_need(
-    vmi: VirtualMachineInstance, _target_limit: ResourceList, rendering: Rendering
-) -> ResourceList | None:
-    """Returns what Harvester's formula says; None where it has no number."""
-    return harvester_delta(vmi.spec, _BOTH_LIMITS, rendering.harvester_ratio)
-
-
 class _Estimate(NamedTuple):
-    """A way to compute a need, and when there is one."""
+    """When there is a need, by one way to compute it."""
 
-    need: Callable[[VirtualMachineInstance, ResourceList, Rendering], ResourceList | None]
     since: Stage
     """The stage of a migration from which on there is one."""
     phases: Sequence[str | None]
@@ -149,11 +148,9 @@ class _Estimate(NamedTuple):
 
 
 _ESTIMATES: Mapping[EstimateKind, _Estimate] = {
-    EstimateKind.EXACT: _Estimate(exact_need, Stage.CREATED, (constants.VMI_PHASE_RUNNING,), needs_source=True),
+    EstimateKind.EXACT: _Estimate(Stage.CREATED, (constants.VMI_PHASE_RUNNING,), needs_source=True),
     # A VMI without any status is upstream's case.
-    EstimateKind.HARVESTER: _Estimate(
-        harvester_need, Stage.ACTIVE, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False
-    ),
+    EstimateKind.HARVESTER: _Estimate(Stage.ACTIVE, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False),
 }
 
 
@@ -187,8 +184,10 @@ def assess(
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
-    is_planned = can_migrate and stage >= Stage.WITHOUT_TARGET
-    need = estimate.need(vmi, target_limit, rendering) if vmi and is_planned else None
+    need: ResourceList | None = None
+    if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
+        is_exact = namespace.estimate is EstimateKind.EXACT
+        need = target_limit if is_exact else harvester_delta(vmi.spec, _BOTH_LIMITS, rendering.harvester_ratio)
     has_ended = target_limit and namespace.pods.ended_launchers
     ended_pods = ended_launchers(vmi, migrations, namespace.pods) if vmi and has_ended else ()
     problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
@@ -245,3 +244,85 @@ def _claims(
         vmi, migrations, claims, rendering, labelled=labelled, source_launchers=home, is_moving=is_moving
     )
     return state, volume_overlap(moves, claims, rendering.kubernetes)
+
+
+# ---- all of a namespace --------------------------------------------------------------------------------------
+
+
+def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[Problem]]:
+    """Returns every VM that migrates or has a leftover side, by name, and the problems of all of them.
+
+    Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on."""
+    vms: list[VmUsage] = []
+    problems: list[Problem] = []
+    for vm in vms_one_by_one(facts, policy, base):
+        if isinstance(vm, Problem):
+            problems.append(vm)
+        else:
+            vms.append(vm)
+            problems += vm.problems
+    return vms, problems
+
+
+def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
+    """Yields what `vms_of` returns. Each is assessed once as long as its objects are the same: of a namespace's VMs few
+    change from one decision to the next, which finds the others in the facts' cache."""
+    quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
+    labelled = labelled_claims(facts.claims) if facts.claims else {}
+    namespace = NamespaceFacts(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
+    moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
+    scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
+    for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
+        vmi, vm_moves = facts.instances.get(name), moves_by_vm.get(name, ())
+        pods = namespace.pods.pods_concerning(vmi, migrations)
+        claims: list[object] = [None]
+        if facts.claims is not None:
+            moved_claims = [facts.claims.get(claim) for move in vm_moves for claim in (move.source, move.destination)]
+            of_state = state_claims_concerning(vmi, migrations, facts.claims, labelled)
+            claims = [*of_state, facts.storage_migration, *vm_moves, *moved_claims]
+        inputs = (
+            vmi,
+            facts.rendering,
+            *scopes,
+            *migrations,
+            *pods,
+            *(is_live(pod, facts.now) for pod in pods if pod.deleting),
+            *claims,
+        )
+        limits = namespace.rendering.quota_limits
+        key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
+        try:
+            yield facts.cache.get_or_compute(key, inputs, partial(assess, namespace, name, migrations, vm_moves))
+        except Exception as exc:
+            yield not_understood(name, exc)
+
+
+def controlled_pods(facts: Facts) -> ControlledPods:
+    """Returns the namespace's pods by what controls them, sorted out once as long as it has the same pods, and as many
+    of those that end still count."""
+    pods = tuple(facts.pods)
+    inputs = (*pods, *(is_live(pod, facts.now) for pod in pods if pod.deleting))
+    return facts.cache.get_or_compute(("pods", facts.quota.namespace), inputs, lambda: ControlledPods(pods, facts.now))
+
+
+def rendering_of(facts: Facts, base: Base) -> Rendering:
+    """Returns the rendering with the limits that this quota asks for, also where spec.hard lost one: it gets it back
+    with the same patch."""
+    limits = facts.rendering.quota_limits | limited_resources({*facts.quota.hard, *(base.limits or {})})
+    if limits == facts.rendering.quota_limits:
+        return facts.rendering
+    return replace(facts.rendering, quota_limits=limits)
+
+
+def _migrations_by_vm(
+    facts: Facts, moves_by_vm: Mapping[str, Sequence[Move]]
+) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
+    """Returns the migrations of each VM; an empty list for one whose VMI still names the pods of a migration that was
+    deleted, or whose volumes move before there is one."""
+    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    for migration in facts.migrations:
+        by_vm[migration.spec.vmi_name].append(migration)
+    for name, vmi in facts.instances.items():
+        if name not in by_vm and (trusted_status(vmi).migration_state is not None or moves_by_vm.get(name)):
+            by_vm[name] = []
+    return by_vm

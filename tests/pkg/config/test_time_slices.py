@@ -12,7 +12,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.config import time_slices as module
 from pkg.config.time_slices import MANY, SLICE, TimeSlices
-from pkg.util.resourcequota import vms
+from pkg.util.resourcequota import vm
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, namespace, sentences
@@ -85,7 +85,7 @@ async def test_a_decision_finds_what_was_worked_out(case: Facts, monkeypatch: py
     def worked_out_again(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(vms, "assess", worked_out_again)
+    monkeypatch.setattr(vm, "assess", worked_out_again)
     decision = plan(case, EXACT)
     assert (decision.annotations, decision.hard) == (expected.annotations, expected.hard)
     assert [str(problem) for problem in decision.problems] == [str(problem) for problem in expected.problems]

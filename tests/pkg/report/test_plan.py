@@ -12,7 +12,7 @@ from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
-from pkg.util.resourcequota import vms as vms_module
+from pkg.util.resourcequota import vm as vm_module
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
 from tests.decisions import charged, sentences
@@ -181,7 +181,7 @@ def test_a_vm_is_looked_at_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -
         assessed.append(name)
         return assess(namespace, name, *more)
 
-    monkeypatch.setattr(vms_module, "assess", counted)
+    monkeypatch.setattr(vm_module, "assess", counted)
     many = [*vms("vm1", "vm2"), *vms("vm3", "vm4", node="node-2")]
     plan_evacuations(running(many, {"limits.cpu": "99", "limits.memory": "99Gi"}), ["node-1", "node-2"])
     assert sorted(assessed) == ["vm1", "vm2", "vm3", "vm4"]

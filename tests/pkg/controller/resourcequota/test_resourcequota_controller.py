@@ -593,7 +593,7 @@ class TestWhatPeopleAreTold:
         def broken(*_: object, **__: object) -> object:
             raise KeyError("limits.cpu")
 
-        monkeypatch.setattr("pkg.util.resourcequota.vms.assess", broken)
+        monkeypatch.setattr("pkg.util.resourcequota.vm.assess", broken)
         cluster.migrate("vm1")
         for _ in range(5):
             await cluster.look()

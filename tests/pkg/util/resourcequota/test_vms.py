@@ -14,11 +14,10 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota import vms
 from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.vm import VmUsage
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 from tests.decisions import EXACT, HARVESTER, namespace, sentences
 from tests.kinds import edited
 from tests.objects import AT_1_5, AT_4_5, EARLIER, attachment, ended, launcher, machine, plugged, quota, vmi, vmim
@@ -29,7 +28,7 @@ SOURCE = launcher()
 
 
 def usages_of(facts: Facts, policy: Policy) -> tuple[dict[str, VmUsage], list[Problem]]:
-    result, problems = vms.vms_of(facts, policy, base_of(facts.quota, facts.limits, policy))
+    result, problems = vms_of(facts, policy, base_of(facts.quota, facts.limits, policy))
     return {vm.name: vm for vm in result}, problems
 
 
