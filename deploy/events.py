@@ -167,8 +167,8 @@ EVENTS: Final = (
     Event(
         "PodPolicyMissing",
         _OWN,
-        "The admission policies for pods are not in force.",
-        "`kubectl apply --server-side -f deploy/policy.yaml`, see [security](security.md)",
+        "A policy about pods is missing or changed, or refuses KubeVirt's own pods; the event names it.",
+        "Set `kubevirtUsers`, or install it again: [the policies](runbooks/HeadroomPolicyMissing.md)",
     ),
     # -- managed tenant quota
     Event(

@@ -140,8 +140,9 @@ class PolicyOptions:
     )
     rancher_quotas: RancherQuotas = option(
         RancherQuotas.AUTO,
-        "How quotas with Rancher's label are raised: direct writes them (Rancher before 2.14.6 and 2.15.2), annotation "
-        "requests the headroom of Rancher, impersonate writes as Rancher, auto takes the first that is admitted.",
+        "How quotas with Rancher's label are raised: direct writes them, annotation requests the headroom of Rancher, "
+        "impersonate writes as Rancher. auto: direct where Rancher admits it, else impersonate where the account may, "
+        "else annotation.",
     )
     kubevirt_user: list[str] | None = optional(
         "User name of virt-controller, which creates the pods of migrations; may be repeated. "

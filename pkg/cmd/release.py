@@ -29,6 +29,7 @@ from pkg.report.reader import find_lease, home_namespaces, list_allowed
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.webhook.configurations import MANAGED_BY
 from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class ReleaseOptions:
     )
     scale_down: list[str] | None = optional(
         "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
+    )
+    secret_name: str = option(
+        DEFAULT_SECRET, "Secret of the serving certificate; removed only where headroom made it.", metavar="NAME"
     )
     force: bool = option(False, "Also while a controller runs: it takes over again what it sees.", "--force")
 
@@ -200,7 +204,7 @@ async def _give_back(
                 given_back = await release_all(client, rancher)
                 await unlabel_all(client)
     if only is None:
-        removed += await _remove_own(client, namespace)
+        removed += await _remove_own(client, namespace, options.secret_name)
     lines = [
         *(f"removed {name}" for name in removed),
         *(f"unlocked {name}" for name in unlocked),
@@ -210,17 +214,24 @@ async def _give_back(
     return Outcome(lines, [f"not released {key}: {reason}" for key, reason in given_back.refusals.items()])
 
 
-async def _remove_own(client: Client, namespace: str) -> list[str]:
+async def _remove_own(client: Client, namespace: str, secret_name: str) -> list[str]:
     """Removes what headroom made for itself in its own namespace, the Lease last; returns their kinds and names."""
     objects: tuple[tuple[Resource[Any], str], ...] = (
-        (SECRETS, DEFAULT_SECRET),
+        (SECRETS, secret_name),
         (CONFIG_MAPS, CONFIG_MAP),
         (LEASES, LEASE),
     )
     removed = []
     for resource, name in objects:
+        kind = client.resource(resource)
         try:
-            await client.resource(resource).delete(name=name, namespace=namespace)
+            uid = None
+            if resource is SECRETS:  # the one whose name people choose, and which cert-manager or they may have made
+                secret = await kind.get(name=name, namespace=namespace)
+                if not MANAGED_BY.items() <= secret.labels.items():
+                    continue
+                uid = secret.uid
+            await kind.delete(name=name, namespace=namespace, uid=uid)
             removed.append(f"{resource.kind} {name}")
         except NotFound:
             continue

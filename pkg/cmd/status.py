@@ -39,8 +39,8 @@ class StatusOptions(NamespaceOptions):
     """The flags of what is shown or checked, and where."""
 
     check: list[CheckedPart] | None = optional(
-        "Print only what is wrong with headroom itself, and exit with 1 where this part is not known to work: "
-        "controller or webhooks; may be repeated."
+        "Print only what is wrong with headroom itself, and exit with 1 where anything is, or where this part is not "
+        "known to work: controller or webhooks; may be repeated."
     )
     all: bool = option(
         False, "Quotas that are not raised and have no problem, too; so it is with --namespace.", "--all"

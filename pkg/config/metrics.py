@@ -85,7 +85,8 @@ METRICS: Final = table(
     Metric(
         "headroom_pod_policy_in_force",
         "gauge",
-        "1 while deploy/policy.yaml keeps tenants from creating pods that look like a VM's; checked every six minutes.",
+        "1 while the policies keep tenants from creating pods that look like a VM's, and name KubeVirt's account; "
+        "checked every six minutes.",
     ),
     # -- webhooks
     _leader(

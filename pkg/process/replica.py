@@ -30,9 +30,8 @@ from pkg.selfcheck.health import HealthChecks, wait_for_either, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.selfcheck.kubernetes_version import KubernetesVersion
 from pkg.selfcheck.troubles import Troubles
-from pkg.selfcheck.upkeep import Upkeep
+from pkg.selfcheck.upkeep import Upkeep, policy_accounts
 from pkg.util.constants import LEASE, USER_AGENT
-from pkg.util.kubevirt.rendering import virt_controllers
 
 if TYPE_CHECKING:
     from kubeloop.webhook.admission_server import AdmissionServer
@@ -208,7 +207,7 @@ def _upkeep(management: Management, settings: Settings, reports: Callable[[], bo
         management.client,
         management.recorder("headroom"),
         settings.namespace,
-        lambda: virt_controllers(kubevirts.list(), settings.kubevirt_users),
+        lambda: policy_accounts(kubevirts.list(), settings.kubevirt_users),
         management.set_policy_in_force,
         reports,
     )

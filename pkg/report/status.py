@@ -107,9 +107,8 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     amounts_text = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in sorted(added_amounts.items()))
     amounts_part = f" ({amounts_text})" if amounts_text else ""
     waiting = sum(is_refused(migration) and not is_finished(migration) for migration in snapshot.migrations)
-    state = (
-        "headroom works" if not faults else "headroom does not work" if installed.alarms() else "headroom is not known"
-    )
+    fault = "headroom does not work" if installed.alarms() else "headroom is not known to work"
+    state = fault if faults else "headroom works"
     return " · ".join(
         [
             state,

@@ -1,11 +1,12 @@
-"""Checks that the objects of deploy/policy.yaml are there and do what they are for: at start and every six minutes."""
+"""Checks that the policies about pods in deploy/policy.yaml are there and do what they are for: at start and every six
+minutes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -17,8 +18,10 @@ from kubeloop.client.errors import STATUS_404, ApiError
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.api.kubevirt import KubeVirt
 from pkg.config.metrics import METRICS
 from pkg.selfcheck.installation import about
+from pkg.util.kubevirt.rendering import virt_controllers
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +31,9 @@ PERIOD: Final = 360.0
 """Seconds between two checks."""
 RETRY: Final = 30.0
 """Seconds until the next check when the API server did not answer."""
-MEANING: Final = "tenants can create pods that look like a VM's: see docs/security.md"
+MEANING: Final = (
+    "tenants can create pods that look like a VM's, or KubeVirt none: see docs/runbooks/HeadroomPolicyMissing.md"
+)
 EVENT: Final = "PodPolicyMissing"
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
@@ -48,7 +53,7 @@ class Upkeep:
     namespace: str
     """Headroom's own."""
     accounts: Callable[[], Sequence[str]]
-    """virt-controller's user names as known by then."""
+    """virt-controller's user names as known by then (`policy_accounts`)."""
     announce: Callable[..., None] = lambda *, in_force: None
     """Called with `in_force` after every check."""
     reports: Callable[[], bool] = lambda: True
@@ -77,7 +82,7 @@ class Upkeep:
             if faults:
                 log.warning("%s", message)
             else:
-                log.info("the policies of deploy/policy.yaml are in force")
+                log.info("the policies about pods of deploy/policy.yaml are in force")
         if faults == self._event_problems or not self.reports():
             return
         self._event_problems = faults
@@ -101,6 +106,12 @@ async def _existing(client: ResourceClient[T], names: Iterable[str]) -> dict[str
         with contextlib.suppress(*STATUS_404):
             objects[name] = await client.get(name=name)
     return objects
+
+
+def policy_accounts(kubevirts: Sequence[KubeVirt], configured_users: Collection[str]) -> Sequence[str]:
+    """Returns virt-controller's user names that the policies have to name: where the KubeVirt object is known, its
+    namespace decides, whatever `--kubevirt-user` names; the chart writes policies and flag from one value."""
+    return virt_controllers(kubevirts, () if kubevirts else configured_users)
 
 
 def problems(

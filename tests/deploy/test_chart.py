@@ -245,6 +245,15 @@ def test_the_policies_name_the_chosen_accounts() -> None:
     assert all(account in yaml.safe_dump(policy, width=10_000) for policy in about_pods)
 
 
+def test_a_release_removes_the_secret_by_its_chosen_name() -> None:
+    objects = rendered("webhook.certificate.secretName=mine")
+    assert "--secret-name=mine" in pods(objects)["headroom-release"]["containers"][0]["args"]
+    roles = [manifest for manifest in objects if manifest["kind"] == "Role"]
+    (rules,) = (role["rules"] for role in roles if role["metadata"]["name"] == "headroom-release")
+    secrets = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["mine"], "verbs": ["get", "delete"]}
+    assert secrets in rules
+
+
 @pytest.mark.parametrize("value", ["policy.enabled=false", "policy.migrationBudgets=false"])
 def test_who_creates_migration_budgets_can_be_left_to_rbac(value: str) -> None:
     policies = [manifest["metadata"]["name"] for manifest in rendered(value) if "AdmissionPolicy" in manifest["kind"]]

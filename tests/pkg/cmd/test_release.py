@@ -11,7 +11,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.testing.fake.patches import json_patched
-from kubeloop.testing.scripted_server import GET, LIST, PATCH, Reply, body, listing, status
+from kubeloop.testing.scripted_server import DELETE, GET, LIST, PATCH, Reply, body, listing, status
 from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call, ThreadedServer
 
@@ -142,6 +142,29 @@ def test_one_part_alone(only: str, server: ThreadedServer, call: Call, kubeconfi
     result = call("release", "--only", only, "--kubeconfig", kubeconfig)
     assert (result.code, result.out.splitlines()) == (0, lines), result.err
     assert {request.path for request in server.seen(LIST)} & {LOCKS, QUOTAS} == paths
+
+
+SECRETS: dict[str, tuple[dict[str, str], list[str], str, bool]] = {
+    "headroom's own": ({"app.kubernetes.io/managed-by": "headroom"}, [], "headroom-webhook-tls", True),
+    "headroom's own, by another name": (
+        {"app.kubernetes.io/managed-by": "headroom"}, ["--secret-name", "tls"], "tls", True,
+    ),
+    "somebody else's, by the usual name": ({"made-by": "hand"}, [], "headroom-webhook-tls", False),
+}  # fmt: skip
+
+
+@sentences(SECRETS)
+def test_only_the_secret_that_headroom_made_is_removed(
+    case: tuple[dict[str, str], list[str], str, bool], server: ThreadedServer, call: Call, kubeconfig: str
+) -> None:
+    labels, flags, name, removed = case
+    serve_quotas(server)
+    path = registry.SECRETS.path("own", name)
+    server.server.always(GET, path, body({"metadata": {"name": name, "uid": "u", "labels": labels}}))
+    server.server.always(DELETE, path, body({}))
+    result = call("release", *flags, "--namespace", "own", "--kubeconfig", kubeconfig)
+    assert (result.code, f"removed Secret {name}" in result.out.splitlines()) == (0, removed), result.err
+    assert [request.json["preconditions"] for request in server.seen(DELETE, path)] == [{"uid": "u"}] * removed
 
 
 def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, kubeconfig: str) -> None:

@@ -4,6 +4,7 @@ line about it is logged once until it changes."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +12,10 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
-from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, problems
+from pkg.api.kubevirt import KubeVirt
+from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, policy_accounts, problems
 from pkg.util.kubevirt.rendering import virt_controllers
 from tests.decisions import sentences
 from tests.kinds import Events, Server
@@ -28,7 +31,7 @@ SHIPPED: list[dict[str, Any]] = [
 ]
 
 
-def gaps_of(documents: list[dict[str, Any]], accounts: list[str] | None = None) -> list[str]:
+def gaps_of(documents: list[dict[str, Any]], accounts: Sequence[str] | None = None) -> list[str]:
     policies, bindings = (
         {d["metadata"]["name"]: msgspec.convert(d, kind.type) for d in documents if d["kind"] == kind.kind}
         for kind in KINDS
@@ -42,12 +45,15 @@ def test_the_shipped_file_is_in_force_with_the_usual_accounts() -> None:
     assert [name.strip(" '") for name in created.split("[")[1].rstrip("]").split(",")] == virt_controllers([])
 
 
-def test_where_kubevirt_is_elsewhere_its_account_has_to_be_named() -> None:
+@pytest.mark.parametrize("configured", [[], virt_controllers([])], ids=["nothing configured", "the chart's default"])
+def test_where_kubevirt_is_elsewhere_its_account_has_to_be_named(configured: list[str]) -> None:
     elsewhere = "system:serviceaccount:virt:kubevirt-controller"
-    assert gaps_of(SHIPPED, [elsewhere]) == [
+    kubevirt = KubeVirt(metadata=ObjectMeta(name="kubevirt", namespace="virt"))
+    assert gaps_of(SHIPPED, policy_accounts([kubevirt], configured)) == [
         f"ValidatingAdmissionPolicy {name} refuses KubeVirt's own pods: it does not name {elsewhere}"
         for name in POLICIES
     ]
+    assert policy_accounts([], ["me"]) == ["me"]
 
 
 def test_nothing_is_there() -> None:
