@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Final, NamedTuple
 
 from kubeloop.api.core import ResourceQuota
@@ -24,7 +23,7 @@ from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import MANAGED_QUOTAS, Reverts
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
-from pkg.util.managedtenantquota.lock import recognise
+from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
@@ -126,30 +125,26 @@ async def _source(client: Client, namespace: str) -> Source:
 
 
 async def close_all(client: Client, rancher: RancherWrites | None = None) -> list[str]:
-    """Unlock every namespace and restore its quotas; their names. Raises ApiError, once all is done that can be.
-
-    The locks go first: the process that releases may not be the one that locked, and the webhook may be gone.
-    What was raised is open to all for the moment that restoring it takes.
-    """
+    """Unlocks every namespace, restores its quotas, and returns the names. Raises ApiError, once all is done that can
+    be."""
     events = EventRecorder(client, "headroom")
     writer = Writer(client, events, rancher or RancherWrites(client))
     # Those without their label too: the selector would miss what was edited by hand.
-    locks = [lock for lock in map(recognise, await writer.locks.list()) if lock is not None]
+    locks = {lock.namespace: lock for lock in map(recognise, await writer.locks.list()) if lock is not None}
+    raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
+    saved = [budget.namespace for budget in await list_installed(writer.budgets) if is_in_use(budget)]
+    namespaces = sorted({*locks, *raised, *saved})
     try:
-        await for_each(locks, writer.unlock)
-    finally:  # also where one could not be deleted
-        raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
-        saved = [budget.namespace for budget in await list_installed(writer.budgets) if is_in_use(budget)]
-        namespaces = sorted({*(lock.namespace for lock in locks), *raised, *saved})
-        try:
-            await for_each(namespaces, partial(_restore_all, writer))
-        finally:
-            await events.stop()
+        await for_each(namespaces, lambda namespace: _close(writer, namespace, locks.get(namespace)))
+    finally:
+        await events.stop()
     return namespaces
 
 
-async def _restore_all(writer: Writer, namespace: str) -> None:
-    """The closing half of the sequence."""
+async def _close(writer: Writer, namespace: str, lock: Lock | None) -> None:
+    """The closing half of the sequence, as of an overdue lock, which goes first: the process that releases may not be
+    the one that locked, and the webhook may be gone. What was raised is open to all for the moment that restoring it
+    takes."""
 
     async def attempt(_: bool) -> None:
         observed = Observed(
@@ -158,8 +153,9 @@ async def _restore_all(writer: Writer, namespace: str) -> None:
             budgets=await list_installed(writer.budgets, namespace),
             quotas=await writer.quotas.list(namespace),
             now=time.time(),
+            lock=lock,
         )
-        while not isinstance(step := next_step(Window(observed, WindowPolicy())), Wait):
+        while not isinstance(step := next_step(Window(observed, WindowPolicy(lock_limit=0.0, grace=0.0))), Wait):
             observed = await writer.do(step, observed)
 
     await retry_on_conflict(attempt)

@@ -73,7 +73,7 @@ class Writer:
             self._events.event(migration, "Normal", EVENT_RAISED, step.text)
         return result
 
-    async def unlock(self, lock: Lock) -> None:
+    async def _unlock(self, lock: Lock) -> None:
         """Deletes a lock, with its finalizers: it would go on refusing pods."""
         meta = lock.configuration.metadata
         with suppress(NotFound):
@@ -100,7 +100,7 @@ class Writer:
         elif step.body:
             configuration, operation = await self.locks.merge_patch(step.body, name=lock.configuration.name), "updated"
         else:
-            await self.unlock(lock)
+            await self._unlock(lock)
             return None
         written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
         return recognise(configuration)
