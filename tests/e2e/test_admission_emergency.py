@@ -22,7 +22,7 @@ from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.errors import ApiError
 from kubeloop.testing.cluster.cluster import Cluster
-from kubeloop.testing.polling import until
+from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace, becomes, by_value
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
@@ -30,7 +30,9 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, Admin, admin_of
+from tests.e2e.api import CORE, Api, ApiFailure
 from tests.e2e.conftest import frozen
+from tests.e2e.hostile_tenant import LAUNCHER, applied_policy, pod
 from tests.e2e.mtq_namespace import Budgeted, make_budgeted
 from tests.program import ROOT, program
 from tests.program import run as run_headroom
@@ -39,10 +41,10 @@ pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "emergency.md").read_text("utf-8").partition("\n## ")[0]
 ROWS = {
-    cells[1].strip().partition(",")[0]: re.findall(r"`([^`]+)`", "|".join(cells[2:]))
+    re.split(r",| \(", cells[1].strip())[0]: re.findall(r"`([^`]+)`", "|".join(cells[2:]))
     for cells in (line.split("|") for line in PAGE.splitlines() if line.startswith("| "))
 }
-WEBHOOKS, LOCKS, QUOTAS = "take every webhook out", "end every lock", "give every quota back"
+WEBHOOKS, LOCKS, QUOTAS = "take the webhooks out", "end every lock", "give every quota back"
 SCALE = re.findall(r"^kubectl .* scale .*$", PAGE, re.MULTILINE)
 CONFIGURATIONS: tuple[Resource[Any], ...] = (
     registry.VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -190,3 +192,18 @@ async def test_the_deployments_are_stopped_by_one_command(cluster: Cluster, admi
     (command,) = SCALE
     assert "stopped scaled" in await run(cluster, command)
     await client.resource(DEPLOYMENTS).delete(name="stopped", namespace=namespace)
+
+
+@WITH_KUBECTL
+async def test_policies_that_refuse_kubevirt_itself_go_by_one_command(cluster: Cluster, api: Api) -> None:
+    kubevirt = api.as_user("system:serviceaccount:virt:kubevirt-controller", "system:masters")
+
+    def creates() -> bool:
+        with contextlib.suppress(ApiFailure):
+            return bool(kubevirt.create(f"{CORE}/namespaces/default/pods?dryRun=All", pod("vm", labels=LAUNCHER)))
+        return False
+
+    with applied_policy(api):
+        assert not creates()
+        await run(cluster, ROWS["switch the pod policies off"][0])
+        eventually(creates, 20)
