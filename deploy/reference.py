@@ -35,10 +35,28 @@ each state: amounts in it may change, repeats are counted. A VMMRQ is a VirtualM
 VirtualMachineInstanceMigration. Those on the ConfigMap `headroom` are in headroom's own namespace.
 
 """
+_OFFLINE: Final = """
+## Offline
+
+```sh
+kubectl get kubevirts,settings.harvesterhci.io,namespaces,resourcequotas,limitranges,pods,vmis -A -o yaml \\
+  | headroom delta -f - --estimate exact
+```
+
+Nothing but the input is read; the files of a support bundle will do. Plain KubeVirt has no `settings.harvesterhci.io`:
+leave it out. Add `runtimeclasses` and `network-attachment-definitions` where they are in use; for VirtualMachines,
+`virtualmachineclusterinstancetypes`, `virtualmachineclusterpreferences` and those of namespaces, before `vms`. Without
+any such object, the quota is assumed to limit cpu and memory, the ratio to be 1.5 and KubeVirt to be 1.8.
+
+The output is one JSON line per VMI: `target` is everything that quota will count of the target launcher and its
+attachment pods, by resource name. An object in the input applies to the VMIs that follow it, until a later one of the
+same kind, namespace and name. A running VMI's source pod is the one that the VMI controls and that is on its node.
+[What quota counts](dev/architecture.md#what-quota-counts) of a pod differs between Kubernetes releases.
+"""
 
 
 def reference() -> str:
-    return f"{_HEAD}{_FLAGS}{_flags()}{_EVENTS}{_warnings()}{_others()}"
+    return f"{_HEAD}{_FLAGS}{_flags()}{_EVENTS}{_warnings()}{_others()}{_OFFLINE}"
 
 
 def _flags() -> str:
