@@ -76,14 +76,13 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Returns the exit code of one call. An error is one line on stderr, never a traceback."""
-    own_commands = [name for name in OWN if name in arguments[:1]]
     if arguments[:1] == ["--version"]:
         arguments = ["version", *arguments[1:]]
-        own_commands = ["version"]
-    app = application(own_commands or OWN)
-    if not own_commands:
-        add_lab(app)
+    own_commands = [name for name in OWN if name in arguments[:1]]
     try:
+        app = application(own_commands or OWN)
+        if not own_commands:
+            add_lab(app)
         return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
     except typer.Exit as exc:
         return exc.exit_code

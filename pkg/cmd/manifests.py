@@ -56,12 +56,14 @@ def reading_file(path: Path, *, links: bool = False) -> Iterator[BinaryIO]:
     try:
         if file_type := _refused_type(path, links=links):
             raise ManifestError(f"{file_type}, not a file: name a file, or - to read a pipe")
-        with open(path, "rb") as stream:
+        try:
+            stream = open(path, "rb")  # noqa: SIM115  (an error inside may be another file's: of the output, for one)
+        except (OSError, ValueError) as error:
+            raise ManifestError(getattr(error, "strerror", None) or str(error)) from error
+        with stream:
             yield stream
     except ManifestError as error:
         raise ManifestError(f"{file}: {error}") from error
-    except (OSError, ValueError) as error:
-        raise ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _refused_type(path: Path, *, links: bool) -> str:

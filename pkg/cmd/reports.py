@@ -17,6 +17,7 @@ from shutil import get_terminal_size
 from typing import Any, Generic, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import Segment
@@ -43,6 +44,8 @@ NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 """Matches the name of a VM or a node."""
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
+_GAP = 3
+"""Columns between two of a table's."""
 _PERIOD = 1.0
 """Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
 server."""
@@ -251,22 +254,38 @@ def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], 
 
 
 def print_all(*parts: RenderableType) -> None:
-    """Prints tables and lines; in colours only on a terminal."""
+    """Prints tables and lines, none of them cut; in colours only on a terminal."""
     console = _console()
+    console.width = sys.maxsize
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
-    """Returns a line and a table whose cells are lines; columns whose name ends in a number sign are numbers. No
-    heading is folded: the cells are."""
+    """Returns a line and a table whose cells are lines; columns whose name ends in a number sign are numbers. Cells
+    are folded between words, as far as the output's width requires it."""
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        name = column.removesuffix("#")
-        rich_table.add_column(name, justify="left" if name == column else "right", min_width=len(name))
-    for row in rows:
-        rich_table.add_row(*map(line, row))
+    cells = [[printable(cell) for cell in row] for row in rows]
+    names = [column.removesuffix("#") for column in columns]
+    widths = _widths([[name.replace(" ", "_"), *(row[i] for row in cells)] for i, name in enumerate(names)])
+    for column, name, column_width in zip(columns, names, widths, strict=True):
+        rich_table.add_column(name, justify="left" if name == column else "right", width=column_width)
+    for row in cells:
+        rich_table.add_row(*map(Text, row))
     return [line(title), rich_table]
+
+
+def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Returns the columns' widths: where all of them have no room, the widest is narrowed, but never to less than a
+    word."""
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    least = [max(cell_len(word) for cell in cells for word in cell.split(" ")) for cells in columns]
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width()
+    while excess > 0 and widths != least:
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
+        widths[widest] -= 1
+        excess -= 1
+    return widths
 
 
 def line(text: str, tone: Tone = Tone.PLAIN) -> RenderableType:

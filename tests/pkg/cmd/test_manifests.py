@@ -160,6 +160,12 @@ def test_only_files_are_opened(make: Callable[[Path], object], message: str, in_
             pass
 
 
+def test_an_error_of_the_output_does_not_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(OSError, match="full"), reading(str(tmp_path / "f")):
+        raise OSError("disk full")
+
+
 def test_a_pipe_that_a_shell_names_is_read() -> None:
     ends = os.pipe()
     os.write(ends[1], YAML_A.encode())
