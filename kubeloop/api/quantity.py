@@ -14,9 +14,13 @@ from functools import lru_cache, total_ordering
 NANOS = 10**9
 _MILLI_IN_NANOS = 10**6
 _MAX_INT64 = 2**63 - 1
-_MAX_DIGITS = 1000
-"""Longest number taken, written out in full. Kubernetes has no bound and can be made to fill memory with
-"1e2000000000"; nothing real comes near it."""
+_MOST_DIGITS = 1000
+"""So many digits of a number are read; less than a nano of what is counted depends on the others."""
+_LARGEST = (10**300 - 1) * NANOS
+"""What is larger counts as so much: a float holds it. Kubernetes has no bound ("1e2000000000"), and tenants may write
+such limits; nothing real comes near it."""
+_LONGEST_SHARED = 64
+"""Characters of a text that is parsed once for all."""
 
 
 class QuantityError(ValueError):
@@ -57,12 +61,10 @@ class Quantity:
     def parse(raw: str | int | float) -> Quantity:
         """The quantity that `raw`, text or a plain JSON number, stands for; QuantityError if it is none."""
         if isinstance(raw, str):
-            return _parse(raw)
+            return _parse(raw) if len(raw) <= _LONGEST_SHARED else _parse.__wrapped__(raw)
         if isinstance(raw, bool) or not isinstance(raw, (int, float)):
             raise QuantityError(f"{raw!r} is not a quantity")
-        if isinstance(raw, int) and raw.bit_length() > 3 * _MAX_DIGITS:
-            raise QuantityError("a number of that size is out of range")
-        return _parse(repr(raw))
+        return Quantity.parse(repr(raw if isinstance(raw, float) else max(-_LARGEST, min(raw, _LARGEST))))
 
     @staticmethod
     def of(n: int, format: Format = Format.DECIMAL_SI) -> Quantity:
@@ -116,12 +118,12 @@ class Quantity:
 
 def parse_wire(raw: str | int | float) -> Quantity:
     """A quantity of an object. White space around it is dropped, as Go's JSON decoding of a Quantity does."""
-    return _parse(raw.strip()) if isinstance(raw, str) else Quantity.parse(raw)
+    return Quantity.parse(raw.strip() if isinstance(raw, str) else raw)
 
 
 @lru_cache(maxsize=16384)
 def _parse(text: str) -> Quantity:
-    match = _SHAPE.fullmatch(text) if text and len(text) <= _MAX_DIGITS else None
+    match = _SHAPE.fullmatch(text) if text else None
     if match is None:
         raise QuantityError(f"{_shorten(text)} is not a quantity")
     sign, whole, fraction, suffix = match.groups(default="")
@@ -138,16 +140,17 @@ def _parse(text: str) -> Quantity:
 def _exponent_of(text: str, suffix: str) -> int:
     if suffix[0] not in "eE" or not suffix[-1].isdigit():
         raise QuantityError(f"{_shorten(text)} is not a quantity: unknown suffix {suffix!r}")
-    exponent = int(suffix[1:])
-    if exponent > _MAX_DIGITS:
+    digits = suffix[1:].lstrip("+-").lstrip("0")
+    exponent = int(digits[:20] or "0") * (-1 if suffix[1] == "-" else 1)
+    if not -(2**63) <= exponent < 2**63:
         raise QuantityError(f"{_shorten(text)} is out of range")
     return exponent
 
 
 def _parse_decimal(text: str, sign: str, whole: str, fraction: str, exponent: int, format: Format) -> Quantity:
     digits = (whole or "0") + fraction
-    scale = exponent - len(fraction)
-    nanos = _shift_up(int(digits), scale + 9)
+    scale = (exponent - len(fraction) + 2**31) % 2**32 - 2**31  # of 32 bits, as Go's: "2e-4294967296" is two
+    nanos = _shift_up(digits, scale + 9)
     # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
     fast = len(digits) <= 18 and scale >= -9
     if not (fast or whole or fraction):
@@ -161,11 +164,10 @@ def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -
     fast = not fraction and len(whole or "0") + 3 * power <= 14
     if not (fast or whole or fraction):
         _need_digits(text)
-    number = int((whole or "0") + fraction)
-    nanos = _shift_up(number * 1024**power, 9 - len(fraction))
-    nanos = min(nanos, _MAX_INT64 * NANOS)
+    digits = (whole or "0") + fraction
+    nanos = min(_shift_up(digits, 9 - len(fraction), 1024**power), _MAX_INT64 * NANOS)
     format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
-    keeps_text = fast and number & 7
+    keeps_text = fast and int(digits) & 7
     return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
 
 
@@ -176,13 +178,14 @@ def _need_digits(text: str) -> None:
         raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
 
 
-def _shift_up(number: int, exponent: int) -> int:
-    """Returns number × 10^exponent, rounded up: a request for some of a resource is never rounded to none."""
-    if exponent >= 0:
-        return int(number * 10**exponent)
-    if -exponent > 2 * _MAX_DIGITS:
-        return 1 if number else 0
-    return int(-(-number // 10**-exponent))
+def _shift_up(digits: str, exponent: int, factor: int = 1) -> int:
+    """Returns the number × factor × 10^exponent, rounded up: a request for some of a resource is never rounded to
+    none."""
+    others = digits[_MOST_DIGITS:]
+    number, exponent = int(digits[:_MOST_DIGITS]) * factor + bool(others.strip("0")), exponent + len(others)
+    if abs(exponent) > 2 * _MOST_DIGITS:
+        return min(number, 1) * (_LARGEST if exponent > 0 else 1)
+    return min(int(number * 10**exponent) if exponent >= 0 else int(-(-number // 10**-exponent)), _LARGEST)
 
 
 def _divide_up(number: int, divisor: int) -> int:

@@ -33,7 +33,7 @@ def outcome(text: str) -> dict[str, Any]:
 def test_a_text_is_a_quantity_exactly_as_in_apimachinery() -> None:
     keys = ("in", "error", "canonical", "zero")
     expected = [{key: vector[key] for key in keys if key in vector} for vector in VECTORS]
-    assert (len(VECTORS), len(GOOD)) == (617, 518)
+    assert (len(VECTORS), len(GOOD)) == (625, 525)
     assert [outcome(vector["in"]) for vector in VECTORS] == expected
 
 
@@ -65,9 +65,7 @@ def test_the_integer_value_is_gos_where_go_does_not_overflow() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("1e2000000000", id="an exponent that would fill memory"),
         pytest.param("1e99999999999999999999", id="an exponent beyond 64 bits"),
-        pytest.param("9" * 1_000_000, id="a million digits"),
         pytest.param("0" * 1_000_000 + "x", id="a million zeros and garbage"),
         pytest.param("1" + "." * 900, id="dots without end"),
     ],
@@ -99,7 +97,10 @@ def test_plain_json_numbers_are_quantities(number: float, printed: str) -> None:
     [
         pytest.param("0e-5000", "0", id="no zero is rounded up"),
         pytest.param("1e-5000", "1e-9", id="whatever is more than zero is"),
-        pytest.param("1e1000", "10e999", id="the largest exponent"),
+        pytest.param("1e301", "9" * 300, id="more is as much"),
+        pytest.param("-1e2000000000", "-" + "9" * 300, id="an exponent that would fill memory"),
+        pytest.param("9" * 1_000_000, "9" * 300, id="a million digits"),
+        pytest.param("1." + "9" * 1_000_000, "2", id="a million decimals"),
         pytest.param("+12345678901Ki", "+12345678901Ki", id="as long as Go keeps the text"),
         pytest.param("+123456789012Ki", "123456789012Ki", id="too long"),
     ],
@@ -108,9 +109,7 @@ def test_at_the_bounds(text: str, printed: str) -> None:
     assert str(parse(text)) == printed
 
 
-@pytest.mark.parametrize(
-    "raw", [True, None, [], {}, float("nan"), float("inf"), b"1", pytest.param(10**5000, id="too large")]
-)
+@pytest.mark.parametrize("raw", [True, None, [], {}, float("nan"), float("inf"), b"1"])
 def test_other_json_values_are_none(raw: Any) -> None:
     with pytest.raises(QuantityError):
         parse(raw)
