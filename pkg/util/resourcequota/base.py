@@ -52,7 +52,7 @@ RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Rancher's name of a limit to the ResourceQuota's."""
 
-_FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
+FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
 
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
@@ -70,7 +70,7 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     limit = [value for key, value in fields if key.lower() == "limit"][-1:]  # as Go decodes it: the last one
     limits: dict[str, str] = {}
     for key, value in _object(limit[0] if limit else None, "limit").items():
-        name = key if key in RESOURCE_NAMES else _FOLDED.get(key.lower())
+        name = key if key in RESOURCE_NAMES else FOLDED.get(key.lower())
         if name is None:
             # Rancher's `extended` map has resource names as they are.
             extended = value.items() if key.lower() == "extended" and isinstance(value, dict) else ()

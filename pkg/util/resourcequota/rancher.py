@@ -14,17 +14,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.util import constants
 from pkg.util.resourcequota.base import (
+    FOLDED,
     RESOURCE_NAMES,
     applied_to,
     granted_by_record,
@@ -32,7 +34,7 @@ from pkg.util.resourcequota.base import (
     parse_limits,
     quantity_of,
 )
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, MAX_LENGTH
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_default, is_off
 
@@ -40,7 +42,9 @@ _ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
 SILENCE = 10.0
 """Seconds within which a Rancher that runs has answered a request."""
 _CACHED = 128
-"""Annotations of namespaces: each may have 256 KiB, and whoever may edit the namespaces of a project may rewrite it."""
+"""Annotations of namespaces, of MAX_LENGTH at most: whoever may edit the namespaces of a project may rewrite them."""
+_CACHED_RECORDS = 8
+"""Each may have 256 KiB: one decision reads the same record several times."""
 OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
 
 
@@ -54,8 +58,7 @@ class Validation:
     """RFC 3339, whole seconds; Rancher writes it one second into the future."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record on a namespace whose annotation says more than the person requested, or whose quota carries entries
     that nobody may remove."""
 
@@ -63,28 +66,17 @@ class Request:
     """The person's annotation, byte for byte."""
     asked: ResourceList
     """The limits that the annotation got instead, by the ResourceQuota's resource names."""
-    base: ResourceList
+    base: ResourceList = {}
     """The part of them that is not headroom: the grant if Rancher grants the request."""
-    granted: ResourceList
+    granted: ResourceList = {}
     """The limits that Rancher had granted before."""
-    entries: Mapping[str, str] = field(default_factory=dict)
-    """The quota's entries and compensation, by annotation key: they are kept here while only Rancher may write it."""
+    entries: dict[str, Any] = {}
+    """The text of the quota's entries and compensation, by annotation key: they are kept here while only Rancher may
+    write it. In the record's JSON they are objects, and the keys have no prefix."""
     at: float = 0.0
     """When the annotation was written, seconds since the epoch."""
     validation: str = ""
     """The condition ResourceQuotaValidated at that time, as text."""
-
-
-class _Wire(msgspec.Struct, omit_defaults=True):
-    """The record's JSON."""
-
-    annotation: str
-    asked: dict[str, str]
-    base: dict[str, str] = {}
-    granted: dict[str, str] = {}
-    entries: dict[str, Any] = {}
-    at: float = 0.0
-    validation: str = ""
 
 
 # ---- the namespace -------------------------------------------------------------------------------------------
@@ -97,7 +89,8 @@ def project_of(namespace: Namespace | None) -> str:
 
 def validation_of(namespace: Namespace | None) -> Validation | None:
     """Returns Rancher's verdict about the namespace's request, or None if there is none."""
-    return _validation(namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "")) if namespace else None
+    text = namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "") if namespace else ""
+    return _validation(text) if len(text) <= MAX_LENGTH else None
 
 
 @lru_cache(_CACHED)
@@ -123,40 +116,22 @@ def request_of(namespace: Namespace | None) -> Request | None:
     return parse_request(namespace.annotations.get(constants.ANNOTATION_REQUEST, "")) if namespace else None
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHED_RECORDS)
 def parse_request(text: str) -> Request | None:
     """Returns the record, or None for text that is none."""
     try:
-        wire = msgspec.json.decode(text, type=_Wire) if text else None
-        if wire is None:
-            return None
-        entries = {constants.HARVESTER_PREFIX + key: _compact(value) for key, value in wire.entries.items()}
-        return Request(
-            wire.annotation,
-            parse_resource_list(wire.asked),
-            parse_resource_list(wire.base),
-            parse_resource_list(wire.granted),
-            {key: value for key, value in entries.items() if is_entry(key)},
-            wire.at,
-            wire.validation,
-        )
+        wire = msgspec.json.decode(text, type=Request, dec_hook=lambda _, raw: Quantity.parse(raw))
     except (msgspec.DecodeError, QuantityError, RecursionError):
         return None
+    entries = {constants.HARVESTER_PREFIX + key: _compact(value) for key, value in wire.entries.items()}
+    request = replace(wire, entries={key: text for key, text in entries.items() if is_entry(key)})
+    return request if len(request.annotation) <= MAX_LENGTH else None
 
 
 def format_request(request: Request) -> str:
     """Returns the record's JSON, compact, keys sorted."""
     entries = {key.removeprefix(constants.HARVESTER_PREFIX): json.loads(v) for key, v in request.entries.items()}
-    wire = _Wire(
-        request.annotation,
-        format_resource_list(request.asked),
-        format_resource_list(request.base),
-        format_resource_list(request.granted),
-        entries,
-        round(request.at, 3),
-        request.validation,
-    )
-    return _compact(msgspec.to_builtins(wire))
+    return _compact(msgspec.to_builtins(replace(request, entries=entries), enc_hook=str))
 
 
 def is_entry(key: str) -> bool:
@@ -176,11 +151,10 @@ def annotation_of(namespace: Namespace | None) -> str:
     """
     text = namespace.annotations.get(_ANNOTATION, "") if namespace else ""
     request = request_of(namespace)
-    return _by_person(text, request.annotation, _items(request.asked)) if request and text else text
-
-
-def _items(limits: ResourceList) -> tuple[tuple[str, Quantity], ...]:
-    return tuple(sorted(limits.items()))
+    if not (request and text):
+        return text
+    is_read = len(text) <= MAX_LENGTH
+    return _by_person(text, request.annotation, tuple(request.asked.items())) if is_read else request.annotation
 
 
 @lru_cache(_CACHED)
@@ -216,12 +190,11 @@ def with_limits(text: str, limits: Mapping[str, str]) -> str:
         return text
     document = json.loads(text)
     key = next((key for key in reversed(document) if key.lower() == "limit"), None)
-    folded = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
     fields = (document[key] if key else None) or {}
     for name, value in fields.items():
         if name.lower() == "extended" and isinstance(value, dict):
             value |= {resource: limits[resource] for resource in value if resource in limits}
-        elif (resource := folded.get(name.lower(), "")) in limits:
+        elif (resource := RESOURCE_NAMES.get(FOLDED.get(name.lower(), ""), "")) in limits:
             fields[name] = limits[resource]
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
@@ -296,7 +269,7 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
     annotations |= request.entries if request else {}
     if annotations == quota.annotations:
         return quota
-    return msgspec.structs.replace(quota, metadata=msgspec.structs.replace(quota.metadata, annotations=annotations))
+    return replace(quota, metadata=replace(quota.metadata, annotations=annotations))
 
 
 _LEFT_OUT = (

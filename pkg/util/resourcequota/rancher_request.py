@@ -186,11 +186,13 @@ def _record(facts: Facts, text: str, base: ResourceList, entries: Mapping[str, s
         limits,
         {**requested, **base},
         {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()},
-        entries,
-        facts.now,
+        dict(entries),
+        round(facts.now, 3),
         condition_text(namespace),
     )
-    return replace(new, at=present.at, validation=present.validation) if present and present.asked == limits else new
+    if present and present.asked == limits:
+        return replace_struct(new, at=present.at, validation=present.validation)
+    return new
 
 
 def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str | None]:

@@ -509,7 +509,18 @@ def test_a_kill_after_each_write_is_repaired() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no JSON", "[]", "{}", '{"annotation":1,"asked":{}}', '{"annotation":"","asked":{"a":"x"}}']
+    "text",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        '{"annotation":1,"asked":{}}',
+        '{"annotation":"","asked":{"a":"x"}}',
+        '{"annotation":"","asked":{"a":[]}}',
+        f'{{"annotation":"{"x" * (MAX_LENGTH + 1)}","asked":{{}}}}',
+    ],
+    ids=lambda text: text[:60],
 )
 def test_what_is_no_record_is_none(text: str) -> None:
     assert parse_request(text) is None
