@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kubeloop.api.resource_list import ResourceList, maximum
+from kubeloop.api.resource_list import maximum
 from kubeloop.client.errors import ApiError
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from pkg.config.management import Management
@@ -18,6 +18,7 @@ from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
 from pkg.util.managedtenantquota.lock import parse_time
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota
 from pkg.util.resourcequota import side_usage
+from pkg.util.resourcequota.vm import VmUsage
 from pkg.webhook.configurations import VALIDATE_POD
 from pkg.webhook.resources.pod import validator as pod
 from tests.simulation import programs, server
@@ -82,12 +83,13 @@ def clock() -> None:
 
 def windows() -> None:
     """A window adds the whole of a target, whatever its source has."""
-    original = WindowQuota._own_entry
+    original = WindowQuota._vm
 
-    def whole(self: WindowQuota, target: RefusedTarget) -> ResourceList:
-        return maximum(original(self, target), target.need(self._facts)[1])
+    def whole(self: WindowQuota, target: RefusedTarget) -> VmUsage:
+        vm = original(self, target)
+        return replace(vm, need=maximum(vm.need or {}, vm.pending_usage))
 
-    WindowQuota._own_entry = whole  # type: ignore[method-assign]
+    WindowQuota._vm = whole  # type: ignore[method-assign]
 
 
 def defaults() -> None:

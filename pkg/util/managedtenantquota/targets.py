@@ -17,7 +17,7 @@ import msgspec
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import by_creation
-from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import (
     ResourceList,
     add,
@@ -31,21 +31,19 @@ from kubeloop.api.resource_list import (
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
-from pkg.util.kubevirt.claims import Claims, labelled_claims, state_claims
 from pkg.util.kubevirt.evidence import VMI, controller_of
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import ControlledPods, sides_of, target_launchers
-from pkg.util.kubevirt.target import Side, attachments_usage, launcher_usage
+from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.managedtenantquota.record import Record
-from pkg.util.quotacount.usage import has_scopes, is_extended
+from pkg.util.quotacount.usage import is_extended
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vm import vms_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
@@ -67,7 +65,6 @@ class RefusedTarget:
 
     migration: VirtualMachineInstanceMigration
     vmi: VirtualMachineInstance
-    source: Side | None
     launcher: bool
     """False: only the attachment pods are missing."""
     blocking: Sequence[str] = ()
@@ -81,31 +78,6 @@ class RefusedTarget:
     def admission_key(self) -> str:
         """Returns the text by which a lock names it."""
         return admission_key(self.migration.uid, self.migration.spec.vmi_name)
-
-    def need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
-        """Returns the usage of the pod that is created next, with the PVC before it, and of all that the target still
-        lacks, as the quota of `facts` will count them; computed once as long as these are the same. Raises
-        QuantityError for a VMI whose quantity is none."""
-        quota, key = facts.quota, ("refused", self.migration.key, self.launcher, facts.quota.name)
-        inputs = (self.migration, self.vmi, self.source, facts.rendering, quota.spec.scopes, quota.spec.scope_selector)
-        return facts.cache.get_or_compute(key, (*inputs, facts.claims), lambda: self._need(facts))
-
-    def _need(self, facts: Facts) -> tuple[ResourceList, ResourceList]:
-        rendering, spec = facts.rendering, facts.quota.spec
-        attachments = attachments_usage(self.vmi, self.source, rendering, spec)
-        if not self.launcher:
-            return attachments, attachments
-        launcher = launcher_usage(self.vmi, self.source, rendering, spec)
-        if facts.claims is not None and not has_scopes(spec):
-            claim = self._claim(facts, facts.claims)
-            launcher = add(launcher, claim)
-        return launcher, add(launcher, attachments)
-
-    def _claim(self, facts: Facts, claims: Claims) -> ResourceList:
-        labelled = labelled_claims(claims)
-        return state_claims(
-            self.vmi, [self.migration], claims, facts.rendering, labelled=labelled, is_moving=True
-        ).pending
 
 
 class WindowQuota:
@@ -121,25 +93,25 @@ class WindowQuota:
         self.quota = quota
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
-        self._facts = replace(facts, quota=msgspec.structs.replace(quota, spec=spec))
-        vms = vms_of(self._facts, EXACT, Base(None))[0]
-        self._used_headroom = {vm.name: vm.used_headroom for vm in vms}
-        self._entries = {vm.name: vm.wanted_entry for vm in vms}
-        self._admitted: dict[str, ResourceList] = {}
+        vms, self._problems = vms_of(replace(facts, quota=msgspec.structs.replace(quota, spec=spec)), EXACT, Base(None))
+        self._vms = {vm.name: vm for vm in vms}
+        self._admitted: set[str] = set()
         self._sum_of_admitted: ResourceList = {}
-        self._promised = self._sum_of_all = total(self._used_headroom.values())
-        # Invariant: the sum over `_used_headroom`, in which those that are let in have what is granted to them.
+        self._promised = self._sum_of_all = total(vm.used_headroom for vm in vms)
+        # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
         self._needed: ResourceList = {}
 
     def refuses(self, target: RefusedTarget) -> bool:
         """Reports whether the quota, before it is raised, refuses the pod that is created next."""
-        return bool(Balance(self._hard, self._used).lacking_resources(target.need(self._facts)[0]))
+        vm = self._vm(target)
+        need = vm.pending_launcher if target.launcher else vm.pending_attachment
+        return bool(Balance(self._hard, self._used).lacking_resources(need))
 
     def shortages(self, target: RefusedTarget) -> dict[str, WindowShortage]:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
-        need = target.need(self._facts)[1]
+        need = self._vm(target).pending_usage
         raised, shortages = self._raised(target, need), {}
-        entry = self._capped(self._own_entry(target))
+        entry = self._capped(self._vm(target).wanted_entry)
         for name in sorted(Balance(raised, add(self._used, self._needed)).lacking_resources(need)):
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
@@ -153,8 +125,8 @@ class WindowQuota:
     def admit(self, target: RefusedTarget) -> None:
         """Adds a target's entry and usage."""
         self._sum_of_admitted, self._sum_of_all = self._sums_with(target)
-        self._admitted[target.vmi.name] = self._own_entry(target)
-        self._needed = add(self._needed, target.need(self._facts)[1])
+        self._admitted.add(target.vmi.name)
+        self._needed = add(self._needed, self._vm(target).pending_usage)
 
     @property
     def headroom(self) -> ResourceList:
@@ -166,19 +138,25 @@ class WindowQuota:
         added for pods that are there: one that has just ended may be in the cache and not in `used`, and the growth
         would be let in for it."""
         alone, shared = map(self._capped, self._sums_with(target))
-        own_entry = self._own_entry(target)
+        own_entry = self._vm(target).wanted_entry
         has_grown = {name for name, amount in need.items() if amount > own_entry.get(name, ZERO)}
         return {n: limit + (alone if n in has_grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
 
     def _sums_with(self, target: RefusedTarget) -> tuple[ResourceList, ResourceList]:
         """Returns the sums of the entries of admitted VMs, and of all, with this migration's VM among them."""
-        name, own_entry = target.vmi.name, self._own_entry(target)
-        previous = self._admitted.get(name, {})
-        admitted = _replaced(self._sum_of_admitted, previous, own_entry)
-        return admitted, _replaced(self._sum_of_all, previous or self._used_headroom.get(name, {}), own_entry)
+        vm, everything = self._vm(target), self._sum_of_all
+        if vm.name in self._admitted:
+            return self._sum_of_admitted, everything
+        used = vm.used_headroom
+        others = {n: amount for n, amount in subtract(everything, used).items() if amount or n not in used}
+        return add(self._sum_of_admitted, vm.wanted_entry), add(others, vm.wanted_entry)
 
-    def _own_entry(self, target: RefusedTarget) -> ResourceList:
-        return self._entries.get(target.vmi.name, {})
+    def _vm(self, target: RefusedTarget) -> VmUsage:
+        """Returns the target's VM. What quota will count of its pods is not bounded: quota refuses all of it."""
+        name = target.vmi.name
+        if name not in self._vms:
+            raise QuantityError("; ".join(problem.message for problem in self._problems if problem.vm == name))
+        return self._vms[name]
 
     def _capped(self, amounts: ResourceList) -> ResourceList:
         granted = minimum(self._max_headroom, amounts)
@@ -196,7 +174,6 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        source = next(iter(sides_of(vmi, [migration], pods).source), None)
         targets = target_launchers(migration, vmi, launchers[vmi.uid])
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
@@ -205,7 +182,7 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and len(pods.live_sides[vmi.uid]) <= 1
         if is_missing:
-            result.append(RefusedTarget(migration, vmi, source, launcher=not targets))
+            result.append(RefusedTarget(migration, vmi, launcher=not targets))
     return result
 
 
@@ -239,12 +216,6 @@ def _whole(name: str, amount: Quantity) -> Quantity:
         return amount
     rounded_up = amount.value()
     return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))
-
-
-def _replaced(amounts: ResourceList, old_part: ResourceList, new_part: ResourceList) -> ResourceList:
-    """Returns a sum in which one summand is another one."""
-    remainder = {name: amount for name, amount in subtract(amounts, old_part).items() if amount or name not in old_part}
-    return add(remainder, new_part)
 
 
 def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:

@@ -5,7 +5,7 @@ A pod counts as far as the VM's spec goes: a tenant may have written it, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import starmap
@@ -38,11 +38,12 @@ _T = TypeVar("_T")
 
 
 class PodsUsage(NamedTuple):
-    """The usage of one VM's pods; `target`, `target_limit` and `pending_usage` are VmUsage's without claims."""
+    """The usage of one VM's pods; `target`, `target_limit` and what is pending are VmUsage's without claims."""
 
     target: ResourceList
     target_limit: ResourceList
-    pending_usage: ResourceList
+    pending_launcher: ResourceList
+    pending_attachment: ResourceList
     leftovers: Sequence[Leftover]
     charged_until: Sequence[float]
     younger_limits: frozenset[str]
@@ -65,7 +66,7 @@ def pods_usage(
     ]
     ends = [end for end in map(charged_until, pods) if end is not None]
     if not (active or sides.leftovers):
-        return PodsUsage({}, {}, {}, (), ends, frozenset(), ())
+        return PodsUsage({}, {}, {}, {}, (), ends, frozenset(), ())
     is_bounded = vmi is not None and not rendering.policy_in_force
     usage = _SideUsage(facts, rendering, vmi or VirtualMachineInstance(), sides, is_bounded)
     source, target = usage.usage_of(sides.source), usage.usage_of(sides.target) if active else {}
@@ -81,14 +82,15 @@ def pods_usage(
         )
         for pod, old in old_usages
     ]
-    target_limit, pending_usage = usage.target_limit_and_pending(source, target, active) if active else ({}, {})
+    pending = usage.pending(active) if active else ({}, {})
+    target_limit = usage.target_limit(source, target, pending) if active else {}
     counted = [
         (sides.source, source),
         *(((side,), old) for side, (_, old) in zip(sides.leftovers, old_usages, strict=True)),
     ]
     counted += [(sides.target, target)] if active else []
     too_large = [text for text in starmap(usage.excess, counted) if text] if is_bounded else []
-    return PodsUsage(target, target_limit, pending_usage, leftovers, ends, usage.younger_limits, too_large)
+    return PodsUsage(target, target_limit, *pending, leftovers, ends, usage.younger_limits, too_large)
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,19 @@ class _SideUsage:
         amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
         return amounts and f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
-    def target_limit_and_pending(
-        self, source: ResourceList, target: ResourceList, active: Iterable[VirtualMachineInstanceMigration]
-    ) -> tuple[ResourceList, ResourceList]:
-        """Returns what the target may have, min(source, target), and what quota will count of its pods to come.
+    def pending(self, active: Iterable[VirtualMachineInstanceMigration]) -> tuple[ResourceList, ResourceList]:
+        """Returns what quota will count of the target's launcher and attachment pod, each as far as it is to come."""
+        if self.sides.target:
+            is_there = any(side.attachments for side in self.sides.target)
+            attaches = not is_there and self._inputs.hotplugged and any(map(may_attach, active))
+            return {}, self._attachment if attaches else {}
+        both = smallest(self._rendered_today(target_usage))
+        return positive(subtract(both, self._attachment)) if self._attachment else both, self._attachment
+
+    def target_limit(
+        self, source: ResourceList, target: ResourceList, pending: tuple[ResourceList, ResourceList]
+    ) -> ResourceList:
+        """Returns what the target may have, min(source, target).
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
@@ -129,12 +140,10 @@ class _SideUsage:
         """
         has_changed = self.rendering.limit_ranges or self.younger_limits or self._inputs.resized
         today = self._rendered_today(source_usage_today if has_changed else target_usage)
-        source = maximum(source, today)
+        limit = maximum(source, smallest(map(self._side_within, today)))
         if not self.sides.target:
-            pending_usage = self._rendered_today(target_usage) if has_changed else today
-            return minimum(source, pending_usage), pending_usage
-        attachment = self._attachment_to_come(active)
-        return minimum(source, add(target, attachment)), attachment
+            return minimum(limit, smallest(map(self._side_within, self._rendered_today(target_usage))))
+        return minimum(limit, add(target, pending[1]))
 
     @cached_property
     def younger_limits(self) -> frozenset[str]:
@@ -153,9 +162,10 @@ class _SideUsage:
             for s in (*self.sides.source, *self.sides.target, *self.sides.leftovers)
         }
 
-    def _attachment_to_come(self, active: Iterable[VirtualMachineInstanceMigration]) -> ResourceList:
-        is_there = any(side.attachments for side in self.sides.target)
-        if is_there or not (self._inputs.hotplugged and any(map(may_attach, active))):
+    @cached_property
+    def _attachment(self) -> ResourceList:
+        """The usage of an attachment pod like the source's."""
+        if not self._inputs.hotplugged:
             return {}
         source = self._as_pattern(self.sides.source[0])
         return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
@@ -172,21 +182,22 @@ class _SideUsage:
     def _attachment_within(self, usage: ResourceList) -> ResourceList:
         return minimum(usage, self._bound.attachment) if usage and self.is_bounded else usage
 
-    def _rendered_today(self, render: _Render) -> ResourceList:
-        """Renders a side from each that qualifies as the source, and returns the smallest usage."""
-        inputs, usages = self._inputs, list[ResourceList]()
+    def _side_within(self, usage: ResourceList) -> ResourceList:
+        if not self.is_bounded or usage == self._plain:
+            return usage
+        return bounded_usage(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
+
+    def _rendered_today(self, render: _Render) -> Iterator[ResourceList]:
+        """Renders a side from each that qualifies as the source."""
+        inputs = self._inputs
         changed = self.rendering.limit_ranges or self.younger_limits or inputs.resized or inputs.hotplugged
         for number, side in enumerate(self.sides.source):
             if not changed and self._counted[side.launcher.uid] == (self._plain, {}):
-                usages.append(self._plain)  # as most are: nothing has changed since
+                yield self._plain  # as most are: nothing has changed since
                 continue
             pattern = self._as_pattern(side)
             rendered = partial(render, self.vmi, pattern, self.rendering, self.facts.quota.spec)
-            usage = self._rendered((render.__name__, number), pattern.pods, rendered)
-            if self.is_bounded:
-                usage = bounded_usage(usage, add(self._bound.launcher, self._bound.attachment), self.vmi)
-            usages.append(usage)
-        return smallest(usages)
+            yield self._rendered((render.__name__, number), pattern.pods, rendered)
 
     def _as_pattern(self, side: Side) -> Side:
         """Returns the side as a pattern for the next one: without an attachment pod that is larger than KubeVirt's."""

@@ -77,8 +77,10 @@ class VmUsage:
     """The creation time (RFC 3339) of its oldest migration under way: first come, first served."""
     target: ResourceList
     """What an existing target counts as far as its VMI's spec goes: a fact, however little of it was granted."""
-    pending_usage: ResourceList
-    """What quota will count of a target's pods and claim that do not exist yet."""
+    pending_launcher: ResourceList
+    """What quota will count of a target's launcher that does not exist yet, with the claim before it, however far
+    beyond its VMI's spec; by the next one of its attachment pod."""
+    pending_attachment: ResourceList
     target_limit: ResourceList
     """What the target may have while the migration may still go on, with what is still to be created of it."""
     need: ResourceList | None
@@ -97,6 +99,11 @@ class VmUsage:
     younger_limits: frozenset[str]
     """The quota's limits that are younger than its source."""
     problems: Sequence[Problem]
+
+    @property
+    def pending_usage(self) -> ResourceList:
+        """Returns what quota will count of all of a target that does not exist yet."""
+        return add(self.pending_launcher, self.pending_attachment)
 
     @cached_property
     def used_headroom(self) -> ResourceList:
@@ -202,7 +209,8 @@ def assess(
         priority=max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0),
         since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
         target=add(pods.target, claims.existing),
-        pending_usage=add(pods.pending_usage, claims.pending),
+        pending_launcher=add(pods.pending_launcher, claims.pending),
+        pending_attachment=pods.pending_attachment,
         target_limit=target_limit,
         need=need,
         volumes=volumes.existing if facts.storage_migration else {},
