@@ -21,7 +21,7 @@ RUN sed -n '/^setuptools==/,/# via/p' requirements.lock > /tmp/build.lock \
  && python -m compileall -q --invalidation-mode=unchecked-hash -s /app -p /app /app
 
 FROM ${BASE_IMAGE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="headroom" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -138,7 +138,7 @@ def test_every_file_names_the_same_version() -> None:
     """The version of setup.cfg."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    dated = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
+    dated = re.search(r"^## (\S+) \((?:unreleased|\d{4}-\d\d-\d\d)\)$", changes, re.MULTILINE)
     assert dated
     assert dated[1] == chart["version"] == chart["appVersion"] == VERSION
     for file in ("Dockerfile", "deploy/krew/headroom.yaml", "deploy/harvester-addon.yaml", "docs/install.md"):
