@@ -115,10 +115,13 @@ _REPORTED = Once(600.0)
 
 class Decoder(Generic[T]):
     """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them. Each
-    decodes in one go; only what that fails on is taken apart (object by object, `lenient`)."""
+    decodes in one go; only what that fails on is taken apart (object by object, `lenient`).
 
-    def __init__(self, kind: type[T]) -> None:
+    `of_kind`: apiVersion and kind of all objects: answers with the metadata alone say PartialObjectMetadata."""
+
+    def __init__(self, kind: type[T], of_kind: tuple[str, str] | None = None) -> None:
         self._type = kind
+        self._of_kind = of_kind
         self._is_open = is_open(kind)
         self._object = msgspec.json.Decoder(kind)
         self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
@@ -128,7 +131,7 @@ class Decoder(Generic[T]):
         """Returns the object. Raises ServerError for an answer that is not one."""
         try:
             obj = self._with_nulls(body)
-            return self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj
+            return self._known(self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj)
         except UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
@@ -159,7 +162,7 @@ class Decoder(Generic[T]):
         items: list[T] = page.items or []
         if not _complete(page, items) or (self._is_open and any(map(is_deep, items))):
             return self._list_one_by_one(body)
-        return ListPage(items, page.metadata, kind=page.kind)
+        return ListPage(list(map(self._known, items)) if self._of_kind else items, page.metadata, kind=page.kind)
 
     def watch_event(self, line: bytes, transform: Callable[[T], T | None] | None = None) -> WatchEvent[T]:
         """Returns the event, of what `transform` leaves of the object (as `read_list_page`); an object that does not
@@ -176,7 +179,7 @@ class Decoder(Generic[T]):
             with contextlib.suppress(*UNDECODABLE, RecursionError):
                 event = self._event.decode(line)
                 if event.object.metadata.name and not (self._is_open and is_deep(event.object)):
-                    return WatchEvent(event.type, event.object, event.object.metadata.resource_version)
+                    return WatchEvent(event.type, self._known(event.object), event.object.metadata.resource_version)
         try:
             raw = decode(_RAW_EVENT, line)
             if raw.type == "BOOKMARK":
@@ -220,6 +223,11 @@ class Decoder(Generic[T]):
             return ObjectMeta()
         if CUT in bytes(raw):
             self._report(obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off")
+        return self._known(obj)
+
+    def _known(self, obj: T) -> T:
+        if self._of_kind is not None:
+            _set_kind(obj, *self._of_kind)
         return obj
 
     def _with_nulls(self, body: bytes | msgspec.Raw) -> T:
@@ -239,9 +247,9 @@ class Decoder(Generic[T]):
 _cached_decoder = functools.cache(Decoder)
 
 
-def decoder_for(kind: type[T]) -> Decoder[T]:
+def decoder_for(kind: type[T], of_kind: tuple[str, str] | None = None) -> Decoder[T]:
     """The decoder of a type, made once."""
-    decoder: Decoder[T] = _cached_decoder(kind)
+    decoder: Decoder[T] = _cached_decoder(kind, of_kind)
     return decoder
 
 
@@ -252,12 +260,16 @@ def _complete(page: _List[Any], items: list[T]) -> bool:
         return False
     if not all(map(_KIND_OF, items)):
         api_version, kind = page.api_version, page.kind.removesuffix("List")
-        write = msgspec.structs.force_setattr  # no reader has them yet
         for item in items:
             if not item.kind:
-                write(item, "api_version", api_version)
-                write(item, "kind", kind)
+                _set_kind(item, api_version, kind)
     return True
+
+
+def _set_kind(obj: Object, api_version: str, kind: str) -> None:
+    """Writes into an object that no reader has yet."""
+    msgspec.structs.force_setattr(obj, "api_version", api_version)
+    msgspec.structs.force_setattr(obj, "kind", kind)
 
 
 def _transformed(page: ListPage[T], transform: Callable[[T], T | None] | None) -> ListPage[T]:

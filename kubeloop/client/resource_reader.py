@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import Resource
 from kubeloop.client import discovery
 from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
@@ -51,7 +51,8 @@ class ResourceReader(Generic[T]):
         self.resource = resource
         self._accept = accept
         self._transform = transform
-        self._decoder: Decoder[T] = decoder_for(resource.type)
+        of_kind = (resource.api_version, resource.kind) if resource.type is PartialObjectMetadata else None
+        self._decoder: Decoder[T] = decoder_for(resource.type, of_kind)
 
     async def get(self, *, name: str, namespace: str = "") -> T:
         """Returns the object. Raises NotFound; NotServed for a kind that is not installed."""

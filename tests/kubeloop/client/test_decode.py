@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
-from kubeloop.api.meta import Object, Struct
+from kubeloop.api.meta import Object, PartialObjectMetadata, Struct
 from kubeloop.client import decode
 from kubeloop.client.decode import Decoder, WatchEvent, decoder_for, split_lines
 from kubeloop.client.errors import ApiError, Gone, ServerError, Unreachable
@@ -58,6 +58,20 @@ def quotas() -> Decoder[ResourceQuota]:
 def test_a_decoder_is_made_once() -> None:
     assert decoder_for(Pod) is decoder_for(Pod)
     assert decoder_for(Pod) is not decoder_for(Namespace)
+
+
+def test_metadata_alone_is_of_its_own_kind_not_of_the_answers() -> None:
+    decoder = decoder_for(PartialObjectMetadata, ("v1", "Secret"))
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "a"}}
+    changed = decoder.watch_event(event("ADDED", partial)).object
+    assert changed is not None
+    whole, (item,), (beside_a_bad_one,) = (
+        decoder.object(encoded(partial)),
+        decoder.list_page(page(partial)).items,
+        decoder.list_page(page(partial, 3)).items,
+    )
+    for decoded in (changed, whole, item, beside_a_bad_one):
+        assert (decoded.api_version, decoded.kind) == ("v1", "Secret")
 
 
 def test_a_page_gives_items_and_metadata(quotas: Decoder[ResourceQuota]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.core import Namespace, ResourceQuota
-from kubeloop.api.objects import edit
+from kubeloop.api.objects import edit, owner_reference
 from kubeloop.client.client import Client
 from kubeloop.client.errors import (
     AlreadyExists,
@@ -357,6 +357,8 @@ async def test_a_client_of_the_metadata_alone_writes_too(client: Client, namespa
     await client.resource(QUOTAS).create(quota(), namespace=namespace)
     patched = await metadata.merge_patch({"metadata": {"labels": {"a": "b"}}}, name="q", namespace=namespace)
     assert patched.labels == {"a": "b"}
+    listed = await metadata.list(namespace)
+    assert [owner_reference(obj).kind for obj in (patched, *listed)] == ["ResourceQuota"] * 2
     await metadata.delete(name="q", namespace=namespace, uid=patched.uid)
     assert await metadata.list(namespace) == []
 
