@@ -47,7 +47,8 @@ class Resource(Generic[T]):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def metadata(self) -> Resource[PartialObjectMetadata]:
-        """The same, of whose objects clients ask for the metadata alone."""
+        """The same kind, of whose objects clients and caches have the metadata alone: no more is sent (client-go's
+        metadata informers)."""
         return replace(self, type=PartialObjectMetadata)  # type: ignore[return-value,arg-type]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:

@@ -30,8 +30,8 @@ T = TypeVar("T", bound=Object)
 class SharedIndexInformer(Generic[T]):
     """Keeps `indexer` equal to the server and notifies the handlers of every change.
 
-    `resync_period` (seconds, 0: never) is the default of handlers that set none: at this interval a handler gets
-    `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop fields)."""
+    Every `resync_period` (seconds, 0: never) the handlers get `on_update(obj, obj)` for every object. `transform` sees
+    every object before it is stored (to drop fields)."""
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class SharedIndexInformer(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
-        self._processor.run_resyncs()
+        resyncs = asyncio.create_task(self._processor.resync(self._resync_period), name=f"resyncs of {self.kind}")
         try:
             await self._reflector.run()
         finally:
-            self._processor.stop_resyncs()
+            resyncs.cancel()
 
     def start(self) -> None:
         """Runs as a task; a second call does nothing. Raises RuntimeError after `stop`."""
@@ -144,13 +144,11 @@ class SharedIndexInformer(Generic[T]):
             task.cancel()
             await asyncio.wait([task])
 
-    def add_event_handler(
-        self, handler: ResourceEventHandler[T], resync_period: float | None = None
-    ) -> HandlerRegistration[T]:
+    def add_event_handler(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
         after `stop`."""
         self._refuse_if_stopped()
-        return self._processor.add(handler, self._resync_period if resync_period is None else resync_period)
+        return self._processor.add(handler)
 
     def _refuse_if_stopped(self) -> None:
         if self._stopped:
@@ -212,7 +210,7 @@ class CustomResourceWatch:
 
     def _start(self) -> None:
         if self._watch is None:
-            metadata = self._client.metadata(CUSTOM_RESOURCE_DEFINITIONS)
+            metadata = self._client.resource(CUSTOM_RESOURCE_DEFINITIONS.metadata())
             self._watch = SharedIndexInformer(metadata, transform=_name_only)
             self._watch.add_event_handler(
                 ResourceEventHandlerFuncs(

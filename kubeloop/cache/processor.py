@@ -49,19 +49,10 @@ class ResourceEventHandlerFuncs(Generic[T]):
 class HandlerRegistration(Generic[T]):
     """A handler's place in an informer: `add_event_handler` returns it, `remove_event_handler` takes it."""
 
-    def __init__(
-        self, handler: ResourceEventHandler[T], resync_period: float, kind: str, synced: asyncio.Event
-    ) -> None:
+    def __init__(self, handler: ResourceEventHandler[T], kind: str) -> None:
         self._handler = handler
         self._kind = kind
-        self._synced = synced
         self.removed = False
-        self.resync_period = resync_period
-        self.resync_timer: asyncio.TimerHandle | None = None
-
-    def has_synced(self) -> bool:
-        """Reports whether this handler was notified of the whole first list: the same as its informer's has_synced."""
-        return self._synced.is_set()
 
     def add(self, obj: T, is_in_initial_list: bool) -> None:
         self._call("on_add", obj, obj, is_in_initial_list)
@@ -71,15 +62,6 @@ class HandlerRegistration(Generic[T]):
 
     def delete(self, obj: T, final_state_unknown: bool) -> None:
         self._call("on_delete", obj, obj, final_state_unknown)
-
-    def remove(self) -> None:
-        self.removed = True
-        self.stop_resync()
-
-    def stop_resync(self) -> None:
-        if self.resync_timer is not None:
-            self.resync_timer.cancel()
-            self.resync_timer = None
 
     def _call(self, method: str, obj: T, *args: Any) -> None:
         """An exception costs this handler this event, and no other handler anything."""
@@ -109,7 +91,6 @@ class SharedProcessor(Generic[T]):
         self._indexer = indexer
         self.transform = None if transform is None else functools.partial(self._transformed, transform)
         self._listed = False
-        self._running = False
         # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
         self._handlers: list[HandlerRegistration[T]] = []
 
@@ -234,43 +215,26 @@ class SharedProcessor(Generic[T]):
 
     # -- handlers -----------------------------------------------------------------------------------------------------
 
-    def add(self, handler: ResourceEventHandler[T], resync_period: float) -> HandlerRegistration[T]:
+    def add(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """A late handler is notified of every object at once, as of an initial list."""
-        registration = HandlerRegistration(handler, resync_period, self._kind, self.synced)
+        registration = HandlerRegistration(handler, self._kind)
         self._handlers = [*self._handlers, registration]
         for obj in self._indexer.list():
             registration.add(obj, True)
-        if self._running:
-            self._schedule_resync(registration)
         return registration
 
     def remove(self, registration: HandlerRegistration[T]) -> None:
         """Removes a handler: it is not called any more, not even for the rest of the current notification."""
-        registration.remove()
+        registration.removed = True
         self._handlers = [registered for registered in self._handlers if registered is not registration]
 
-    def run_resyncs(self) -> None:
-        """Starts the periodic resyncs."""
-        self._running = True
-        for registration in self._handlers:
-            self._schedule_resync(registration)
-
-    def stop_resyncs(self) -> None:
-        self._running = False
-        for registration in self._handlers:
-            registration.stop_resync()
-
-    def _schedule_resync(self, registration: HandlerRegistration[T]) -> None:
-        if registration.resync_period > 0 and not registration.removed:
-            registration.resync_timer = asyncio.get_running_loop().call_later(
-                registration.resync_period, self._resync, registration
-            )
-
-    def _resync(self, registration: HandlerRegistration[T]) -> None:
-        for obj in self._indexer.list():
-            registration.update(obj, obj)
-        if self._running:
-            self._schedule_resync(registration)
+    async def resync(self, period: float) -> None:
+        """Gives every handler every object again, each `period` seconds; 0: never."""
+        while period > 0:
+            await asyncio.sleep(period)
+            for registration in self._handlers:
+                for obj in self._indexer.list():
+                    registration.update(obj, obj)
 
 
 def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:

@@ -63,7 +63,7 @@ class ApplySet:
     async def _prune(self, applied_uids: set[str]) -> None:
         selector = f"{HASH}={self._labels[HASH]}"
         for kind in reversed(self._kinds):
-            metadata = self._client.metadata(kind)
+            metadata = self._client.resource(kind.metadata())
             for obj in await list_installed(metadata, self._namespace, label_selector=selector):
                 if obj.uid not in applied_uids and not obj.deleting:
                     with contextlib.suppress(NotFound):

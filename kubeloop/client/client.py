@@ -50,10 +50,6 @@ class Client:
             self._by_kind[api_version, kind] = self.resource(await resource_of(self.transport, api_version, kind))
         return self._by_kind[api_version, kind]
 
-    def metadata(self, resource: Resource[Any]) -> ResourceClient[PartialObjectMetadata]:
-        """Returns a client for the metadata alone of the kind's objects."""
-        return self.resource(resource.metadata())
-
     async def close(self) -> None:
         """Closes every connection; running requests raise Unreachable, later ones Closed."""
         await self.transport.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
-from kubeloop.api.meta import Object, PartialObjectMetadata
+from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.cache.informer import CustomResourceWatch, SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.lister_watcher import ListerWatcher, Namespaces
@@ -26,19 +26,6 @@ T = TypeVar("T", bound=Object)
 
 _POLL = 1.0
 """Seconds between checks of a kind that is forbidden, or required and not installed."""
-
-
-class MetadataOptions(TypedDict, total=False):
-    """The options of `ControllerFactory.controller` for metadata alone."""
-
-    workers: int | None
-    namespace: str | Collection[str]
-    label_selector: str
-    field_selector: str
-    name: str
-    transform: Callable[[PartialObjectMetadata], PartialObjectMetadata] | None
-    resync_period: float
-    rate_limiter: RateLimiter[str] | None
 
 
 class ControllerFactory:
@@ -131,13 +118,6 @@ class ControllerFactory:
                 f"the controller of {controller.name} is shared, with another {difference}: give the same everywhere"
             )
         return controller
-
-    def metadata(
-        self, resource: Resource[Any], **options: Unpack[MetadataOptions]
-    ) -> Controller[PartialObjectMetadata]:
-        """Returns the controller as `controller` does, for the metadata of the kind's objects alone: no more is sent or
-        cached (client-go's metadata informers)."""
-        return self.controller(resource.metadata(), **options)
 
     def require(self, *controllers: Controller[Any], if_defined: bool = False) -> None:
         """Requires these kinds: no handler is called before they are installed and their caches have the server's

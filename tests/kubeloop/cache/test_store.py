@@ -169,7 +169,7 @@ def test_a_raising_index_function_spoils_only_its_own_index(
     )
     recorder = Recorder()
     processor = SharedProcessor("pods", indexer)
-    processor.add(recorder, 0.0)
+    processor.add(recorder)
     listing = processor.listing()
     for name in "abc":
         listing.note("ADDED", pod(name))

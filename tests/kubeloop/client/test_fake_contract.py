@@ -353,7 +353,7 @@ async def test_a_dry_run_is_judged_and_not_kept(quotas: Quotas, namespace: str) 
 
 
 async def test_a_client_of_the_metadata_alone_writes_too(client: Client, namespace: str) -> None:
-    metadata = client.metadata(QUOTAS)
+    metadata = client.resource(QUOTAS.metadata())
     await client.resource(QUOTAS).create(quota(), namespace=namespace)
     patched = await metadata.merge_patch({"metadata": {"labels": {"a": "b"}}}, name="q", namespace=namespace)
     assert patched.labels == {"a": "b"}

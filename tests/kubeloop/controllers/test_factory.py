@@ -282,8 +282,8 @@ async def test_a_cache_of_the_metadata_alone() -> None:
     cluster, calls = FakeCluster(), Calls()
     cluster.put(registry.PODS, {"metadata": {"name": "a", "namespace": "ns", "labels": {"x": "y"}}})
     factory = ControllerFactory(cluster.client())
-    pods = factory.metadata(registry.PODS, namespace="ns")
-    assert factory.metadata(registry.PODS, namespace="ns") is pods
+    pods = factory.controller(registry.PODS.metadata(), namespace="ns")
+    assert factory.controller(registry.PODS.metadata(), namespace="ns") is pods
     pods.on_change("handler", calls)
     pods.on_remove("handler", calls)
     await factory.start()
