@@ -18,10 +18,9 @@ from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import usage_of
-from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.timers import Timers
 from tests.objects import AT_1_5, BASE, HARD, MARKS, RAISED, RESYNC, Resources, by_name, by_uid, quota, vmi, vmim
 
 EXACT = Policy(Mode.TAKEOVER, EstimateKind.EXACT)

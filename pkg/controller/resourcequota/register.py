@@ -136,12 +136,10 @@ def _watch(management: Management, pace: Pace) -> None:
         migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
         return keys_in_namespace(vmi) if migrating or moves_volumes(vmi.namespace) else []
 
-    def keys_that_count_pvcs(pvc: Object) -> list[str]:
-        return [q.key for q in quotas.cache().list(pvc.namespace) if any(map(counts_of_claims, q.hard))]
-
     def keys_of_pvc(pvc: PersistentVolumeClaim) -> list[str]:
         matters = pvc.name.startswith(claims.STATE_PREFIX) or moves_volumes(pvc.namespace)
-        return keys_that_count_pvcs(pvc) if matters else []
+        counting = quotas.cache().list(pvc.namespace) if matters else ()
+        return [quota.key for quota in counting if any(map(counts_of_claims, quota.hard))]
 
     pods, instances = management.pods.informer, management.virtual_machine_instances.informer
     migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))

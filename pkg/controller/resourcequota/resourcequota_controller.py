@@ -35,12 +35,11 @@ from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.problems import Problem
-from pkg.util.resourcequota.base import base_of, quantity_of
+from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import entry_keys, parse_resources
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
-from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.lowering import UNTIL_COUNTED, may_lower_after, waiting_for_target
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
@@ -48,15 +47,12 @@ from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_request import project_room, text_of
 from pkg.util.resourcequota.summary import names_of, summarized
-from pkg.util.resourcequota.timers import LONGEST, Timers, batch_until
-from pkg.util.resourcequota.vm import vms_one_by_one
+from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, batch_until, may_lower_after, waiting_for_target
 
 log = logging.getLogger(__name__)
 
 BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
-_FEW: Final = 48
-"""Objects that need no slices: those of a VM take a millisecond, where they have changed."""
 _TURN: Final = 0.05
 """Seconds after which a namespace looks again whether the request of another one of its Rancher project is answered."""
 _GONE: Final = 60.0
@@ -160,7 +156,7 @@ class ResourceQuotaHandler:
 
     async def _plan_and_write(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
         """Plans and writes once. Raises Conflict when the quota is no longer what was decided from."""
-        await self._work_out_many(self.observer.observe(quota, self.clock()))
+        await self.slices.work_out(self.observer.observe(quota, self.clock()), self.policy, charges=False)
         state.decided_at = now = self.clock()
         observed = self._observe(quota, now, state)
         decided = self._plan(observed, state)
@@ -189,14 +185,6 @@ class ResourceQuotaHandler:
         if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
             await self._report_problems(observed, state, await lacking_devices(self.event_reader, observed))
         return decided
-
-    async def _work_out_many(self, observed: Facts) -> None:
-        """Computes the VMs of a large namespace in slices of time: the decision finds them in the cache of the
-        observation.
-        """
-        if len(observed.migrations) + len(observed.instances) + len(observed.pods) > _FEW:
-            base = base_of(observed.quota, observed.limits, self.policy)
-            await self.slices.take(vms_one_by_one(observed, self.policy, base))
 
     def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
         cached = self.observer.source.namespaces.get(name=quota.namespace)

@@ -19,7 +19,6 @@ from kubeloop.api.quantity import ZERO, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import (
-    ANNOTATION_MIGRATING_COMPENSATION,
     ANNOTATION_OWNER,
     EVENT_INVALID_BUDGET,
     EVENT_LOCK_LIMIT,
@@ -41,7 +40,7 @@ from pkg.util.managedtenantquota.targets import (
 )
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import vms_one_by_one
 
@@ -357,5 +356,4 @@ def _max_headroom(budget: VirtualMachineMigrationResourceQuota) -> ResourceList:
 def is_taken(quota: ResourceQuota) -> bool:
     """Reports whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be
     raised by both."""
-    marks = {ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_OWNER}
-    return has_migrating_vm(quota.annotations) or not marks.isdisjoint(quota.annotations)
+    return has_headroom(quota.annotations) or ANNOTATION_OWNER in quota.annotations

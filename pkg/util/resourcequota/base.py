@@ -22,7 +22,7 @@ from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import MAX_LENGTH, has_migrating_vm, parse_resources, read
+from pkg.util.resourcequota.entries import MAX_LENGTH, has_headroom, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
@@ -161,8 +161,7 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     annotations, hard = quota.annotations, _hard(quota)
     text = annotations.get(constants.ANNOTATION_BASE)
     applied, edited = applied_to(quota), edits_of(quota)
-    raised = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    if not (applied or (text is not None and raised)):
+    if not (applied or (text is not None and has_headroom(annotations))):
         return hard
     if text is None:
         headroom = read(annotations).total

@@ -21,10 +21,9 @@ from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base, difference, hard, is_added
 from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, parse_resources, put, read
 from pkg.util.resourcequota.errors import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry
-from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied
-from pkg.util.resourcequota.timers import Timers
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 MAX_ANNOTATION_BYTES = 200 * 1024

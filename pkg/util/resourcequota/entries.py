@@ -106,6 +106,11 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
 
 
+def has_headroom(annotations: Mapping[str, str]) -> bool:
+    """Reports whether there is an entry or a compensation, readable or not."""
+    return has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+
+
 def entry_keys(annotations: Iterable[str]) -> list[str]:
     """Returns the keys of all migrating entries, in order."""
     return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)

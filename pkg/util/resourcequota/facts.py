@@ -19,7 +19,6 @@ from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.problems import Problem
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, pod_usage
-from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T")
 
@@ -65,6 +64,41 @@ class Cache:
         version = pod.metadata.resource_version
         key = ("usage", pod.uid) if pod.uid and version else None
         return self.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Rancher's denial of a request for lack of room in the project: nothing as large is requested again until
+    `siblings` or the person's `limits` change, or it is `until`."""
+
+    siblings: Hashable
+    limits: str
+    amounts: tuple[ResourceList, ...] = ()
+    """Each is what was to be added by one request."""
+    excess: bool = False
+    """The person's own request beyond the grant was part of one."""
+    until: float = float("-inf")
+    pause: float = 0.0
+    """Seconds; twice as long after the next denial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """The times since which something has been observed (seconds), from one decision to the next. A restart may lose
+    them, and a plan that is not written changes none of them: the quota alone records what was done."""
+
+    unexplained: Mapping[str, float] = field(default_factory=dict)
+    """By entry key: without a migration that explains it, or found at takeover where there is no base."""
+    held_since: Mapping[str, float] = field(default_factory=dict)
+    """By uid of a launcher pod or a claim: a migration has left it behind."""
+    refused: Mapping[str, float] = field(default_factory=dict)
+    """By uid: a migration is refused although status.hard shows its headroom."""
+    enforced_since: float | None = None
+    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
+    denial: Denial | None = None
+    """Rancher's last answer, if it was no."""
+    exceeds_since: float | None = None
+    """The namespace's annotation requests more than Rancher has granted."""
 
 
 @dataclass(frozen=True, slots=True)

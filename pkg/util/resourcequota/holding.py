@@ -8,10 +8,9 @@ from typing import Final
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of
-from pkg.util.resourcequota.entries import has_migrating_vm
+from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.managed import is_served
 
 FAIL: Final = "Fail"
@@ -47,6 +46,4 @@ def admits_more(quota: ResourceQuota) -> bool:
 
 def holds_headroom(quota: ResourceQuota) -> bool:
     """Reports whether the quota has headroom, or had some that is still enforced."""
-    annotations = quota.annotations
-    is_raised = has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
-    return is_raised or admits_more(quota)
+    return has_headroom(quota.annotations) or admits_more(quota)

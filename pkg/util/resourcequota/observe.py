@@ -17,7 +17,7 @@ from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_resources, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts
+from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts, Timers
 from pkg.util.resourcequota.managed import is_default, switched_off
 from pkg.util.resourcequota.rancher import (
     annotation_of,
@@ -27,7 +27,6 @@ from pkg.util.resourcequota.rancher import (
     stuck_entries,
     with_request,
 )
-from pkg.util.resourcequota.timers import Timers
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)

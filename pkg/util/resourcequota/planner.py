@@ -159,9 +159,8 @@ class OwnRules:
             in_use = vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0
             expired = sides + claims[in_use:]
             if expired:
-                held_sides = [leftover for leftover in vm.old_sides if leftover not in expired]
-                held_claims = [leftover for leftover in vm.old_claims if leftover not in expired]
-                draft.vms[index] = replace(vm, old_sides=held_sides, old_claims=held_claims)
+                sides, claims = ([old for old in olds if old not in expired] for olds in (vm.old_sides, vm.old_claims))
+                draft.vms[index] = replace(vm, old_sides=sides, old_claims=claims)
                 names = ", ".join(leftover.name for leftover in expired)
                 text = f"VM {vm.name}: {names} still counts {limit:g} s after the migration"
                 draft.problems.append(Problem(EVENT_HOLD_LIMIT, text, vm=vm.name))

@@ -32,7 +32,7 @@ from pkg.util.resourcequota.errors import (
     EVENT_STUCK,
     InvalidNamespaceAnnotation,
 )
-from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.facts import Denial, Facts, Plan
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import (
     SILENCE,
@@ -49,7 +49,6 @@ from pkg.util.resourcequota.rancher import (
     validation_of,
     with_limits,
 )
-from pkg.util.resourcequota.timers import Denial
 
 FIRST_PAUSE = 30.0
 """Seconds after which a request that the project had no room for is made again, though nothing there changed."""

@@ -1,19 +1,26 @@
-"""The times that are kept of a ResourceQuota, and the delay of its next decision and its next patch. Pure.
+"""The delay of a ResourceQuota's next decision and of its next patch. Pure.
 
 With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
 for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment only:
-KubeVirt tries it within milliseconds."""
+KubeVirt tries it within milliseconds.
+
+A patch that only gives headroom back can wait until KubeVirt has tried the pending migrations: quota admission counts a
+pod with an update of the quota, which conflicts with a patch of that moment, four times at most. The pod is then
+refused with a conflict instead of "exceeded quota": KubeVirt sets no condition, no event of a quota has it try again,
+and its back-off was seen to take minutes. And it waits until quota no longer counts the pod that has ended: below
+status.used every pod is refused, also one of a tenant that the base has room for. The targets that are just being tried
+have to fit beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, keys_of
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, keys_of, read
+from pkg.util.resourcequota.facts import Facts, Plan
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
@@ -23,41 +30,10 @@ SHORTEST = 0.05
 """Seconds, where nothing is urgent."""
 LONGEST = 0.25
 """Seconds, however many migrations are under way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """Rancher's denial of a request for lack of room in the project: nothing as large is requested again until
-    `siblings` or the person's `limits` change, or it is `until`."""
-
-    siblings: Hashable
-    limits: str
-    amounts: tuple[ResourceList, ...] = ()
-    """Each is what was to be added by one request."""
-    excess: bool = False
-    """The person's own request beyond the grant was part of one."""
-    until: float = float("-inf")
-    pause: float = 0.0
-    """Seconds; twice as long after the next denial."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """The times since which something has been observed (seconds), from one decision to the next. A restart may lose
-    them, and a plan that is not written changes none of them: the quota alone records what was done."""
-
-    unexplained: Mapping[str, float] = field(default_factory=dict)
-    """By entry key: without a migration that explains it, or found at takeover where there is no base."""
-    held_since: Mapping[str, float] = field(default_factory=dict)
-    """By uid of a launcher pod or a claim: a migration has left it behind."""
-    refused: Mapping[str, float] = field(default_factory=dict)
-    """By uid: a migration is refused although status.hard shows its headroom."""
-    enforced_since: float | None = None
-    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
-    denial: Denial | None = None
-    """Rancher's last answer, if it was no."""
-    exceeds_since: float | None = None
-    """The namespace's annotation requests more than Rancher has granted."""
+UNTIL_TRIED = 0.25
+"""Seconds that giving headroom back waits at most for migrations that are about to be tried."""
+UNTIL_COUNTED = 1.0
+"""Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
@@ -92,3 +68,41 @@ def is_urgent(
             if not keys_of(annotations, name, instance(name)):
                 return True
     return False
+
+
+def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
+    """Returns what the targets of Pending migrations may count, which KubeVirt tries at any moment: the entries that a
+    plan leaves them."""
+    annotations = {
+        key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None
+    }
+    entries = read(annotations).by_key
+    names = {
+        migration.spec.vmi_name for migration in facts.migrations if _is_waiting(migration) and not migration.deleting
+    }
+    keys = {key for name in names for key in keys_of(entries, name, facts.instances.get(name))}
+    return total(entries[key] for key in keys)
+
+
+def _is_waiting(migration: VirtualMachineInstanceMigration) -> bool:
+    return migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+
+
+def may_lower_after(
+    wanted_since: float,
+    now: float,
+    migrations: Sequence[VirtualMachineInstanceMigration],
+    *,
+    still_counted: bool = False,
+) -> float:
+    """Returns in how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
+
+    Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.
+    `still_counted`: status.used, with the targets that wait, is above what the limits are to be. Below it every pod is
+    refused, theirs too, and the update by which it falls is as good an event."""
+    is_tried = any(
+        not migration.deleting and not is_refused(migration) for migration in migrations if _is_waiting(migration)
+    )
+    longest = UNTIL_COUNTED if still_counted else UNTIL_TRIED if is_tried else 0.0
+    delay = wanted_since + longest - now
+    return delay if 0 < delay <= longest else 0.0  # more than that: the clock was set back

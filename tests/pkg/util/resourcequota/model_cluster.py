@@ -22,9 +22,8 @@ from pkg.api.kubevirt import MigrationState, VirtualMachineInstance, VirtualMach
 from pkg.util.constants import ANNOTATION_TOUCHED
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.facts import Cache, Facts, Plan
+from pkg.util.resourcequota.facts import Cache, Facts, Plan, Timers
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied
 from tests.objects import BOTH, attachment, launcher, machine, quota, vmim
 

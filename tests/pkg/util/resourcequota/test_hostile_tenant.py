@@ -20,8 +20,8 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, applied, namespace
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, build, launcher, pod, quota, uid_of, vmi, vmim

@@ -18,12 +18,11 @@ from pkg.util import constants
 from pkg.util.resourcequota.base import base_of, parse_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
-from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.rancher import annotation_of, parse_request, request_of, with_limits, with_request
-from pkg.util.resourcequota.timers import Timers
 from tests.decisions import HARVESTER, by_value, sentences
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, Resources, build, by_name, quota, vmi, vmim
 

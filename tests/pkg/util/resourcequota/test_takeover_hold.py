@@ -12,10 +12,9 @@ import pytest
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entries
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.timers import Timers
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
 from tests.kinds import edited
 from tests.objects import (

@@ -13,11 +13,18 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING, ANNOTATION_TOUCHED, LABEL_MANAGED
-from pkg.util.resourcequota.facts import Plan
-from pkg.util.resourcequota.lowering import UNTIL_COUNTED, UNTIL_TRIED, may_lower_after
+from pkg.util.resourcequota.facts import Plan, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.timers import LONGEST, MOMENT, Timers, batch_until, is_urgent
+from pkg.util.resourcequota.timers import (
+    LONGEST,
+    MOMENT,
+    UNTIL_COUNTED,
+    UNTIL_TRIED,
+    batch_until,
+    is_urgent,
+    may_lower_after,
+)
 from pkg.util.resourcequota.touch import TouchTimes, last_touch
 from tests.decisions import applied, observed, sentences
 from tests.objects import (
