@@ -117,7 +117,7 @@ def test_nothing_is_to_come_once_the_target_is_whole() -> None:
     assert not usages_of(namespace(quota(), [move], pods, [PLUGGED]), EXACT)[0]["vm1"].pending_usage
 
 
-GARBAGE = ["lots", "9" * 5000, "1e2000000000", "", "٣", "1" * 200_000]
+GARBAGE = ["lots", "1e" + "9" * 5000, "", "٣", "x" * 200_000]
 
 
 @pytest.mark.parametrize("text", GARBAGE, ids=lambda text: text[:12])
@@ -133,7 +133,7 @@ def test_whatever_a_vm_says_of_itself_is_that_vms_problem(policy: Policy, text: 
     assert len(str(problem)) < 300
 
 
-@pytest.mark.parametrize("text", [*GARBAGE, "473954537", "0", "1", "1" + "0" * 14, "²", "1.5", "0x1"])
+@pytest.mark.parametrize("text", [*GARBAGE, "473954537", "0", "1", "1" + "0" * 14, "9" * 5000, "²", "1.5", "0x1"])
 @pytest.mark.parametrize("ratio", ["1.5", "4.5"])
 def test_a_forged_overhead_annotation_adds_nothing(text: str, ratio: str) -> None:
     forged = edited(SOURCE, metadata={"annotations": {"kubevirt.io/memory-overhead-bytes": text}})
