@@ -26,9 +26,8 @@ from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONT
 from pkg.controller.registry import register_all
 from pkg.process.leftovers import look_at_registered
 from pkg.report.state_metrics import StateMetrics, observe_wait
-from pkg.selfcheck.health import HealthChecks, wait_for_either, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
-from pkg.selfcheck.kubernetes_version import KubernetesVersion
+from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_either, wait_for_version
 from pkg.selfcheck.troubles import Troubles
 from pkg.selfcheck.upkeep import Upkeep, policy_accounts
 from pkg.util.constants import LEASE, USER_AGENT
@@ -40,6 +39,39 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 7.0
 ELECTED_DRAIN_SECONDS = 2.0
 """With other replicas: the next leader has to begin within seconds."""
+
+
+class HealthChecks:
+    """The checks behind /healthz and /readyz: the caches, the Lease and the webhooks together, from before they
+    exist."""
+
+    def __init__(self) -> None:
+        self.management: Management | None = None
+        self.elector: LeaderElector | None = None
+        self.admission: AdmissionServer | None = None
+
+    def healthy(self) -> list[str]:
+        return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]
+
+    def unready(self) -> list[str]:
+        if self.management is None:
+            return ["the API server has not answered yet"]
+        missing = self.elector.unready() if self.elector else []
+        missing += self.admission.unready() if self.admission else []
+        return self.management.stale() + [f"not ready: {problem}" for problem in missing]
+
+    def faults(self) -> list[str]:
+        """Returns the caches that are behind, a line each."""
+        return self.management.stale() if self.management else []
+
+    def notes(self) -> list[str]:
+        """Returns also what does not take webhooks out of service: requests that are refused or not answered, a handler
+        that hangs, what a tenant wrote and does not decode."""
+        notes = self.admission.notes() if self.admission else []
+        if self.management is not None:
+            notes += [f"{controller.name}: {trouble}" for controller, trouble in self.management.troubles()]
+            notes += self.management.hanging() + self.management.undecodable()
+        return notes
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -82,3 +82,26 @@ class KubernetesVersion:
             log.warning("%s", reason)
         elif old_versions:
             log.info("pods count as in Kubernetes %s", version)
+
+
+async def wait_for_version(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
+    """Waits until the API server has said its version; returns None when `stop` is set first. Raises ApiError,
+    ConfigError."""
+    version = asyncio.create_task(ask(client))
+    try:
+        await wait_for_either(stop, version)
+        return KubernetesVersion(version.result()) if version.done() else None
+    finally:
+        version.cancel()
+        await asyncio.wait([version])
+
+
+async def wait_for_either(stop: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    """Waits until `stop` is set or the task has ended. Raises what the task raised."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([stopped, task], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if not stop.is_set():
+        task.result()

@@ -13,7 +13,7 @@ from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions
 from pkg.cmd.settings import settings_of
 from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
-from pkg.selfcheck.health import HealthChecks
+from pkg.process.replica import HealthChecks
 from pkg.util.resourcequota.policy import EXACT
 from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call
