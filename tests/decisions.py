@@ -160,11 +160,12 @@ def charged(quota: ResourceQuota, pods: Iterable[Pod]) -> ResourceQuota:
 
 def applied(quota: ResourceQuota, plan: Plan) -> ResourceQuota:
     """The quota after the API server has merged the patch."""
-    annotations = {key: text for key, text in {**quota.annotations, **plan.annotations}.items() if text is not None}
     version = str(int(quota.metadata.resource_version or "0") + (1 if plan else 0))
     return msgspec.structs.replace(
         quota,
-        metadata=msgspec.structs.replace(quota.metadata, annotations=annotations, resource_version=version),
+        metadata=msgspec.structs.replace(
+            quota.metadata, annotations=plan.annotations_of(quota), resource_version=version
+        ),
         spec=msgspec.structs.replace(quota.spec, hard=quota.hard | dict(plan.hard)),
     )
 

@@ -12,13 +12,10 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import RESOURCE_QUOTAS
+from kubeloop.api.registry import RESOURCE_QUOTAS, SELF_SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
@@ -130,16 +127,10 @@ async def may_impersonate(client: Client) -> bool:
     return await _is_allowed(client, user) and await _is_allowed(client, group)
 
 
-async def _is_allowed(client: Client, attributes: dict[str, Any]) -> bool:
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = await client.transport.request("POST", path, body=msgspec.json.encode(body))
-        return bool(msgspec.json.decode(answer)["status"]["allowed"])
+async def _is_allowed(client: Client, attributes: dict[str, str]) -> bool:
+    with contextlib.suppress(ApiError):
+        review = await client.resource(SELF_SUBJECT_ACCESS_REVIEWS).create({"spec": {"resourceAttributes": attributes}})
+        return review.status.allowed
     return False
 
 

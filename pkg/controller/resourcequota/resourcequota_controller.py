@@ -160,7 +160,7 @@ class ResourceQuotaHandler:
         state.decided_at = now = self.clock()
         observed = self._observe(quota, now, state)
         decided = self._plan(observed, state)
-        if live := compensates_more(quota.annotations, decided.annotations):
+        if live := compensates_more(quota, decided):
             observed = await self._observe_live(observed)
             quota, decided = observed.quota, self._plan(observed, state)
         state.timers = decided.timers

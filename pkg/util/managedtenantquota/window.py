@@ -18,14 +18,7 @@ from kubeloop.api.meta import Object
 from kubeloop.api.quantity import ZERO, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.constants import (
-    ANNOTATION_OWNER,
-    EVENT_INVALID_BUDGET,
-    EVENT_LOCK_LIMIT,
-    EVENT_LOCK_UNAVAILABLE,
-    EVENT_NOT_ENOUGH,
-    EVENT_SEVERAL_BUDGETS,
-)
+from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
 from pkg.util.managedtenantquota.lock import admitted_by
@@ -79,7 +72,7 @@ class Window:
             if unreadable and records.keys() - self.records.keys():
                 names = ", ".join(unreadable)
                 message = f"the status of {budget.name} has no quantities for {names}: compare spec.hard with what it"
-                self._report(EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
+                self._report(constants.EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
         self.refused_targets: Sequence[RefusedTarget] = ()
         """The refused migrations; none are looked for where no window may be open."""
         self.headroom: Mapping[str, ResourceList] = {}
@@ -150,7 +143,7 @@ class Window:
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
             f"{seconds:.1f} s: {reason}"
         )
-        self.targets = self._close(seconds, EVENT_LOCK_UNAVAILABLE, message, reason.partition(":")[0])
+        self.targets = self._close(seconds, constants.EVENT_LOCK_UNAVAILABLE, message, reason.partition(":")[0])
 
     # ---- what it is for --------------------------------------------------------------------------------------
 
@@ -165,7 +158,7 @@ class Window:
         if len(observed.budgets) > 1:
             names = ", ".join(sorted(budget.name for budget in observed.budgets))
             message = f"{place} has more than one ({names}): none of them is used until one is left"
-            return self._close(math.inf, EVENT_SEVERAL_BUDGETS, message, names)
+            return self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, message, names)
         if self._has_to_go_back():
             return ()
         targets = yield from self._releasable()
@@ -175,7 +168,7 @@ class Window:
             message = f"{place} cannot be locked, its quotas are not raised: {observed.lock_unavailable_reason}"
             # What the API server says behind the colon differs each time, by the name of the probe's object.
             key = observed.lock_unavailable_reason.partition(":")[0]
-            return self._close(policy.recheck, EVENT_LOCK_UNAVAILABLE, message, key)
+            return self._close(policy.recheck, constants.EVENT_LOCK_UNAVAILABLE, message, key)
         if (
             observed.lock_unavailable_reason
         ):  # what is raised stays: the API server enforces the lock without an answer of ours
@@ -209,7 +202,7 @@ class Window:
             self._pause(targets, observed.now + pause)
             seconds = pause
         key = self.lock.configuration.uid if self.lock else ""
-        return self._close(seconds, EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
+        return self._close(seconds, constants.EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
 
     # ---- which migrations are released -----------------------------------------------------------------------
 
@@ -224,7 +217,7 @@ class Window:
             max_headroom = _max_headroom(budget)
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
-            return self._close(math.inf, EVENT_INVALID_BUDGET, message, message)
+            return self._close(math.inf, constants.EVENT_INVALID_BUDGET, message, message)
         rendering = with_largest_defaults(observed.facts.rendering)
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
         present = admitted_by(self.lock) if self.lock else ()
@@ -324,7 +317,7 @@ class Window:
             f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
             f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages.values())}"
         )
-        self._report(EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(shortages))}", migration)
+        self._report(constants.EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(shortages))}", migration)
 
     # ---- what is kept and said of it -------------------------------------------------------------------------
 
@@ -356,4 +349,4 @@ def _max_headroom(budget: VirtualMachineMigrationResourceQuota) -> ResourceList:
 def is_taken(quota: ResourceQuota) -> bool:
     """Reports whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be
     raised by both."""
-    return has_headroom(quota.annotations) or ANNOTATION_OWNER in quota.annotations
+    return has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations

@@ -29,7 +29,7 @@ from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
 from pkg.util.resourcequota.errors import not_understood
-from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.vm import VmUsage, controlled_pods, rendering_of
 
 _MARGIN = Quantity.parse("128Mi")
@@ -67,12 +67,11 @@ def missing_compensation(
     return positive(lacking)
 
 
-def compensates_more(annotations: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
-    """Reports whether the changes raise the present compensation."""
-    if constants.ANNOTATION_MIGRATING_COMPENSATION not in changes:
+def compensates_more(quota: ResourceQuota, plan: Plan) -> bool:
+    """Reports whether a plan raises the present compensation."""
+    if constants.ANNOTATION_MIGRATING_COMPENSATION not in plan.annotations:
         return False
-    changed = {key: text for key, text in {**annotations, **changes}.items() if text is not None}
-    present, desired = read(annotations).compensation, read(changed).compensation
+    present, desired = read(quota.annotations).compensation, read(plan.annotations_of(quota)).compensation
     return any(amount > present.get(name, ZERO) for name, amount in desired.items())
 
 

@@ -180,6 +180,10 @@ class Plan:
     asks: bool = False
     """`hard` is what Rancher is to write: the request is all that is written here."""
 
+    def annotations_of(self, quota: ResourceQuota) -> dict[str, str]:
+        """Returns the quota's annotations as the plan leaves them."""
+        return {key: text for key, text in {**quota.annotations, **self.annotations}.items() if text is not None}
+
     def __bool__(self) -> bool:
         return bool(self.namespace or (not self.asks and (self.annotations or self.hard)))
 

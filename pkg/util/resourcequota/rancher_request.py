@@ -108,8 +108,7 @@ def _denial(present: Denial, request: Request, now: float) -> Denial:
 
 def as_request(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan for a quota that only Rancher may write; its `hard` is what Rancher is to make of it."""
-    annotations = {**facts.quota.annotations, **plan.annotations}
-    entries = {key: text for key, text in annotations.items() if text is not None and is_entry(key)}
+    entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
     if entries and plan.raised is None:  # an entry or the base cannot be read
         return replace(plan, annotations={}, hard={}, asks=True)
     try:

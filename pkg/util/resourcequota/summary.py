@@ -28,8 +28,7 @@ def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) ->
     Harvester ends."""
     if not decided.annotations and not decided.hard:
         return decided
-    changed = {**quota.annotations, **decided.annotations}
-    annotations = {key: text for key, text in changed.items() if text is not None}
+    annotations = decided.annotations_of(quota)
     planned = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
     text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(planned) else ""
     if text == quota.annotations.get(ANNOTATION_SUMMARY, ""):

@@ -73,10 +73,7 @@ def is_urgent(
 def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
     """Returns what the targets of Pending migrations may count, which KubeVirt tries at any moment: the entries that a
     plan leaves them."""
-    annotations = {
-        key: text for key, text in {**facts.quota.annotations, **decided.annotations}.items() if text is not None
-    }
-    entries = read(annotations).by_key
+    entries = read(decided.annotations_of(facts.quota)).by_key
     names = {
         migration.spec.vmi_name for migration in facts.migrations if _is_waiting(migration) and not migration.deleting
     }

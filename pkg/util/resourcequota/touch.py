@@ -37,8 +37,7 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
     waiting = [vmim for vmim in facts.migrations if is_refused(vmim) and not vmim.deleting]
     if not waiting and constants.ANNOTATION_TOUCHED not in quota.annotations:
         return plan
-    annotations_after = {**quota.annotations, **plan.annotations}
-    if not has_migrating_vm({key: text for key, text in annotations_after.items() if text is not None}):
+    if not has_migrating_vm(plan.annotations_of(quota)):
         return without_touch(quota, plan)
     is_enforced = not plan.hard and _is_enforced(quota)
     served = [vmim.uid for vmim in waiting if has_entry(facts, vmim)]

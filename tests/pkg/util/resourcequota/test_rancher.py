@@ -126,8 +126,7 @@ class RancherNamespace:
             self.writes += 1
             self.annotate(dict(decision.namespace))
         if not decision.asks:
-            merged = {**self.quota.annotations, **decision.annotations}
-            annotations = {key: text for key, text in merged.items() if text is not None}
+            annotations = decision.annotations_of(self.quota)
             hard = {**self.quota.hard, **decision.hard}
             self.quota = replace(
                 self.quota,
