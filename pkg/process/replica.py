@@ -205,6 +205,7 @@ class Replica:
                 rancher_reason=management.rancher.reason,
                 policy=IN_FORCE if management.policy_in_force else "",
                 hold_limit=policy.hold_limit,
+                only_namespaces=" ".join(self.settings.only_namespaces),
             ),
             checks.faults,
             kubernetes.changed,

@@ -129,7 +129,7 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
     problems = "; ".join(_plan_problems(effective_plan, names))
     return Fit(
         quota=quota.name,
-        kept_by=keeper_of(observed, policy.mode),
+        kept_by=keeper_of(observed, policy.mode, snapshot.installed),
         fits=not _missing(needs),
         needs=needs,
         raised=raised,
@@ -146,11 +146,11 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
 
 
 def write_refusal(snapshot: Snapshot, observed: Facts) -> str:
-    """Returns who refused what the running controller asked for last to raise the quota, or to give back, and why; ""
-    if nobody did. What it would do next does not matter then."""
+    """Returns why the running controller does not raise the quota, or give back: it does not serve the namespace, or
+    somebody refused what it asked for last; "" if neither is so. What it would do next does not matter then."""
     quota = observed.quota
     kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
-    return snapshot.installed.refusal(kind, key)
+    return snapshot.installed.unserved_reason(quota.namespace) or snapshot.installed.refusal(kind, key)
 
 
 def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -66,7 +67,8 @@ class Installed:
     in which headroom was looked for, if it is nowhere; `endpoint` is where the API server calls the webhooks, and
     `drift` whether they were registered with other flags than those of the headroom that answers; `problem` is what a
     controller says keeps it from its work, and `causes` are who refuses its requests, and for what; `unserved` are
-    KubeVirt's kinds that the API server does not know."""
+    KubeVirt's kinds that the API server does not know; `served` are patterns of the namespaces that the running
+    controller serves alone."""
 
     lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class Installed:
     problem: str = ""
     causes: Sequence[Cause] = ()
     unserved: Sequence[str] = ()
+    served: Sequence[str] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -99,6 +102,12 @@ class Installed:
         """Returns who refuses the running controller's requests for this object, and why; "" if nobody does."""
         return next((cause.text for cause in self.causes if cause.refuses(kind, key)), "")
 
+    def unserved_reason(self, namespace: str) -> str:
+        """Returns why the running controller leaves the namespace's quotas as they are; "" if it does not."""
+        if not self.served or any(fnmatchcase(namespace, pattern) for pattern in self.served):
+            return ""
+        return f"headroom was started with --only-namespace {', '.join(self.served)}"
+
     @property
     def summary(self) -> str:
         """The state of controller and webhooks in a few words, without times, which go on."""
@@ -110,7 +119,8 @@ class Installed:
         """The running controller in words; "" if none runs, or that is not known."""
         if self.lease is None or not self.lease.is_live:
             return ""
-        return f"leader {self.lease.holder}" if self.lease.elected else "without election"
+        scope = f", for namespace {', '.join(self.served)} alone" if self.served else ""
+        return (f"leader {self.lease.holder}" if self.lease.elected else "without election") + scope
 
     @property
     def webhooks_summary(self) -> str:

@@ -281,6 +281,7 @@ async def _read_installed(
         running.problem if running else "" if is_live else await _election_problem(client, namespaces),
         decode_causes(running.refused) if running else (),
         await _unserved_kinds(client),
+        running.only_namespaces.split() if running else (),
     ), (config_map_namespace, by_place[config_map_namespace][0]) if config_map_namespace in by_place else None
 
 

@@ -13,6 +13,7 @@ from kubeloop.api.core import Node, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
+from pkg.report.installation import Installed
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_distinctly
@@ -93,8 +94,7 @@ def status(snapshot: Snapshot) -> list[QuotaStatus]:
     quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
     policy, installed = snapshot.basis.policy, snapshot.installed
     return [
-        _status(snapshot.observe(quota), policy, installed.refusal(RESOURCE_QUOTAS.kind, quota.key))
-        for quota in sorted(quotas, key=lambda quota: quota.key)
+        _status(snapshot.observe(quota), policy, installed) for quota in sorted(quotas, key=lambda quota: quota.key)
     ]
 
 
@@ -118,9 +118,11 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     )
 
 
-def keeper_of(observed: Facts, mode: Mode) -> str:
+def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
     """Returns who scales a quota."""
     quota = observed.quota
+    if reason := installed.unserved_reason(quota.namespace):
+        return f"none: {reason}"
     if observed.mtq:
         return "managed-tenant-quota"
     if observed.namespace_off or switched_off(quota) or is_off(quota.annotations):
@@ -132,15 +134,15 @@ def keeper_of(observed: Facts, mode: Mode) -> str:
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
 
 
-def _status(observed: Facts, policy: Policy, refusal: str) -> QuotaStatus:
+def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatus:
     quota, annotations = observed.quota, observed.quota.annotations
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy, observed.rancher.granted)
     entry_amounts = read(annotations)
     rows = _rows(quota, base.limits or {}, entry_amounts.total)
-    keeper = keeper_of(observed, policy.mode)
+    keeper = keeper_of(observed, policy.mode, installed)
     problems = [
-        *filter(None, [refusal]),
+        *filter(None, [installed.refusal(RESOURCE_QUOTAS.kind, quota.key)]),
         *map(str, base.problems),
         *map(str, entry_amounts.invalid.values()),
         *_contradictions(rows),

@@ -67,6 +67,8 @@ class Installation:
     """The way in which quotas with Rancher's label are raised now; `rancher_reason` says why."""
     rancher_reason: str = ""
     hold_limit: float = EXACT.hold_limit
+    only_namespaces: str = ""
+    """Patterns of the namespaces that are served, with spaces between; "" for all."""
 
     def data(self) -> dict[str, str]:
         """Returns the ConfigMap's data."""

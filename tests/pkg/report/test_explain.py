@@ -148,6 +148,18 @@ ASKED = {
         action=f"nothing: {DENIED.text}",
         installed=Installed(LeaseState("pod-0", 2.0, 15.0), causes=[DENIED]),
     ),
+    "refused, and headroom was started for other namespaces": refused(
+        Verdict.WAITS_FOR_HEADROOM,
+        "and headroom may not raise it; headroom was started with --only-namespace team-*, try",
+        action="nothing: headroom was started with --only-namespace team-*, try",
+        installed=Installed(LeaseState("pod-0", 2.0, 15.0), served=["team-*", "try"]),
+    ),
+    "refused, and headroom was started for this one too": refused(
+        Verdict.WAITS_FOR_QUOTA,
+        "does not fit",
+        action="raises limits.cpu from 3 to 5015m",
+        installed=Installed(LeaseState("pod-0", 2.0, 15.0), served=["ns*"]),
+    ),
     "refused, it fits, and a webhook refuses the touch": refused(
         Verdict.WAITS_FOR_HEADROOM,
         f"fits now: KubeVirt tries again when a quota changes, and headroom may not change it; {DENIED.text}",
