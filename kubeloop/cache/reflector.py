@@ -259,12 +259,12 @@ class Reflector(Generic[T]):
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
             self._note_life()
+            if event.resource_version:
+                self._advance(event.resource_version)
             self._pass_on(event)
             if event.undecodable is not None and not self._incomplete:
                 self._incomplete = True
                 self._end_early()
-            if event.resource_version:
-                self._advance(event.resource_version)
             self._events += 1
             self.health.recovered()
             self.health.watch_works()

@@ -118,7 +118,13 @@ class ResourceClient(ResourceReader[T]):
         return self._answer(name, await self._write("PATCH", path, ops, JSON_PATCH, repeatable=bound))
 
     async def apply(
-        self, body: Mapping[str, Any] | T, *, field_manager: str, force: bool = False, namespace: str = ""
+        self,
+        body: Mapping[str, Any] | T,
+        *,
+        field_manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
     ) -> T:
         """Applies `body` server-side (with metadata.name; or of an object, without the fields at their defaults): what
         `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
@@ -126,8 +132,9 @@ class ResourceClient(ResourceReader[T]):
         one, so it is sent again when a connection breaks."""
         body = applied(body) if isinstance(body, Object) else body
         check_body(self.resource.type, body)
+        await self._check_status("status" in body, subresource)
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
-        path = self._object_path(name, namespace)
+        path = self._object_path(name, namespace, subresource)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
         answer = await self._write("PATCH", path, self._of_kind(body), APPLY_PATCH, repeatable=True, **params)
         return self._answer(name, answer)

@@ -54,6 +54,7 @@ def test_selected(case: str) -> None:
     [
         "app in web",
         "a b",
+        "a>1",
         "=x",
         required("app", "In"),
         required("app", "Exists", "web"),

@@ -56,6 +56,18 @@ async def test_what_is_applied_no_more_is_removed(client: Client, namespace: str
     assert (tried.data, (await maps.get(**ref)).data) == ({}, {"x": "2"})
 
 
+async def test_a_status_is_applied_through_its_subresource_alone(client: Client, namespace: str) -> None:
+    budgets = client.resource(registry.POD_DISRUPTION_BUDGETS)
+    metadata = {"name": "b", "namespace": namespace}
+    await budgets.create({"metadata": metadata, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}})
+    counts = {"currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0, "expectedPods": 2}
+    body = {"metadata": metadata, "status": counts}
+    with pytest.raises(errors.BadRequest, match="status of PodDisruptionBudget is written through its subresource"):
+        await budgets.apply(body, field_manager="one")
+    budget = await budgets.apply(body, field_manager="one", subresource="status")
+    assert (budget.status.expected_pods, budget.spec.min_available) == (2, 1)
+
+
 async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, namespace: str) -> None:
     maps, secrets = client.resource(registry.CONFIG_MAPS), client.resource(registry.SECRETS)
     owner = await client.resource(registry.NAMESPACES).get(name=namespace)
