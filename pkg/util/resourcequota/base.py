@@ -228,7 +228,8 @@ def base_of(
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
     are missing. Else also whatever spec.hard counts of pods and their claims and the base names."""
     default = is_default(quota)
-    record, requested, problems = granted, _raised_grant(quota, granted or {}), list[Problem]()
+    record, problems = granted, list[Problem]()
+    requested: ResourceList = {name: granted[name] for name in applied_to(quota) if name in granted} if granted else {}
     beside_harvester = policy.mode is Mode.ASSIST and default
     try:
         if default:
@@ -255,11 +256,6 @@ def base_of(
     limits = within_grant(limits, granted) if default else limits
     limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
     return Base(limits, record, problems if default else _edited(quota))
-
-
-def _raised_grant(quota: ResourceQuota, granted: Mapping[str, Quantity]) -> ResourceList:
-    """Returns Rancher's grant of the limits that headroom has raised."""
-    return {name: granted[name] for name in applied_to(quota) if name in granted}
 
 
 def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:

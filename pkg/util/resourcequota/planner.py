@@ -67,7 +67,9 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
     elif management is QuotaManagement.NONE:  # it has lost the label
         decided = give_back(facts)
     elif management is QuotaManagement.SKIPPED:
-        decided = _run_out(facts, policy) if is_default(quota) else Plan()
+        decided = Plan()
+        if is_default(quota):  # nothing is added, an entry goes with its migrations, one that is not explained stays
+            decided = HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).plan()
     else:
         default = management is QuotaManagement.DEFAULT
         beside_harvester = default and policy.mode is Mode.ASSIST
@@ -91,12 +93,6 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
 def _as_harvester(facts: Facts, policy: Policy) -> Plan:
     base = base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
     return HarvesterRules(facts, policy, base).plan()
-
-
-def _run_out(facts: Facts, policy: Policy) -> Plan:
-    """Returns the plan that adds nothing; an entry goes once its migrations are over, one that is not explained
-    stays."""
-    return HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).plan()
 
 
 # ---- the two rule sets: each decides once about one quota ----------------------------------------------------
@@ -124,7 +120,10 @@ class OwnRules:
         self._hold()
         wanted_entries = [*self._wanted_entries()]
         refused = [entry for entry in wanted_entries if entry.vm.stage is Stage.REFUSED and entry.vm.pending_usage]
-        growth = self._growth(refused if draft.policy.compensate else [])
+        growth: ResourceList = {}
+        if refused and draft.policy.compensate:
+            needs = [(entry.vm.target_limit, entry.value) for entry in refused]
+            growth = max_compensation(draft.facts, draft.base, needs, draft.problems)
         compensation = minimum(draft.compensation, growth)
         entered = draft.enter(
             wanted_entries, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not draft.limits, compensation
@@ -187,11 +186,6 @@ class OwnRules:
         draft = self.draft
         granted = total(vm.used_headroom for vm in draft.vms).get(COUNT_PODS, ZERO)
         return max(ZERO, quantity_of(draft.facts.quota.used, COUNT_PODS) - granted - draft.limits[COUNT_PODS])
-
-    def _growth(self, refused: Sequence[WantedEntry]) -> ResourceList:
-        """Returns the most that a compensation may add."""
-        draft, needs = self.draft, [(entry.vm.target_limit, entry.value) for entry in refused]
-        return max_compensation(draft.facts, draft.base, needs, draft.problems) if refused else {}
 
     def _compensation(
         self,

@@ -208,7 +208,7 @@ def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str |
 
 def _with_look(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with the time of the next look at Rancher's answer, and with what people have to know of it."""
-    request, namespace = request_of(facts.rancher.namespace), facts.rancher.namespace
+    request = request_of(facts.rancher.namespace)
     due, problems, denial = plan.recheck_after or math.inf, [*plan.problems], plan.timers.denial
     if facts.rancher.stuck:
         problems.append(_stuck(facts))
@@ -218,7 +218,7 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
         patience = request.at + SILENCE - facts.now
         due = min(due, patience if patience > 0 else SILENCE)
         if patience <= 0:
-            problems.append(Problem(EVENT_NO_ANSWER, _silence(facts, namespace_name=namespace.name)))
+            problems.append(Problem(EVENT_NO_ANSWER, _silence(facts)))
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
 
 
@@ -232,7 +232,7 @@ def _stuck(facts: Facts) -> Problem:
     )
 
 
-def _silence(facts: Facts, namespace_name: str) -> str:
+def _silence(facts: Facts) -> str:
     project = project_of(facts.rancher.namespace)
     reason = (
         f"its server has to run, and reach this cluster (project {project})"
@@ -241,7 +241,7 @@ def _silence(facts: Facts, namespace_name: str) -> str:
     )
     return (
         f"Rancher has not written resource quota {facts.quota.name} within {SILENCE:.0f} s of headroom's request in "
-        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {namespace_name}: {reason}"
+        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {facts.quota.namespace}: {reason}"
     )
 
 
@@ -301,17 +301,12 @@ def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -
     names. `namespaces` are all of the cluster: what those of the project request counts, granted or not (rancher
     pkg/resourcequota, quota_validate.go)."""
     quota = project.spec.resource_quota
-    used = total(
-        limits_of_annotation(annotation_of(item) if item.name == name else _annotation(item))
-        for item in namespaces
-        if project_of(item) == project.id
-    )
+    of_project = [item for item in namespaces if project_of(item) == project.id]
+    requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
+    requests |= {item.name: annotation_of(item) for item in of_project if item.name == name}
+    used = total(map(limits_of_annotation, requests.values()))
     limits = limits_of_annotation(json.dumps({"limit": (quota.limit if quota else None) or {}}))
     return {name: max(ZERO, limit - used.get(name, ZERO)) for name, limit in limits.items()}
-
-
-def _annotation(namespace: Namespace) -> str:
-    return namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
 
 
 def project_shortage(project: Project, remainders: Mapping[str, Quantity], needs: Mapping[str, Quantity]) -> str:
