@@ -6,13 +6,10 @@ The base pays for what a VM has grown by, as in the annotation strategy: the sam
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
-
-import msgspec
 
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
@@ -31,19 +28,16 @@ from kubeloop.api.resource_list import (
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
-from pkg.util.kubevirt.evidence import VMI, controller_of
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import is_extended
 from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.vm import VmUsage, vms_of
+from pkg.util.resourcequota.vm import VmUsage
 
 _CONTAINER = "Container"
 _RUNNING = "Running"
@@ -85,19 +79,22 @@ class WindowQuota:
     method raises QuantityError."""
 
     def __init__(
-        self, quota: ResourceQuota, record: Record | None, facts: Facts, max_headroom: Mapping[str, Quantity]
+        self,
+        quota: ResourceQuota,
+        hard: RawResourceList,
+        vms: Collection[VmUsage | Problem],
+        max_headroom: ResourceList,
     ) -> None:
-        """`record`: how it was, where it is raised; `max_headroom`: what may be added."""
-        hard = quota.hard if record is None else record.hard
-        spec = msgspec.structs.replace(quota.spec, hard=hard)
+        """`hard`: the limits before it was raised, `vms`: the namespace's under these; `max_headroom`: what may be
+        added."""
         self.quota = quota
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
-        vms, self._problems = vms_of(replace(facts, quota=msgspec.structs.replace(quota, spec=spec)), EXACT, Base(None))
-        self._vms = {vm.name: vm for vm in vms}
+        self._vms = {vm.name: vm for vm in vms if isinstance(vm, VmUsage)}
+        self._problems = {vm.vm: vm for vm in vms if isinstance(vm, Problem)}
         self._admitted: set[str] = set()
         self._sum_of_admitted: ResourceList = {}
-        self._promised = self._sum_of_all = total(vm.used_headroom for vm in vms)
+        self._promised = self._sum_of_all = total(vm.used_headroom for vm in self._vms.values())
         # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
         self._needed: ResourceList = {}
 
@@ -155,7 +152,7 @@ class WindowQuota:
         """Returns the target's VM. What quota will count of its pods is not bounded: quota refuses all of it."""
         name = target.vmi.name
         if name not in self._vms:
-            raise QuantityError("; ".join(problem.message for problem in self._problems if problem.vm == name))
+            raise QuantityError(self._problems[name].message)
         return self._vms[name]
 
     def _capped(self, amounts: ResourceList) -> ResourceList:
@@ -166,15 +163,13 @@ class WindowQuota:
 def refused_targets(facts: Facts) -> list[RefusedTarget]:
     """Returns the refused migrations that wait for a pod of their target, oldest first."""
     pods = ControlledPods(facts.pods)
-    launchers: dict[str, list[Pod]] = defaultdict(list)
-    for pod in facts.pods:
-        launchers[controller_of(pod, VMI).uid].append(pod)
     result = []
     for migration in sorted(facts.migrations, key=by_creation):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        targets = target_launchers(migration, vmi, launchers[vmi.uid])
+        launchers = [*(side.launcher for side in pods.sides[vmi.uid]), *pods.ended_launchers[vmi.uid]]
+        targets = target_launchers(migration, vmi, launchers)
         if targets:
             is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
         else:

@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import structs
+
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.quantity import ZERO, QuantityError
@@ -222,11 +224,16 @@ class Window:
         facts = replace(observed.facts, rendering=rendering, now=observed.now)
         present = admitted_by(self.lock) if self.lock else ()
         self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.admission_key not in present)
-        quotas = [quota for quota in observed.quotas if self.refused_targets and quota.hard and not quota.deleting]
-        for quota in quotas:  # what the rooms find in the facts' cache then
-            for _ in vms_one_by_one(replace(facts, quota=quota), EXACT, Base(None)):
-                yield
-        window_quotas = [WindowQuota(quota, self.records.get(quota.name), facts, max_headroom) for quota in quotas]
+        window_quotas = []
+        for quota in observed.quotas if self.refused_targets else ():
+            if quota.hard and not quota.deleting:
+                hard = self.records[quota.name].hard if quota.name in self.records else quota.hard
+                was = structs.replace(quota, spec=structs.replace(quota.spec, hard=hard))
+                vms = []
+                for vm in vms_one_by_one(replace(facts, quota=was), EXACT, Base(None)):
+                    vms.append(vm)
+                    yield
+                window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
         released_migrations = self.released_migrations
         after_join_deadline = self._is_after_join_deadline()
         for target in self.refused_targets:
@@ -239,11 +246,7 @@ class Window:
                 self._judge(target, window_quotas, is_member)
         released_targets = [target for target in self.refused_targets if target.blocking]
         blocking = {name for target in released_targets for name in target.blocking}
-        self.headroom = {
-            window_quota.quota.name: window_quota.headroom
-            for window_quota in window_quotas
-            if window_quota.quota.name in blocking
-        }
+        self.headroom = {wq.quota.name: wq.headroom for wq in window_quotas if wq.quota.name in blocking}
         return released_targets
 
     def _is_after_join_deadline(self) -> bool:

@@ -20,6 +20,7 @@ from pkg.util.resourcequota.planner import plan
 from tests.decisions import EXACT, namespace
 from tests.kinds import edited
 from tests.objects import AT_1_5, HARD, launcher, pod, quota, vmi, vmim
+from tests.pkg.util.managedtenantquota.objects import next_step, observed
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
 from tests.pkg.webhook.resources.pod.test_validator import OF_MIGRATION, state, validator
 from tests.program import ROOT
@@ -46,6 +47,13 @@ def next_decision() -> Callable[[], object]:
     decide = first_decision()
     decide()
     return decide
+
+
+def first_window() -> Callable[[], object]:
+    """About a refused target of which nothing has been worked out before."""
+    next_step(observed())
+    here = observed()
+    return lambda: next_step(here)
 
 
 def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
@@ -83,6 +91,7 @@ def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
         pytest.param(next_decision, ROOMS, 10, id="the next decision, whole"),
         pytest.param(first_decision, ROOMS, 33, id="the first, with all that renders a launcher"),
         pytest.param(first_decision, (DECIDES,), 15, id="the first, its own modules"),
+        pytest.param(first_window, ROOMS, 57, id="the first about a window, with all that renders its target"),
     ],
 )
 def test_it_gets_no_longer(decide: Callable[[], Callable[[], object]], rooms: tuple[str, ...], most: int) -> None:
