@@ -16,6 +16,7 @@ from pkg.cmd.flags import optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import ReportOptions, WatchOptions
 from pkg.report.budget import explain_with_budget
+from pkg.report.causes import halted_reason
 from pkg.report.explain import Explanation, Verdict, not_running
 from pkg.report.fit import Fit
 from pkg.report.installation import Installed
@@ -78,7 +79,7 @@ def explain(
         if (answer := _explain_running(snapshot, namespace, name)) is not None:
             return answer
         vm_object = await require(client, VIRTUAL_MACHINES, name, namespace)
-        return ExplainAnswer(snapshot, not_running(namespace, name, vm_object.status.printable_status or ""))
+        return ExplainAnswer(snapshot, not_running(namespace, name, halted_reason(vm_object)))
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, look)

@@ -7,12 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from kubeloop.api.core import Pod
 from kubeloop.api.objects import find_condition
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from kubeloop.text import quoted
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.kubevirt.claims import Move, moves_of, volume_overlap
-from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
 from pkg.util.resourcequota.base import counts_of_devices
 
@@ -34,6 +40,7 @@ _REFUSALS = (
     (("violates PodSecurity",), "Pod Security refuses its target pod", ADMISSION),
 )
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
+_START = "headroom adds nothing for a start: enlarge the quota"
 _LIVE_MIGRATABLE = "LiveMigratable"
 _REQUESTS_STORAGE = "requests.storage"
 
@@ -110,12 +117,28 @@ def unmigratable_reason(vmi: VirtualMachineInstance) -> str:
     return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
 
 
-def halted_reason(printable_status: str) -> str:
-    """Returns why a VM that shall run does not, if storage is the reason; else ""."""
-    if printable_status not in _WITHOUT_VOLUMES:
+def halted_reason(vm: VirtualMachine) -> str:
+    """Returns why a VM without a VMI does not run, if quota or storage is the reason; else ""."""
+    if shortage := vm.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA):
+        return f"it was halted: {quoted(shortage)}: {_START}"
+    if (printable_status := vm.status.printable_status) not in _WITHOUT_VOLUMES:
         return ""
     refused = "quota may refuse an import's pods or scratch space"
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
+
+
+def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+    """Returns why a VMI is not one that KubeVirt migrates: it ends, or does not run, and what kept its pod from being
+    created, as far as an event says so; "" if it runs."""
+    if is_running(vmi) and not vmi.deleting:
+        return ""
+    reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {vmi.status.phase}'}"]
+    about, since = {(VIRTUAL_MACHINE_INSTANCES.kind, vmi.name)}, vmi.metadata.creation_timestamp or ""
+    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi.namespace, about, since):
+        reasons.append(str(max(failures)))
+        if refusing_quota(max(failures).message):
+            reasons.append(_START)
+    return "; ".join(reasons)
 
 
 def _volumes_note(snapshot: Snapshot, namespace: str, volume_moves: Sequence[Move]) -> str:

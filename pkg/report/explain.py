@@ -26,6 +26,7 @@ from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import (
     abort_requested,
     extra_devices_text,
+    is_decentralized,
     is_finished,
     is_refused,
     migration_of,
@@ -78,11 +79,10 @@ class Explanation(Document, frozen=True):
     fits: Sequence[Fit] = field(default=(), name="quotas")
 
 
-def not_running(namespace: str, vm: str, printable_status: str = "") -> Explanation:
-    """Explains a VM without a VMI."""
+def not_running(namespace: str, vm: str, reason: str) -> Explanation:
+    """Explains a VM that does not run; `reason` is "" if none is known."""
     summary = "the VM does not run: there is nothing to migrate"
-    halted = causes.halted_reason(printable_status)
-    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "; ".join(filter(None, [summary, halted])))
+    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "; ".join(filter(None, [summary, reason])))
 
 
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
@@ -91,6 +91,9 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     namespace, vm = instance.namespace, instance.name
     rendering = snapshot.rendering(namespace)
     active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
+    reason = causes.unstarted_reason(snapshot, instance)
+    if reason and not any(map(is_decentralized, active)):  # its receiver waits for the VM
+        return not_running(namespace, vm, reason)
     if not active:
         quota_fits = fits(with_migrations(snapshot, [instance]), namespace, [vm], rendering, would=True)
         verdict, summary = _prospect_verdict(quota_fits)

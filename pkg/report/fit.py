@@ -214,7 +214,7 @@ def _action(raises: str, problems: str, reason: str, *, would: bool) -> str:
 
 def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUsage]) -> str:
     if _missing(needs):
-        return "nothing: the namespace's annotation grants none of what is missing"
+        return "nothing: the quota's base grants none of what is missing"
     entered = any(key in observed.quota.annotations for vm in vms for key in vm.keys)
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 

@@ -18,7 +18,7 @@ from pkg.report.causes import vm_notes
 from pkg.report.fit import Fit, fits, with_migrations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
-from pkg.util.kubevirt.evidence import trusted_status, vm_of
+from pkg.util.kubevirt.evidence import is_running, trusted_status, vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.record import readable
 
@@ -100,8 +100,9 @@ def _effective_ratio(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | Non
 def _by_namespace(
     snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None
 ) -> Iterator[tuple[str, Snapshot, list[VmPlan]]]:
-    """Yields each namespace of these VMs with the plans of them."""
-    source, instances = snapshot.source, sorted(instances, key=lambda vmi: vmi.key)
+    """Yields each namespace of these VMs with the plans of them, as far as they run."""
+    source = snapshot.source
+    instances = sorted((vmi for vmi in instances if is_running(vmi) and not vmi.deleting), key=lambda vmi: vmi.key)
     for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
         in_namespace = replace(
             snapshot, **{name: getattr(source, name).list(namespace) for name in ("migrations", "instances", "pods")}

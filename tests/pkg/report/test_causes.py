@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from kubeloop.api.core import Event, Pod
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
 from pkg.report.explain import Verdict, explain, not_running
 from pkg.report.plan import plan_migrations
+from pkg.util import constants
 from tests.decisions import charged, sentences
 from tests.kinds import edited
-from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vmim
+from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vm, vmim
 from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed, running
 from tests.pkg.util.resourcequota.snapshots import cluster
 
@@ -174,12 +175,51 @@ def test_plan_says_what_else_is_known() -> None:
     assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]
 
 
-def test_a_vm_without_its_volumes_says_so() -> None:
-    assert not_running("ns1", "vm1").document()["migration"] is None
-    explanation = not_running("ns1", "vm1", "WaitingForVolumeBinding")
-    assert explanation.verdict is Verdict.NOT_RUNNING
-    assert "quota may refuse an import's pods or scratch space" in explanation.summary
-    assert causes.STORAGE in explanation.summary
+HALTED = {
+    "nothing is known": (vm(), ""),
+    "its volumes": (
+        vm(status="WaitingForVolumeBinding"),
+        "quota may refuse an import's pods or scratch space: docs/limits.md#storage",
+    ),
+    "quota": (
+        vm(annotations={constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: "cpu insufficient resources"}),
+        "it was halted: 'cpu insufficient resources': headroom adds nothing for a start: enlarge the quota",
+    ),
+}
+
+
+@sentences(HALTED)
+def test_what_keeps_a_vm_without_a_vmi_from_running(case: tuple[VirtualMachine, str]) -> None:
+    machine, reason = case
+    explanation = not_running("ns1", "vm1", causes.halted_reason(machine))
+    assert (explanation.verdict, explanation.document()["migration"]) == (Verdict.NOT_RUNNING, None)
+    assert explanation.summary.endswith(reason or "there is nothing to migrate")
+
+
+UNSTARTED: dict[str, tuple[VirtualMachineInstance, Sequence[Event], str]] = {
+    "its pod was refused by quota": (
+        edited(HERE, status={"phase": "Pending"}),
+        [error("exceeded quota: default-abc, requested: limits.cpu=1, used: limits.cpu=3, limited: limits.cpu=3")],
+        "headroom adds nothing for a start: enlarge the quota",
+    ),
+    "it has failed": (edited(HERE, status={"phase": "Failed"}), [], "its VMI is in phase Failed"),
+    "it is being deleted": (
+        edited(HERE, metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}),
+        [],
+        "its VMI is being deleted",
+    ),
+}
+
+
+@sentences(UNSTARTED)
+def test_a_vmi_that_kubevirt_does_not_migrate_is_not_said_to_fit(
+    case: tuple[VirtualMachineInstance, Sequence[Event], str],
+) -> None:
+    instance, failures, reason = case
+    snapshot = replace(cluster([quota(HARD, MARKS)], [], [SOURCE], [instance]), failures=failures)
+    explanation = explain(snapshot, instance)
+    assert (explanation.verdict, explanation.summary.endswith(reason)) == (Verdict.NOT_RUNNING, True)
+    assert not plan_migrations(snapshot).vms
 
 
 def test_nothing_is_named_that_is_not_there() -> None:
