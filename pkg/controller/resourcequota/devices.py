@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from kubeloop.api.core import Event
+from kubeloop.api.core import Event, ObjectReference
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
 from pkg.util.constants import EVENT_FAILED_CREATE
@@ -17,6 +18,9 @@ from pkg.util.resourcequota.facts import Facts
 
 log = logging.getLogger(__name__)
 
+_LONGEST = 2048
+"""Characters that are read of a name or a message: a tenant may write a million, into as many events as it likes."""
+
 
 async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> list[Problem]:
     """Returns a problem for each VM that is refused although it has an entry: the devices that the quota's base lacks,
@@ -25,7 +29,7 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
     quota = observed.quota
     refused = {vmim.spec.vmi_name: vmim for vmim in observed.migrations if is_refused(vmim)}
     try:
-        listed = await events.list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
+        listed = await events.transformed(as_read).list(quota.namespace, field_selector=f"reason={EVENT_FAILED_CREATE}")
     except ApiError as exc:
         log.debug("%s: events are not read: %s", quota.key, exc)
         return []
@@ -37,6 +41,16 @@ async def lacking_devices(events: ResourceClient[Event], observed: Facts) -> lis
         if entry and refusing_quota(message) == quota.name and (devices := extra_devices_text(message, entry)):
             problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))
     return problems
+
+
+def as_read(event: Event) -> Event:
+    """Returns the fields that are read."""
+    return Event(
+        metadata=ObjectMeta(name=event.name),
+        involved_object=ObjectReference(name=event.involved_object.name[:_LONGEST]),
+        message=event.message[:_LONGEST],
+        last_timestamp=event.last_timestamp,
+    )
 
 
 def _last_message(events: Iterable[Event], vmi: str, since: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Event, ObjectReference, ResourceQuota
 from kubeloop.api.meta import Status
 from kubeloop.api.registry import EVENTS, LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.errors import ApiError, PatchConflict, ServiceUnavailable, error_from_status
@@ -18,6 +19,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.config.cause import Cause
 from pkg.config.reverts import LOWERS, MANY, WINDOW
 from pkg.config.settings import Settings
+from pkg.controller.resourcequota.devices import as_read
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
@@ -706,6 +708,14 @@ class TestTime:
         ((subject, reason, message),) = cluster.events.warnings
         assert (subject, reason) == ("ns1/vm1", "DeviceNotInBase")
         assert "its target asks for requests.intel.com/nic, which its source does not have" in message
+
+
+def test_of_a_tenants_event_little_is_held() -> None:
+    """Of reason FailedCreate a namespace may have thousands, which are read where a target is refused again and
+    again."""
+    text = "x" * 1_400_000
+    event = Event(involved_object=ObjectReference(name=text), reason=text, message=text)
+    assert len(msgspec.json.encode(as_read(event))) < 5000
 
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:
