@@ -148,9 +148,9 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
 
 
 def applied(obj: Object) -> Patch:
-    """The body by which server-side apply wants what `obj` says: of its metadata the name and what may be written."""
+    """The body that creates or applies what `obj` says: of its metadata the name and what may be written."""
     body: Patch = msgspec.to_builtins(obj)
-    names = {wire_name(name) for name in ("name", "namespace", *_WRITABLE_METADATA)}
+    names = {wire_name(name) for name in ("name", "generate_name", "namespace", *_WRITABLE_METADATA)}
     return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in names}}
 
 
@@ -166,7 +166,7 @@ def _convert(kind: type[Struct], name: str, value: Any) -> Any:
         raise TypeError(f"{kind.__name__}.{name}: {err}") from err
     if converted not in (value, plain):
         # A mapping became a struct, inside a list: a misspelt name in it would be lost.
-        raise TypeError(f"{kind.__name__}.{name}: structs are given as structs within a list or dict: Condition(...)")
+        raise TypeError(f"{kind.__name__}.{name}: within a list or dict write the struct itself, not a mapping")
     return converted
 
 

@@ -45,12 +45,14 @@ class ResourceClient(ResourceReader[T]):
         vars(client).update(changes)
         return client
 
-    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> T:
-        """Creates the object and returns it; a mapping need not say apiVersion and kind, and may say its namespace.
-        For a kind of questions (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name.
+    async def create(self, body: Mapping[str, Any] | T, *, namespace: str = "") -> T:
+        """Creates the object and returns it; `body` is a mapping, which need not say apiVersion and kind, and may say
+        its namespace, or an object, of which what is at its default is left out. For a kind of questions
+        (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name.
 
         Raises AlreadyExists; Unreachable when the answer was lost: then whether it was created is unknown, and finding
         out is the caller's part (it is not sent again by itself)."""
+        body = applied(body) if isinstance(body, Object) else body
         namespace = namespace or _namespace_of(body)
         check_namespace(self.resource, namespace)
         check_body(self.resource.type, body)

@@ -8,6 +8,7 @@ import copy
 import inspect
 import random
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 
 from kubeloop.api.bodies import unknown_names
 from kubeloop.api.meta import rfc3339
-from kubeloop.api.registry import Resource
+from kubeloop.api.registry import SECRETS, Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
@@ -78,6 +79,9 @@ class FakeTransport(Transport):
         request = Request(verb, resource.plural, key, subresource, options if verb == "list" else sent)
         if (reaction := await self._react(request)) is not None:
             return msgspec.json.encode(reaction)
+        subresources = {"status": resource.status_subresource, "eviction": resource.path() == "/api/v1/pods"}
+        if subresource and not subresources.get(subresource):
+            raise errors.NotFound("the server could not find the requested resource")
         if verb == "list":
             matches = _selector_of(resource, namespace, options)
             return msgspec.json.encode(
@@ -147,11 +151,7 @@ class FakeTransport(Transport):
         if parts[0] == "namespaces" and len(parts) > 2 and parts[2] not in ("status", "finalize"):
             namespace, parts = parts[1], parts[2:]
         plural, name, subresource = [*parts, "", ""][:3]
-        resource = self._cluster.find(group, version, plural)
-        subresources = {"status": resource.status_subresource, "eviction": (group, plural) == ("", "pods")}
-        if subresource and not subresources.get(subresource):
-            raise errors.NotFound("the server could not find the requested resource")
-        return resource, namespace, name, subresource
+        return self._cluster.find(group, version, plural), namespace, name, subresource
 
     def _discovery(self, path: str) -> Raw | None:
         parts = path.strip("/").split("/")
@@ -320,10 +320,21 @@ def _check_names(resource: Resource[Any], body: Raw) -> None:
 
 
 def _check_types(resource: Resource[Any], raw: Raw, refusal: type[errors.ApiError]) -> None:
-    """Raises `refusal` for a value that the struct cannot hold, as the API server does for its own types."""
+    """Raises `refusal` for a value that the struct cannot hold, as the API server does for its own types. Of a Secret
+    stringData is written into data."""
     try:
+        if resource.path() == SECRETS.path():
+            texts = raw.pop("stringData", None) or {}
+            data = {
+                **(raw.get("data") or {}),
+                **{key: b64encode(text.encode()).decode() for key, text in texts.items()},
+            }
+            if texts:
+                raw["data"] = data
+            for value in data.values():
+                b64decode(str(value), validate=True)
         decoder_for(resource.type).object(msgspec.json.encode(raw))
-    except errors.ServerError as error:
+    except (errors.ServerError, ValueError) as error:
         kind, version = resource.kind, resource.version
         raise refusal(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
 

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a list of another type": ({"spec": {"names": ["a", 2]}}, r"Spec\.names: .* `\$\[1\]`"),
     "a label that is not a text": ({"metadata": {"labels": {"a": 1}}}, r"ObjectMeta\.labels: Expected `str`"),
     "None where there is always something": ({"spec": {"text": None}}, r"Spec\.text: Expected `str`"),
-    "a mapping for a struct in a list": ({"spec": {"ports": [{"nr": 1}]}}, r"Spec\.ports: structs are given as"),
+    "a mapping for a struct in a list": ({"spec": {"ports": [{"nr": 1}]}}, r"Spec\.ports: within a list or dict write"),
 }
 
 

@@ -439,6 +439,20 @@ async def test_a_watch_list_brings_everything_and_says_when(client: Client, name
     assert sorted(events) == [("ADDED", "a"), ("ADDED", "b")]
 
 
+async def test_the_data_of_a_secret_is_base64_or_text(client: Client, namespace: str) -> None:
+    secrets = client.resource(registry.SECRETS)
+    metadata = {"name": "s", "namespace": namespace}
+    with pytest.raises(BadRequest, match="cannot be handled as a Secret"):
+        await secrets.create({"metadata": metadata, "data": {"a": "not base64"}})
+    created = await secrets.create({"metadata": metadata, "stringData": {"a": "b"}})
+    copied = await secrets.create(edit(created, metadata={"name": "", "generate_name": "copy-"}))
+    assert (created.data, copied.data, copied.name[:5]) == ({"a": "Yg=="}, {"a": "Yg=="}, "copy-")
+    ref = {"name": "s", "namespace": namespace}
+    with pytest.raises((BadRequest, Invalid)):
+        await secrets.merge_patch({"data": {"a": "not base64"}}, **ref)
+    assert (await secrets.merge_patch({"stringData": {"c": "b"}}, **ref)).data == {"a": "Yg==", "c": "Yg=="}
+
+
 async def test_objects_enter_and_leave_a_selective_watch(client: Client, namespace: str) -> None:
     secrets = client.resource(registry.SECRETS)
     version = (await secrets.list(namespace)).resource_version

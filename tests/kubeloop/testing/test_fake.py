@@ -13,7 +13,7 @@ from kubeloop.api.core import ConfigMap
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES, SUBJECT_ACCESS_REVIEWS
 from kubeloop.api.workloads import SubjectAccessReview, SubjectAccessReviewStatus
-from kubeloop.client.errors import ServerError
+from kubeloop.client.errors import NotFound, ServerError
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 
@@ -69,7 +69,11 @@ async def test_a_reactor_answers_reads() -> None:
     cluster = FakeCluster(CONFIG_MAPS)
     config_map = ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"})
     cluster.reactors.append(lambda request: config_map if request.verb == "get" else None)
-    assert (await cluster.client().resource(CONFIG_MAPS).get(name="a", namespace="ns")).data == {"k": "v"}
+    maps = cluster.client().resource(CONFIG_MAPS)
+    assert (await maps.get(name="a", namespace="ns")).data == {"k": "v"}
+    assert (await maps.get_subresource("scale", ConfigMap, name="a", namespace="ns")).data == {"k": "v"}
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await maps.create_subresource("token", {}, ConfigMap, name="a", namespace="ns")
 
 
 async def test_an_undecodable_object_costs_no_create_of_others() -> None:
