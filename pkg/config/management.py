@@ -25,9 +25,6 @@ from pkg.util.resourcequota.observe import Listed, Source
 
 T = TypeVar("T", bound=Object)
 
-KUBEVIRT_PODS = constants.LABEL_APP
-"""A selector: every pod with this label, whatever its value."""
-
 LONGEST_RETRY = 25.0
 """Seconds until a failed key is tried again, at most: no event tells that a right was granted, or that a webhook which
 refused a patch is gone, and a migration waits for it."""
@@ -98,7 +95,7 @@ class Management(ControllerFactory):
     @property
     def pods(self) -> Controller[Pod]:
         """KubeVirt's pods only, launchers and attachments: a cluster has many others. Cached slim."""
-        return self.controller(registry.PODS, label_selector=KUBEVIRT_PODS, transform=self._pod_transform)
+        return self.controller(registry.PODS, label_selector=constants.KUBEVIRT_PODS, transform=self._pod_transform)
 
     def source(self, *, claims: bool = True) -> Source:
         """Returns the caches of this process, in which decisions read. Call before `start`, which waits for them.

@@ -118,7 +118,7 @@ class View:
         # KubeVirt's: no other pod says anything about a migration. Before the rest: a migration, and what its VMI says,
         # are known as long as their pods are there, but a target could be made between a list without its migration and
         # a list of pods.
-        pods = await read_in_time(self._all_pods.list(quota.namespace, label_selector=constants.LABEL_APP))
+        pods = await read_in_time(self._all_pods.list(quota.namespace, label_selector=constants.KUBEVIRT_PODS))
         source = await self.source_live(quota.namespace)
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 

@@ -220,7 +220,7 @@ class ResourceQuotaHandler:
         """Returns the observation with live pods: a target pod that is counted already lacks nothing. The quota is read
         first, so that no pod is in its count that is not in the list."""
         quota = await self.quotas.get(name=observed.quota.name, namespace=observed.quota.namespace)
-        pods = await self.pods.list(quota.namespace, label_selector=constants.LABEL_APP)
+        pods = await self.pods.list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
         source = replace(self.observer.source, pods=Listed(pods))
         namespace = observed.rancher.namespace if observed.rancher.asks else None
         return self.observer.observe(quota, observed.now, observed.timers, source=source, namespace=namespace)

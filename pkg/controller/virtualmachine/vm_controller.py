@@ -91,7 +91,7 @@ class VMHandler:
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
-        pods = await self.pods.client.list(namespace, label_selector=constants.LABEL_APP)
+        pods = await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
         return None if has_pod(vm, pods) else await self._shortage(vm, quotas, pods)
 
     async def _halt(self, vm: VirtualMachine, shortage: InsufficientResources) -> None:

@@ -26,7 +26,7 @@ from kubeloop.workqueue.rate_limiters import (
     default_controller_rate_limiter,
 )
 from pkg.api.harvesterhci import SETTINGS
-from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.config.management import Management
 from pkg.util.constants import SETTING_OVERHEAD_RATIO
 from tests.kinds import Server
 from tests.kubeloop.controllers.controllers import Calls, took
@@ -108,7 +108,7 @@ async def test_no_handler_is_called_before_every_cache_has_synced() -> None:
     cluster, calls = ManagementCluster(), Calls()
     pods = cluster.management.pods.cache()
     cluster.quotas.put("a", "ns")
-    cluster.pods.put("p", "ns", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+    cluster.pods.put("p", "ns", metadata={"labels": {"kubevirt.io": "virt-launcher"}})
     cluster.pods.answering.clear()
     await cluster.start(handler=calls)
     await asyncio.sleep(100)

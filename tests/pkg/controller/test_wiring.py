@@ -18,7 +18,7 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.testing.virtual_time import now, run, settle, virtual_time
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
-from pkg.config.management import KUBEVIRT_PODS, Management
+from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.controller.kubevirt_version import register
 from pkg.controller.registry import register_all
@@ -82,7 +82,7 @@ class WiredCluster:
 
     def put_pod(self, name: str = "x", labels: dict[str, str] | None = None, **status: Any) -> None:
         """A launcher pod; x is there."""
-        labels = {KUBEVIRT_PODS: "virt-launcher", **(labels or {})}
+        labels = {"kubevirt.io": "virt-launcher", **(labels or {})}
         self.put(registry.PODS, name, "ns2", metadata={"labels": labels}, status=status)
 
     def put(self, resource: Any, name: str, namespace: str = "", **fields: Any) -> None:
@@ -311,7 +311,7 @@ class PacedNamespace:
     def pod(self) -> None:
         """A new one each time."""
         self.puts += 1
-        self.put(registry.PODS, f"pod-{self.puts}", metadata={"labels": {KUBEVIRT_PODS: "virt-launcher"}})
+        self.put(registry.PODS, f"pod-{self.puts}", metadata={"labels": {"kubevirt.io": "virt-launcher"}})
 
 
 @asynccontextmanager

@@ -76,7 +76,7 @@ async def test_a_live_look_has_everything_from_the_api_server(server: ViewServer
     assert result is not None
     assert result.limits == "live"
     (call,) = server.kind(registry.PODS).asked("list")
-    assert call["labelSelector"] == "kubevirt.io"
+    assert call["labelSelector"] == "kubevirt.io in (hotplug-disk,virt-launcher)"
     assert [migration.spec.vmi_name for migration in result.migrations] == ["vm2"]
     assert set(result.instances) == {"vm2"}
 

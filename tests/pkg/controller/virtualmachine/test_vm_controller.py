@@ -101,7 +101,7 @@ async def test_only_default_quotas_and_kubevirts_pods_are_asked_for(namespace: V
     assert {call["labelSelector"] for call in namespace.quotas.asked("list")} == {
         "resourcequota.management.cattle.io/default-resource-quota=true"
     }
-    assert {call["labelSelector"] for call in namespace.pods.asked("list")} == {"kubevirt.io"}
+    assert {call["labelSelector"] for call in namespace.pods.asked("list")} == {constants.KUBEVIRT_PODS}
 
 
 async def test_the_older_field_is_replaced() -> None:
