@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from kubeloop.api.meta import RawResourceList
-from kubeloop.api.quantity import Quantity
+from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -182,24 +182,18 @@ def assess(
     """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
     facts, rendering, estimate = namespace.facts, namespace.rendering, _ESTIMATES[namespace.estimate]
     vmi = facts.instances.get(name)
-    stages = [(stage_of(migration), migration) for migration in migrations]
-    active = [migration for stage, migration in stages if stage > Stage.FINISHED]
+    active = [migration for migration in migrations if migration.phase not in constants.FINAL_PHASES]
     sides = sides_of(vmi, migrations, namespace.pods)
     can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
-    stage = _stage(max((stage for stage, _ in stages), default=Stage.FINISHED), sides, estimate, can_migrate)
+    stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, estimate, can_migrate)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
-    need: ResourceList | None = None
-    if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        is_exact = namespace.estimate is EstimateKind.EXACT
-        need = target_limit if is_exact else harvester_delta(vmi.spec, _BOTH_LIMITS, rendering.harvester_ratio)
+    need = _need(namespace, vmi, target_limit) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
     has_ended = target_limit and namespace.pods.ended_launchers
-    ended_pods = ended_launchers(vmi, migrations, namespace.pods) if vmi and has_ended else ()
-    problems = [(EVENT_TOO_LARGE, text) for text in pods.too_large]
-    if need is None and stage >= Stage.ACTIVE:
-        problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
+    not_scaled = ["has neither a cpu nor a memory limit"] if need is None and stage >= Stage.ACTIVE else []
+    problems = {EVENT_TOO_LARGE: pods.too_large, EVENT_NOT_SCALED: not_scaled}
     return VmUsage(
         name=name,
         vmi=vmi,
@@ -217,11 +211,17 @@ def assess(
         pending_volumes=volumes.pending,
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
-        ended_pods=Quantity.of(len(ended_pods)),
+        ended_pods=Quantity.of(len(ended_launchers(vmi, migrations, namespace.pods))) if vmi and has_ended else ZERO,
         charged_until=pods.charged_until,
         younger_limits=pods.younger_limits,
-        problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
+        problems=[Problem(reason, f"VM {name} {t}", vm=name) for reason, texts in problems.items() for t in texts],
     )
+
+
+def _need(namespace: NamespaceFacts, vmi: VirtualMachineInstance, target_limit: ResourceList) -> ResourceList | None:
+    if namespace.estimate is EstimateKind.EXACT:
+        return target_limit
+    return harvester_delta(vmi.spec, _BOTH_LIMITS, namespace.rendering.harvester_ratio)
 
 
 def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -> Stage:
