@@ -28,10 +28,11 @@ from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.resourcequota.managed import is_default, is_ours
+from pkg.util.resourcequota.entries import is_entry
+from pkg.util.resourcequota.managed import OWN_MARKS, is_default, is_ours
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.rancher import OWN_MARKS, SILENCE, is_entry, removal_command, request_of, stuck_entries
+from pkg.util.resourcequota.rancher import SILENCE, removal_command, request_of, stuck_entries
 
 _LOOK_SECONDS: Final = 0.5
 """Seconds between two looks at a quota, at most, while Rancher has not written its base yet."""

@@ -108,7 +108,12 @@ def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
 
 def has_headroom(annotations: Mapping[str, str]) -> bool:
     """Reports whether there is an entry or a compensation, readable or not."""
-    return has_migrating_vm(annotations) or constants.ANNOTATION_MIGRATING_COMPENSATION in annotations
+    return any(map(is_entry, annotations))
+
+
+def is_entry(key: str) -> bool:
+    """Reports whether an annotation of a quota is an entry or the compensation."""
+    return key.startswith(ENTRY_PREFIXES) or key == constants.ANNOTATION_MIGRATING_COMPENSATION
 
 
 def entry_keys(annotations: Iterable[str]) -> list[str]:

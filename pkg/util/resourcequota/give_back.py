@@ -9,14 +9,12 @@ from kubeloop.api.resource_list import ResourceList, subtract
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
-from pkg.util.resourcequota.entries import changes, entry_keys, keys_of, migrating_uid_key, read, remove
+from pkg.util.resourcequota.entries import changes, entry_keys, is_entry, keys_of, migrating_uid_key, read, remove
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.managed import RECORDS, is_default, is_ours
+from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_ours
 from pkg.util.resourcequota.policy import EXACT
 
 _FOR_ENTRIES = (constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SUMMARY)
-_WITH_ENTRIES = (constants.ANNOTATION_MIGRATING_COMPENSATION, *_FOR_ENTRIES)
-_MARKS = (constants.ANNOTATION_RESYNC_NEEDED, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER)
 
 
 def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
@@ -35,7 +33,8 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
         hard = lowered(facts, read(annotations).total)
-        remove(annotations, *_WITH_ENTRIES, *RECORDS, *(_MARKS if default else ()), *entry_keys(annotations))
+        marks = (constants.ANNOTATION_RESYNC_NEEDED, *OWN_MARKS) if default else ()
+        remove(annotations, *_FOR_ENTRIES, *RECORDS, *marks, *filter(is_entry, quota.annotations))
     return Plan(annotations=changes(quota.annotations, annotations), hard=hard)
 
 
@@ -45,8 +44,7 @@ def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
     base."""
     headroom = read(annotations).total
     _keep_under_way(facts, annotations)
-    marks = *_FOR_ENTRIES, constants.ANNOTATION_SKIP_AUTO_SCALING, constants.ANNOTATION_OWNER
-    remove(annotations, *marks, *RECORDS)
+    remove(annotations, *_FOR_ENTRIES, *OWN_MARKS, *RECORDS)
     entries = read(annotations)
     if entries.invalid:  # Harvester leaves spec.hard alone too
         return {}

@@ -13,6 +13,9 @@ from pkg.util import constants
 RECORDS = frozenset({constants.ANNOTATION_APPLIED, constants.ANNOTATION_BASE})
 """Of a quota without Rancher, or one whose limits Rancher has validated; both are there while it is raised."""
 
+OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
+"""Harvester leaves a default quota with these alone."""
+
 
 class QuotaManagement(Enum):
     """The way in which headroom manages a ResourceQuota. The first row that fits counts:

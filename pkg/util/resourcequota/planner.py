@@ -36,7 +36,7 @@ from pkg.util.resourcequota.entries import (
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.give_back import give_back, hand_over, lowered
-from pkg.util.resourcequota.managed import RECORDS, QuotaManagement, is_default, is_ours, management_of
+from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, QuotaManagement, is_default, is_ours, management_of
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
 from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
@@ -107,9 +107,8 @@ class OwnRules:
         quota = facts.quota
         base = base_of(quota, facts.limits, policy, facts.rancher.granted)
         annotations = dict(quota.annotations)
-        if default:  # Harvester leaves one with these marks alone
-            annotations[constants.ANNOTATION_SKIP_AUTO_SCALING] = constants.TRUE
-            annotations[constants.ANNOTATION_OWNER] = constants.OWNER
+        if default:
+            annotations |= OWN_MARKS
         elif base.record is not None:
             put(annotations, constants.ANNOTATION_BASE, base.record)
         self.draft = QuotaDraft(facts, policy, base, default, annotations)

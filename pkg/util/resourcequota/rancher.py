@@ -34,9 +34,9 @@ from pkg.util.resourcequota.base import (
     parse_limits,
     quantity_of,
 )
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, MAX_LENGTH
+from pkg.util.resourcequota.entries import MAX_LENGTH, is_entry
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.managed import is_default, is_off
+from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_off
 
 _ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
 SILENCE = 10.0
@@ -45,7 +45,6 @@ _CACHED = 128
 """Annotations of namespaces, of MAX_LENGTH at most: whoever may edit the namespaces of a project may rewrite them."""
 _CACHED_RECORDS = 8
 """Each may have 256 KiB: one decision reads the same record several times."""
-OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.ANNOTATION_OWNER: constants.OWNER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +131,6 @@ def format_request(request: Request) -> str:
     """Returns the record's JSON, compact, keys sorted."""
     entries = {key.removeprefix(constants.HARVESTER_PREFIX): json.loads(v) for key, v in request.entries.items()}
     return _compact(msgspec.to_builtins(replace(request, entries=entries), enc_hook=str))
-
-
-def is_entry(key: str) -> bool:
-    """Reports whether an annotation of a quota is an entry or the compensation."""
-    return key.startswith(ENTRY_PREFIXES) or key == constants.ANNOTATION_MIGRATING_COMPENSATION
 
 
 # ---- the person's request ------------------------------------------------------------------------------------
@@ -259,25 +253,14 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
     request = request_of(namespace)
     if not is_default(quota) or not (asks or request):
         return quota
-    annotations = {
-        key: text
-        for key, text in quota.annotations.items()
-        if not is_entry(key) and key not in (*OWN_MARKS, *_LEFT_OUT)
-    }
+    left_out = {*OWN_MARKS, *RECORDS, constants.ANNOTATION_TOUCHED, constants.ANNOTATION_RESYNC_NEEDED}
+    annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key) and key not in left_out}
     persons_skip = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE}
     annotations |= persons_skip if is_off(quota.annotations) else OWN_MARKS
     annotations |= request.entries if request else {}
     if annotations == quota.annotations:
         return quota
     return replace(quota, metadata=replace(quota.metadata, annotations=annotations))
-
-
-_LEFT_OUT = (
-    constants.ANNOTATION_BASE,
-    constants.ANNOTATION_APPLIED,
-    constants.ANNOTATION_TOUCHED,
-    constants.ANNOTATION_RESYNC_NEEDED,
-)
 
 
 def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
-from pkg.util.resourcequota.entries import read
+from pkg.util.resourcequota.entries import is_entry, read
 from pkg.util.resourcequota.errors import (
     EVENT_NO_ANSWER,
     EVENT_NOT_GRANTED,
@@ -40,7 +40,6 @@ from pkg.util.resourcequota.rancher import (
     annotation_of,
     exceeding,
     format_request,
-    is_entry,
     is_granted,
     limits_of_annotation,
     project_of,
