@@ -39,10 +39,9 @@ def loop_time() -> float:
 
 
 class Queue(Generic[K]):
-    """Items that wait for a worker. `name` labels the metrics; a queue without a name has none. `clock` gives seconds,
-    for the metrics."""
+    """Items that wait for a worker. `name` labels the metrics; a queue without a name has none."""
 
-    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
+    def __init__(self, name: str = "") -> None:
         self._dirty: dict[K, int] = {}
         # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
@@ -62,7 +61,7 @@ class Queue(Generic[K]):
         self._drainers: deque[asyncio.Future[None]] = deque()
         self._shutting_down = False
         self._draining = False
-        self._metrics: QueueMetrics = new_queue_metrics(name, clock, depth=self._depth)
+        self._metrics: QueueMetrics = new_queue_metrics(name, self._depth)
         self.name = name
 
     def __len__(self) -> int:
@@ -236,9 +235,8 @@ class QueueMetrics:
 class _NamedQueueMetrics(QueueMetrics):
     """Counts and durations of one queue; `depth` is asked at every scrape."""
 
-    def __init__(self, name: str, clock: Callable[[], float], depth: Callable[[], int]) -> None:
+    def __init__(self, name: str, depth: Callable[[], int]) -> None:
         self.name = name
-        self.clock = clock
         self.depth = weakref.WeakMethod(depth)
         self._added_at: dict[Hashable, float] = {}
         self._started: dict[Hashable, float] = {}
@@ -249,15 +247,15 @@ class _NamedQueueMetrics(QueueMetrics):
 
     def add(self, item: Hashable) -> None:
         self._adds.inc()
-        self._added_at.setdefault(item, self.clock())
+        self._added_at.setdefault(item, loop_time())
 
     def get(self, item: Hashable) -> None:
-        now = self.clock()
+        now = loop_time()
         self._started[item] = now
         self._queue_duration.observe(now - self._added_at.pop(item, now))
 
     def done(self, item: Hashable) -> None:
-        now = self.clock()
+        now = loop_time()
         self._work_duration.observe(now - self._started.pop(item, now))
 
     def retry(self) -> None:
@@ -265,18 +263,18 @@ class _NamedQueueMetrics(QueueMetrics):
 
     def running(self) -> list[float]:
         """Seconds since each item that is being processed was taken."""
-        now = self.clock()
+        now = loop_time()
         return [now - started for started in self._started.values()]
 
 
 _instances: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
 
 
-def new_queue_metrics(name: str, clock: Callable[[], float], depth: Callable[[], int]) -> QueueMetrics:
+def new_queue_metrics(name: str, depth: Callable[[], int]) -> QueueMetrics:
     """Metrics of a queue; `depth` must be a bound method of it and keeps it alive no longer."""
     if not name:
         return QueueMetrics()
-    metrics = _NamedQueueMetrics(name, clock, depth)
+    metrics = _NamedQueueMetrics(name, depth)
     _instances.add(metrics)
     return metrics
 

@@ -6,10 +6,9 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable
 from typing import NamedTuple
 
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue, loop_time
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
 
 
@@ -25,8 +24,8 @@ class _Due(NamedTuple):
 class DelayingQueue(Queue[K]):
     """A queue whose items may wait outside for a while."""
 
-    def __init__(self, name: str = "", *, clock: Callable[[], float] = loop_time) -> None:
-        super().__init__(name, clock=clock)
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name)
         self._due: dict[K, _Due] = {}
         # Invariant: the delayed items, each with the earliest moment that was asked for.
         self._due_heap: list[tuple[_Due, K]] = []
@@ -132,20 +131,15 @@ class RateLimitingQueue(DelayingQueue[K]):
     `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
     that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
 
-    def __init__(
-        self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None, clock: Callable[[], float] = loop_time
-    ) -> None:
-        super().__init__(name, clock=clock)
-        self._rate_limiter = rate_limiter or default_controller_rate_limiter(clock=clock)
+    def __init__(self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None) -> None:
+        super().__init__(name)
+        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
 
-    def add_rate_limited(self, item: K, priority: int | None = None) -> None:
-        """Adds an item when its rate limiter says it is time: one more failure is counted. Without a priority it keeps
-        the one it is being processed with, so that the retries of a first listing stay behind live events."""
-        if self._shutting_down:
-            return
-        if priority is None:
-            priority = self._processing.get(item, DEFAULT_PRIORITY)
-        self.add_after(item, self._delay(item), priority)
+    def add_rate_limited(self, item: K) -> None:
+        """Adds an item when its rate limiter says it is time: one more failure is counted. It keeps the priority with
+        which it is being processed, so that the retries of a first listing stay behind live events."""
+        if not self._shutting_down:
+            self.add_after(item, self._delay(item), self._processing.get(item, DEFAULT_PRIORITY))
 
     def forget(self, item: K) -> None:
         """The item was dealt with: its failures no longer count. It stays in the queue if it is there."""

@@ -73,11 +73,9 @@ def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] 
     return _ensure(progress or Progress(), environ, (HELM_COMPONENT,))["helm"]
 
 
-def ensure_prometheus(
-    progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
-) -> Mapping[str, Path]:
+def ensure_prometheus() -> Mapping[str, Path]:
     """Returns prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
-    return _ensure(progress or Progress(), environ, (PROMETHEUS_COMPONENT,))
+    return _ensure(Progress(), os.environ, (PROMETHEUS_COMPONENT,))
 
 
 def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:

@@ -75,17 +75,6 @@ async def test_a_held_item_goes_by_its_highest_priority() -> None:
     assert [await queue.get() for _ in range(3)] == ["raised", "not lowered", "low"]
 
 
-async def test_a_priority_given_beats_the_one_it_failed_with() -> None:
-    queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=ItemExponentialFailureRateLimiter(1.0, 8.0))
-    queue.add("a", LOW_PRIORITY)
-    await queue.get()
-    queue.add_rate_limited("a", 5)
-    queue.done("a")
-    await asyncio.sleep(2)
-    queue.add("b")
-    assert [await queue.get(), await queue.get()] == ["a", "b"]
-
-
 class BrokenLimiter:
     """Raises, or says what is no time."""
 
