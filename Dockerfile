@@ -1,5 +1,5 @@
-# The image, with a container engine: docker build . not tried; `make image` needs none, and its image
-# has no shell and no package manager.
+# The image, with a container engine: `docker build .`, which has not been tried. `make image` needs no engine; its image has
+# no shell and no package manager.
 # BUILD_IMAGE and BASE_IMAGE need the same Python at the same path: the command `headroom` names it. Both are the index of
 # python:3.11-slim-bookworm (amd64, arm64) by its digest; a release takes the newest one (`skopeo inspect --raw
 # docker://python:3.11-slim-bookworm | sha256sum`). The image of `make image` has no base image: its packages are checked

@@ -49,6 +49,7 @@ class HealthChecks:
         self.management: Management | None = None
         self.elector: LeaderElector | None = None
         self.admission: AdmissionServer | None = None
+        self.upkeep: Upkeep | None = None
 
     def healthy(self) -> list[str]:
         return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]
@@ -61,13 +62,13 @@ class HealthChecks:
         return self.management.stale() + [f"not ready: {problem}" for problem in missing]
 
     def faults(self) -> list[str]:
-        """Returns the caches that are behind, a line each."""
-        return self.management.stale() if self.management else []
+        """Returns the caches that are behind, and a policy that keeps KubeVirt from its work, a line each."""
+        return [*(self.management.stale() if self.management else []), *(self.upkeep.refusals if self.upkeep else [])]
 
     def notes(self) -> list[str]:
         """Returns also what does not take webhooks out of service: requests that are refused or not answered, a handler
         that hangs, what a tenant wrote and does not decode."""
-        notes = self.admission.notes() if self.admission else []
+        notes = [*(self.admission.notes() if self.admission else []), *(self.upkeep.refusals if self.upkeep else [])]
         if self.management is not None:
             notes += [f"{controller.name}: {trouble}" for controller, trouble in self.management.troubles()]
             notes += self.management.hanging() + self.management.undecodable()
@@ -157,7 +158,7 @@ class Replica:
         try:
             tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
             await management.start(leading)
-            tasks.append(asyncio.create_task(self._look_after(management, leading, state)))
+            tasks.append(asyncio.create_task(self._look_after(management, leading, state, checks)))
             if admission is not None:
                 await admission.start(self.webhook_address)
             await wait_for_either(stop, election)
@@ -218,9 +219,13 @@ class Replica:
         finally:
             await publisher.end()
 
-    async def _look_after(self, management: Management, leading: asyncio.Event, state: StateMetrics) -> None:
+    async def _look_after(
+        self, management: Management, leading: asyncio.Event, state: StateMetrics, checks: HealthChecks
+    ) -> None:
         """Export the cluster's state and check the pod policy, from the first sync on."""
-        upkeep = _upkeep(management, self.settings, lambda: leading.is_set() and not self.settings.dry_run)
+        checks.upkeep = upkeep = _upkeep(
+            management, self.settings, lambda: leading.is_set() and not self.settings.dry_run
+        )
         await management.wait_for_sync()
         REGISTRY.register(state)
         try:
@@ -285,7 +290,7 @@ class AdmissionReplica:
         settings, client = self.webhooks.settings, management.client
         checks.admission = admission = await self.webhooks.server(client, management)
         checks.management = management
-        upkeep = _upkeep(management, settings, lambda: False)
+        checks.upkeep = upkeep = _upkeep(management, settings, lambda: False)
         tasks = [asyncio.create_task(kubernetes.run(client))]
         if not settings.register and not settings.dry_run:
             tasks.append(asyncio.create_task(look_at_registered(management, settings.namespace)))

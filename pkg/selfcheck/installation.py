@@ -32,7 +32,8 @@ EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 CHECK_PERIOD: Final = 2.0
 """Seconds between two checks, which ask the API server nothing."""
 REPORT_AFTER: Final = 10.0
-"""Seconds for which a cache has to be behind before that is published: at the start every one is for a moment."""
+"""Seconds for which something has to be wrong before that is published: at the start every cache is behind for a
+moment."""
 REFRESH: Final = 30.0
 """Seconds after which it is written again, also when that failed: without a Lease nothing else shows that a controller
 runs."""
@@ -97,7 +98,7 @@ class Publisher:
     """Headroom's own."""
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
-    """Returns the caches that are behind now, a line each."""
+    """Returns what is wrong with the installation now, a line each."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the installation is another one."""
     causes: Callable[[], Sequence[Cause]] = tuple

@@ -35,6 +35,7 @@ MEANING: Final = (
     "tenants can create pods that look like a VM's, or KubeVirt none: see docs/runbooks/HeadroomPolicyMissing.md"
 )
 EVENT: Final = "PodPolicyMissing"
+_REFUSES: Final = "refuses KubeVirt's own pods"
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""
@@ -60,6 +61,11 @@ class Upkeep:
     """Reports whether an event is to be written: one process does so, and none in a dry run."""
     _problems: Sequence[str] = field(default=(), init=False)
     _event_problems: Sequence[str] = field(default=(), init=False)
+
+    @property
+    def refusals(self) -> Sequence[str]:
+        """The first fault without which KubeVirt could work, if there is one: people have to know of it at once."""
+        return [fault for fault in self._problems if _REFUSES in fault][:1]
 
     async def run(self) -> None:
         while True:
@@ -144,7 +150,7 @@ def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]
     expressions = " ".join(str(validation.get("expression", "")) for validation in spec.get("validations") or [])
     missing = [account for account in accounts if f"'{account}'" not in expressions]
     if missing and len(missing) == len(accounts):
-        weaknesses.append(f"refuses KubeVirt's own pods: it does not name {', '.join(missing)}")
+        weaknesses.append(f"{_REFUSES}: it does not name {', '.join(missing)}")
     return weaknesses
 
 

@@ -25,14 +25,14 @@ from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace, becomes, by_value
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.webhook.configurations import QUOTA_CONTROLLERS
 from tests.e2e.admin import HARD, Admin, admin_of
 from tests.e2e.api import CORE, Api, ApiFailure
-from tests.e2e.conftest import frozen
-from tests.e2e.hostile_tenant import LAUNCHER, applied_policy, pod
+from tests.e2e.conftest import StartController, frozen
+from tests.e2e.hostile_tenant import LAUNCHER, VIRT_CONTROLLER, applied_policy, pod
 from tests.e2e.mtq_namespace import Budgeted, make_budgeted
 from tests.program import ROOT, program
 from tests.program import run as run_headroom
@@ -195,7 +195,10 @@ async def test_the_deployments_are_stopped_by_one_command(cluster: Cluster, admi
 
 
 @WITH_KUBECTL
-async def test_policies_that_refuse_kubevirt_itself_go_by_one_command(cluster: Cluster, api: Api) -> None:
+async def test_policies_that_refuse_kubevirt_itself_are_named_and_go_by_one_command(
+    cluster: Cluster, api: Api, controller: StartController
+) -> None:
+    """As the chart installs them without a value: policies and --kubevirt-user name the usual account."""
     kubevirt = api.as_user("system:serviceaccount:virt:kubevirt-controller", "system:masters")
 
     def creates() -> bool:
@@ -203,7 +206,15 @@ async def test_policies_that_refuse_kubevirt_itself_go_by_one_command(cluster: C
             return bool(kubevirt.create(f"{CORE}/namespaces/default/pods?dryRun=All", pod("vm", labels=LAUNCHER)))
         return False
 
-    with applied_policy(api):
+    def first_line() -> str:
+        return run_headroom("status", KUBECONFIG=str(cluster.kubeconfig)).stdout
+
+    kubevirts = KUBEVIRTS.path("default")
+    api.create(kubevirts, {"apiVersion": KUBEVIRTS.api_version, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}})
+    with applied_policy(api), contextlib.ExitStack() as stack:
+        stack.callback(api.delete, f"{kubevirts}/kubevirt")
         assert not creates()
+        controller("takeover", "--kubevirt-user", VIRT_CONTROLLER)
+        await until(lambda: "refuses KubeVirt's own pods" in first_line(), first_line, pause=1)
         await run(cluster, ROWS["switch the pod policies off"][0])
         eventually(creates, 20)

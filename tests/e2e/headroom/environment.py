@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.errors import AlreadyExists
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster
@@ -21,7 +22,8 @@ METER = "meter"
 RATIO = "additional-guest-memory-overhead-ratio"
 PARALLEL = {"migrations": {"parallelMigrationsPerCluster": 100, "parallelOutboundMigrationsPerNode": 100}}
 """Many namespaces at once: none shall wait for another's migration."""
-_CR = {"name": "kubevirt", "namespace": "default"}
+_CR = {"name": "kubevirt", "namespace": "kubevirt"}
+"""In the namespace of the account that the stand-in acts as, and that deploy/policy.yaml names."""
 
 
 class Environment:
@@ -107,6 +109,8 @@ async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncI
     async with admin_of(cluster) as admin:
         env = Environment(cluster, admin, start)
         kubevirts = admin.client.resource(KUBEVIRTS)
+        with contextlib.suppress(AlreadyExists):
+            await admin.client.resource(NAMESPACES).create({"metadata": {"name": _CR["namespace"]}})
         body = {"metadata": {"name": _CR["name"]}, "spec": {"configuration": PARALLEL}}
         await kubevirts.create(body, namespace=_CR["namespace"])
         namespace = Namespace(admin.client, _CR["namespace"])
@@ -118,7 +122,7 @@ async def environment(cluster: Cluster, start: Callable[..., Program]) -> AsyncI
             env.stop()
         finally:
             await admin.client.resource(SETTINGS).delete(name=RATIO)
-            await kubevirts.delete(name="kubevirt", namespace="default")
+            await kubevirts.delete(name=_CR["name"], namespace=_CR["namespace"])
 
 
 async def meter(namespace: Namespace, *names: str) -> None:

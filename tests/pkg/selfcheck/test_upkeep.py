@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
 from pkg.api.kubevirt import KubeVirt
+from pkg.process.replica import HealthChecks
 from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, policy_accounts, problems
 from pkg.util.kubevirt.rendering import virt_controllers
 from tests.decisions import sentences
@@ -112,6 +113,24 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
     assert len(cluster.event_log.recorded) == 1
+
+
+async def test_a_policy_that_refuses_kubevirts_own_pods_is_in_the_first_line_of_status() -> None:
+    cluster, checks = PolicyCluster(), HealthChecks()
+    cluster.apply()
+    checks.upkeep = upkeep = cluster.upkeep()
+    await upkeep.check()
+    assert checks.faults() == checks.notes() == []
+    upkeep.accounts = lambda: ["system:serviceaccount:virt:kubevirt-controller"]
+    await upkeep.check()
+    assert (
+        checks.faults()
+        == checks.notes()
+        == [
+            "ValidatingAdmissionPolicy headroom-vm-pods-created refuses KubeVirt's own pods: "
+            "it does not name system:serviceaccount:virt:kubevirt-controller"
+        ]
+    )
 
 
 async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
