@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _DENIED_BY_RANCHER = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
 RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 """The user and its groups, for ClientConfig.impersonate."""
+ASKS_AGAIN = 0.5
+"""Seconds within which a namespace that waits for its turn asks again."""
 _LOOK = 60.0
 """Seconds between two looks at the own rights."""
 _QUOTAS = frozenset({"*", "*/*", "resourcequotas"})
@@ -136,21 +138,31 @@ async def _is_allowed(client: Client, attributes: dict[str, str]) -> bool:
 
 class ProjectTurns:
     """Gives out one turn at a time in a Rancher project: two requests that are validated at the same moment may both be
-    refused, though there is room for one of them."""
+    refused, though there is room for one of them. Who has had the turn lets another one that waits have it."""
 
     def __init__(self) -> None:
         self._holders: dict[str, tuple[str, float]] = {}
         """By project: the namespace whose request has no answer yet, and until when it is waited for."""
+        self._next: dict[str, tuple[str, float]] = {}
+        """By project: a namespace that waits, and until when it is expected to ask again."""
 
     def wait(self, project: str, namespace: str, now: float) -> float:
-        """Returns the seconds until another namespace's turn ends at the latest; 0.0: none has it."""
-        holder, until = self._holders.get(project, ("", 0.0))
-        return max(0.0, until - now) if holder not in ("", namespace) else 0.0
+        """Returns the seconds until the turn of another namespace, or of one that is next, ends at the latest; 0.0:
+        this one may take it."""
+        others = [by.get(project, ("", 0.0)) for by in (self._holders, self._next)]
+        seconds_left = max(until - now if other not in ("", namespace) else 0.0 for other, until in others)
+        if seconds_left <= 0:
+            return 0.0
+        if others[1][0] == namespace or others[1][1] <= now:
+            self._next[project] = namespace, now + ASKS_AGAIN
+        return seconds_left
 
     def take(self, project: str, namespace: str, until: float) -> None:
         """The namespace has the turn until `until`, or until it is ended."""
         if project:
             self._holders[project] = namespace, until
+            if self._next.get(project, ("", 0.0))[0] == namespace:
+                del self._next[project]
 
     def end(self, project: str, namespace: str) -> None:
         """Ends the namespace's turn, if it has it."""

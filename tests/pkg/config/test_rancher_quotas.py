@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
 from pkg.config import rancher_quotas
-from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas
+from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
 from tests.kinds import Server
@@ -116,3 +116,16 @@ def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
     assert turns.wait("p", "b", 11.0) == 0.0
     turns.end("p", "a")
     assert turns.wait("p", "b", 1.0) == 0.0
+
+
+def test_who_has_had_its_turn_waits_for_the_next() -> None:
+    """A namespace whose migrations come and go all the time has another request ready at any moment."""
+    turns = ProjectTurns()
+    turns.take("p", "a", 10.0)
+    turns.wait("p", "b", 1.0)
+    turns.end("p", "a")
+    assert (turns.wait("p", "a", 1.1), turns.wait("p", "b", 1.1)) == (pytest.approx(ASKS_AGAIN - 0.1), 0.0)
+    assert turns.wait("p", "a", 1.1 + ASKS_AGAIN) == 0.0  # b does not ask any longer
+    turns.take("p", "b", 11.0)
+    turns.end("p", "b")
+    assert turns.wait("p", "a", 1.2) == 0.0
