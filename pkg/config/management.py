@@ -17,7 +17,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.config.reverts import MANAGED_QUOTAS, Reverts
+from pkg.config.reverts import Reverts
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import UNKNOWN, Releases
@@ -85,7 +85,7 @@ class Management(ControllerFactory):
         )
         self.rancher = rancher or RancherWrites(client)
         self.clock = clock or client.transport.server_clock
-        self.reverts = Reverts(client.resource(MANAGED_QUOTAS), self.clock)
+        self.reverts = Reverts(client, self.clock)
         self._releases = releases
         self.policy_in_force = False
         """True while deploy/policy.yaml is in force, as `upkeep` has found out."""

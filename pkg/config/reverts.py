@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import ObjectMeta, Struct
 from kubeloop.api.registry import RESOURCE_QUOTAS, Resource
+from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
-from kubeloop.client.resource_client import ResourceClient
 from pkg.config.cause import Cause
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,6 @@ class ManagedQuota(ResourceQuota):
     metadata: _ManagedMeta = _ManagedMeta()
 
 
-MANAGED_QUOTAS: Final = Resource(
-    RESOURCE_QUOTAS.group, RESOURCE_QUOTAS.version, RESOURCE_QUOTAS.plural, RESOURCE_QUOTAS.kind, ManagedQuota,
-    status_subresource=True,
-)  # fmt: skip
-
-
 @dataclass(slots=True)
 class _RevertHistory:
     times: deque[float] = field(default_factory=deque)
@@ -65,7 +59,7 @@ class _RevertHistory:
 class Reverts:
     """The reverts of each quota in the last WINDOW seconds."""
 
-    quotas: ResourceClient[ManagedQuota]
+    client: Client
     clock: Callable[[], float]
     _quotas: dict[str, _RevertHistory] = field(default_factory=dict, init=False)
 
@@ -82,7 +76,8 @@ class Reverts:
 
     async def _manager(self, quota: ResourceQuota, lowered: list[str]) -> str:
         try:
-            quota_now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+            managed: Resource[ManagedQuota] = replace(RESOURCE_QUOTAS, type=ManagedQuota)  # type: ignore[assignment]
+            quota_now = await self.client.resource(managed).get(name=quota.name, namespace=quota.namespace)
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN

@@ -20,7 +20,7 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.rancher import PROJECTS
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.config.reverts import MANAGED_QUOTAS, Reverts
+from pkg.config.reverts import Reverts
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import Lock, recognise
@@ -95,7 +95,7 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
         client.resource(EVENTS),
         client.resource(PROJECTS),
         rancher,
-        Reverts(client.resource(MANAGED_QUOTAS), clock),
+        Reverts(client, clock),
         Observer(await _source(client, quota.namespace), asks=rancher.asks),
         events,
         replace(EXACT, released=True),
