@@ -85,14 +85,13 @@ def state_claims(
     rendering: Rendering,
     *,
     labelled: ClaimByMigration,
-    source_launchers: Collection[str] = (),
+    source_launchers: Collection[str],
     is_moving: bool,
 ) -> ExtraClaims:
     """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not;
     `source_launchers`: the names of the launchers in which it may live; `is_moving`: one of its migrations may still go
     on, so that the target's claim may exist before any status names it. Raises QuantityError if a claim's quantity is
-    invalid.
-    """
+    invalid."""
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return NO_EXTRA_CLAIMS
     candidates = [
@@ -116,9 +115,9 @@ def state_claims(
         if name not in used_names
     ]
     target = next((claims[pods.target_claim] for pods in active if pods.target_claim in end_by_name), None)
-    if target is not None:
-        return ExtraClaims(_bounded_usage(target, vmi, rendering), leftovers=leftovers)
-    return ExtraClaims(pending=target_claim_usage(vmi, claims, rendering) if active else {}, leftovers=leftovers)
+    existing = _bounded_usage(target, vmi, rendering) if target else {}
+    pending = target_claim_usage(vmi, claims, rendering) if active and not target else {}
+    return ExtraClaims(existing, pending, leftovers=leftovers)
 
 
 def labelled_claims(claims: Claims) -> ClaimByMigration:
