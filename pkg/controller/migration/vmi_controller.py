@@ -16,6 +16,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.meta import now_rfc3339
 from kubeloop.client.errors import STATUS_404, NotFound
 from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.shared_reads import SharedReads
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
@@ -49,6 +50,9 @@ class VMIHandler:
     pods: Controller[Pod]
     # By a VMI's key since when it has shown another state than its migration's.
     _differs_since: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._live_lists = SharedReads(self.migrations.client.list)
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
         """Shows the migration's state on a VMI that is not being deleted. Returns the VMI as it was written: a
@@ -97,9 +101,10 @@ class VMIHandler:
         return written
 
     async def _exists(self, namespace: str, migration_uid: str) -> bool:
-        """Reports whether a migration exists, by a live list: a new one may not have reached the cache yet."""
+        """Reports whether a migration exists, by a live list: a new one may not have reached the cache yet. One list
+        for all VMIs that wait: a tenant may have all of its own show what never was."""
         try:
-            migrations = await self.migrations.client.list(namespace)
+            migrations = await self._live_lists.fresh(namespace)
         except STATUS_404:  # the kind itself is gone; that says nothing
             return True
         return any(migration.uid == migration_uid for migration in migrations)

@@ -212,6 +212,15 @@ async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Mig
     assert len(cluster.migrations.asked("list")) == 1
 
 
+async def test_migrations_that_never_were_are_looked_for_together(cluster: MigrationCluster) -> None:
+    names = [f"vm{number}" for number in range(20)]
+    for name in names:
+        cluster.instances.given(vmi(name, annotations={UID: "uid-gone", STATE: "Migrating"}))
+    await asyncio.gather(*map(cluster.look, names))
+    assert not any(map(cluster.state, names))
+    assert len(cluster.migrations.asked("list")) <= 2
+
+
 async def test_a_migration_that_is_not_cached_yet_stays_shown(cluster: MigrationCluster) -> None:
     """Harvester may have written the state before our watch brought the migration: the server is asked."""
     cluster.migrations.lagging = True
