@@ -22,11 +22,18 @@ from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.rancher import annotation_of, parse_request, request_of, with_limits, with_request
+from pkg.util.resourcequota.rancher import (
+    annotation_of,
+    parse_request,
+    request_of,
+    validation_of,
+    with_limits,
+    with_request,
+)
 from tests.decisions import HARVESTER, by_value, sentences
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, Resources, build, by_name, quota, vmi, vmim
 
-KEY = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+KEY, STATUS = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_RANCHER_STATUS
 PROJECT = {"limits.cpu": "100", "limits.memory": "100Gi"}
 
 
@@ -97,7 +104,7 @@ class RancherNamespace:
             "Message": message,
             "LastUpdateTime": f"2026-01-01T00:00:{self.clock:02}Z",
         }
-        self.annotate({constants.ANNOTATION_RANCHER_STATUS: json.dumps({"Conditions": [condition]})})
+        self.annotate({STATUS: json.dumps({"Conditions": [condition]})})
 
     # ---- headroom --------------------------------------------------------------------------------------------
 
@@ -523,6 +530,14 @@ def test_a_kill_after_each_write_is_repaired() -> None:
 def test_what_is_no_record_is_none(text: str) -> None:
     assert parse_request(text) is None
     assert annotation_of(RancherNamespace().namespace) == BASE, "the annotation is the person's"
+
+
+@pytest.mark.parametrize("more", ["", " " * MAX_LENGTH], ids=["as Rancher writes it", "longer than is read"])
+def test_ranchers_condition_is_read_as_far_as_an_annotation_is(more: str) -> None:
+    ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "1"})
+    ns1.sync()
+    ns1.annotate({STATUS: ns1.namespace.annotations[STATUS] + more})
+    assert (validation_of(ns1.namespace) is None) is bool(more)
 
 
 def test_limits_are_replaced_where_they_are() -> None:
