@@ -68,7 +68,8 @@ class Installed:
     `drift` whether they were registered with other flags than those of the headroom that answers; `problem` is what a
     controller says keeps it from its work, and `causes` are who refuses its requests, and for what; `unserved` are
     KubeVirt's kinds that the API server does not know; `served` are patterns of the namespaces that the running
-    controller serves alone."""
+    controller serves alone; `places` are the namespaces in which a controller runs that may write the same quotas, if
+    they are several."""
 
     lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Installed:
     causes: Sequence[Cause] = ()
     unserved: Sequence[str] = ()
     served: Sequence[str] = ()
+    places: Sequence[str] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -149,6 +151,10 @@ class Installed:
         if self.lease is not None and not self.lease.is_live:
             since = "" if self.lease.silent is None else f" for {duration_text(self.lease.silent)}"
             sentences.append(f"headroom has not been running{since}: nothing is raised or given back")
+        if self.places:
+            sentences.append(
+                f"headroom runs in {' and in '.join(self.places)}, and each writes the same quotas: stop all but one"
+            )
         if self.unserved:
             sentences.append(
                 "KubeVirt is not installed, or not as a whole: the API server does not know "

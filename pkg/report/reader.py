@@ -262,7 +262,8 @@ async def _read_installed(
         for place, published in by_place.items()
         if (lease := _lease_of_config_map(*published, elected.get(place)))
     ]
-    place, lease = _prevailing_lease([*elected.items(), *states])
+    states += elected.items()
+    place, lease = _prevailing_lease(states)
     own = [config for config in configurations if config.name == WEBHOOK_CONFIGURATION_NAME]
     hooks = [hook for config in own for hook in config.webhooks or ()]
     webhooks = {hook["name"]: hook.get("failurePolicy", "") for hook in hooks}
@@ -282,7 +283,14 @@ async def _read_installed(
         decode_causes(running.refused) if running else (),
         await _unserved_kinds(client),
         running.only_namespaces.split() if running else (),
+        _rivals(states, [place for place, (published, _) in by_place.items() if published.only_namespaces]),
     ), (config_map_namespace, by_place[config_map_namespace][0]) if config_map_namespace in by_place else None
+
+
+def _rivals(states: Sequence[tuple[str, LeaseState]], limited: Sequence[str]) -> list[str]:
+    """Returns the namespaces of the controllers that run, if they are several and not all `limited` to other ones."""
+    places = sorted({place for place, state in states if state.is_live})
+    return places if len(places) > 1 and not set(places) <= set(limited) else []
 
 
 def _lease_of_config_map(installation: Installation, now: float, lease: LeaseState | None) -> LeaseState | None:

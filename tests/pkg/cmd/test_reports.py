@@ -483,6 +483,16 @@ def test_what_an_earlier_try_left_elsewhere_does_not_run(server: ThreadedServer,
     assert answer["basis"]["source"] == f"ConfigMap {OWN}/headroom"
 
 
+@sentences({"for all namespaces": ("", True), "for others each": ("try-*", False)})
+def test_a_headroom_that_runs_twice_is_told(case: tuple[str, bool], server: ThreadedServer, call: Call) -> None:
+    only, is_told = case
+    server.server.always(GET, registry.LEASES.path("default", "headroom"), leased(datetime.now(UTC).isoformat(), 3600))
+    for namespace in ("default", OWN):
+        published(server, "takeover", "exact", namespace, only_namespaces=only)
+    line = "headroom runs in default and in headroom-system, and each writes the same quotas: stop all but one\n"
+    assert call("status").out.startswith(line) is is_told
+
+
 @pytest.mark.usefixtures("dead")
 def test_status_shows_what_is_registered_without_its_key(server: ThreadedServer, call: Call) -> None:
     registered = "webhooks registered at https://10.0.0.1:9443: pods (Fail); they"

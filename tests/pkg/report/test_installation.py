@@ -43,6 +43,11 @@ STATES: dict[str, tuple[Installed, list[str], bool]] = {
         ["headroom cannot do its work: controller: ns1/q: Forbidden"],
         False,
     ),
+    "it runs twice": (
+        Installed(LIVE, places=["a", "b"]),
+        ["headroom runs in a and in b, and each writes the same quotas: stop all but one"],
+        False,
+    ),
     "nobody may ask whether they answer": (Installed(None, {PODS: "Fail"}, None), [], False),
     "it was never installed": (
         Installed(absent=["a", "b"]),
