@@ -85,8 +85,9 @@ def split_key(path: str) -> tuple[str, str]:
 
 def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], **fields: Any) -> Webhook:
     """A validating webhook; `fields` by their names in JSON, a mutating one's also `reinvocationPolicy`. Every field is
-    spelled out, defaults too: what the server stores then equals what is wanted, and drift is seen by comparing."""
-    return {
+    spelled out, defaults too: what the server stores then equals what is wanted, and drift is seen by comparing. Raises
+    TypeError for a field that no webhook has: the server would drop it."""
+    defaults = {
         "name": name,
         "admissionReviewVersions": ["v1"],
         "clientConfig": client_config,
@@ -97,8 +98,10 @@ def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping
         "rules": list(rules),
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
-        **fields,
     }
+    if wrong := fields.keys() - defaults.keys() - {"matchConditions", "reinvocationPolicy"}:
+        raise TypeError(f"{', '.join(sorted(wrong))}: a webhook has no such field: write it as in JSON")
+    return {**defaults, **fields}
 
 
 def rule(

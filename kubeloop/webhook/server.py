@@ -152,6 +152,8 @@ class WebhookServer:
             review = decode_review(body)
             with deadline(REVIEW_SECONDS):
                 decision = await self._hooks[path](review)
+            if not isinstance(decision, Decision):
+                raise TypeError(f"a hook returns a Decision, not {decision!r}")
         except BadReview as exc:
             if review is None:
                 raise _Refused(400, str(exc)) from exc

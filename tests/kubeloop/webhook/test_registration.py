@@ -65,6 +65,12 @@ def test_a_rule_of_a_kind_has_its_group_and_scope() -> None:
     assert rule(JOBS, ["CREATE"]) == rule(["jobs"], ["CREATE"], group="batch")
 
 
+def test_a_field_that_no_webhook_has_is_refused() -> None:
+    assert webhook("a", {}, [], reinvocationPolicy="Never", matchConditions=[])["reinvocationPolicy"] == "Never"
+    with pytest.raises(TypeError, match="failurepolicy: a webhook has no such field"):
+        webhook("a", {}, [], failurepolicy="Ignore")
+
+
 async def test_both_are_created_and_then_left_alone(server: ConfigurationServer) -> None:
     registration = server.registration()
     for _ in range(2):

@@ -37,6 +37,10 @@ async def fail(_: AdmissionRequest) -> Decision:
     raise KeyError("a bug")
 
 
+async def forgets(_: AdmissionRequest) -> Decision:
+    return None  # type: ignore[return-value]
+
+
 async def unreadable(_: AdmissionRequest) -> Decision:
     raise BadReview("object: no pod")
 
@@ -47,7 +51,15 @@ async def think(_: AdmissionRequest) -> Decision:
 
 
 thought = asyncio.Event()
-HOOKS = {"/allow": allow, "/patch": patch, "/deny": refuse, "/fail": fail, "/unreadable": unreadable, "/think": think}
+HOOKS = {
+    "/allow": allow,
+    "/patch": patch,
+    "/deny": refuse,
+    "/fail": fail,
+    "/unreadable": unreadable,
+    "/think": think,
+    "/forgets": forgets,
+}
 
 
 def counted(path: str, code: int) -> float:
@@ -94,8 +106,10 @@ async def test_a_hooks_own_exception_is_logged_with_the_object(caplog: pytest.Lo
     operation = b'"operation":"UPDATE","namespace":"ns","name":"a\\nb","resource":{"resource":"pods"}'
     async with listening(HOOKS) as peer:
         status, text = await peer.post("/fail", REVIEW.replace(b'"operation":"UPDATE"', operation))
+        assert (await peer.post("/forgets", REVIEW))[0] == 500
     assert (status, text) == (500, b"no decision: KeyError\n")
     assert "/fail: no decision on UPDATE pods ns/a b: KeyError: 'a bug'" in caplog.messages
+    assert any(line.endswith("TypeError: a hook returns a Decision, not None") for line in caplog.messages)
 
 
 async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
