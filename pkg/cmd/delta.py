@@ -138,11 +138,15 @@ def _decode(document: Mapping[str, Any], instancetypes: Instancetypes, arch: Arc
         raise Foreign
     template = _part(document, "spec", "template") if kind == _VM else document
     if not isinstance(_part(template, "spec").get("domain"), dict):
+        if "kind" not in document:
+            raise Foreign
         raise ManifestError("no spec.domain" if kind == _KIND else "no spec.template.spec.domain")
     if kind == _VM:
         vm = instancetypes.expanded(msgspec.convert(document, VirtualMachine))
         if missing := missing_instancetype(vm):
-            raise ManifestError(f"its {missing} is not before it: put it there, or give the VirtualMachineInstance")
+            raise ManifestError(
+                f"its {missing} is not before it: put it there, named by the VM, or give the VirtualMachineInstance"
+            )
         vmi = vmi_of(vm)
     else:
         vmi = msgspec.convert(document, VirtualMachineInstance)

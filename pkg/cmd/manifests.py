@@ -232,9 +232,14 @@ def _yaml_instead(text: str, json_error: ValueError) -> Iterator[Any]:
     try:
         first_document = next(documents, None)
     except ManifestError:
-        raise ManifestError(f"neither JSON nor YAML: {json_error}") from None
+        raise _neither(json_error, is_template="{{" in text) from None
     yield first_document
     yield from documents
+
+
+def _neither(error: Exception, *, is_template: bool) -> ManifestError:
+    hint = "it is a template, render it first (helm template): " if is_template else ""
+    return ManifestError(f"neither JSON nor YAML: {hint}{one_line(error)}")
 
 
 def _yaml_documents(lines: Iterable[bytes]) -> Iterator[Any]:
@@ -242,14 +247,22 @@ def _yaml_documents(lines: Iterable[bytes]) -> Iterator[Any]:
 
     from pkg.cmd.manifest_loader import load_documents
 
+    is_template = False
+
+    def watched_lines() -> Iterator[bytes]:
+        nonlocal is_template
+        for line in lines:
+            is_template = is_template or b"{{" in line
+            yield line
+
     try:
-        yield from load_documents(lines)
+        yield from load_documents(watched_lines())
     except RecursionError:
         raise ManifestError("nested too deeply") from None
     except UnicodeDecodeError:
         raise ManifestError("not UTF-8 text") from None
     except (YAMLError, ValueError, OverflowError) as error:
-        raise ManifestError(f"neither JSON nor YAML: {one_line(error)}") from None
+        raise _neither(error, is_template=is_template) from None
 
 
 def name_of(place: str, document: Mapping[str, Any]) -> str:

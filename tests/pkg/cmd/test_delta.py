@@ -95,7 +95,7 @@ WORD_FOR_NUMBER = "Expected `int`, got `str` - at `$.spec.domain.cpu.cores`"
 BAD: dict[str, tuple[str | bytes, str]] = {
     "another kind": ("kind: Secret\nmetadata: {namespace: ns, name: p}\n", f"Secret ns/p: {NO_VM}"),
     "a kind that is none": ("kind: 7\n", f"document 1: {NO_VM}"),
-    "some other mapping": ("a: b\n", "document 1: no spec.domain"),
+    "some other mapping": ("a: b\n", "document 1: not VirtualMachineInstance or"),
     "no spec": ('{"kind":"VirtualMachineInstance","spec":[]}', "document 1: no spec.domain"),
     "a quantity that is none": (
         vmi(resources={"limits": {"memory": "4 Gi"}}), f"{VMI}memory: '4 Gi' is not a quantity",

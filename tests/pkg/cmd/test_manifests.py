@@ -77,6 +77,8 @@ def test_nothing_is_read_from(text: str) -> None:
         pytest.param('{"kind": "A"', "neither JSON nor YAML", id="half a JSON document"),
         pytest.param("a: !!python/object:os.system {}", "neither JSON nor YAML", id="a Python object in YAML"),
         pytest.param("a: \x00", "neither JSON nor YAML", id="a zero byte"),
+        pytest.param("name: {{ .Values.name }}", "it is a template, render it first", id="a Helm template"),
+        pytest.param("{{- if .Values.vm }}\nkind: A", "it is a template, render", id="one that begins with its braces"),
         pytest.param("just text", "document 1: not an object", id="a word"),
         pytest.param(f"{json.dumps(A)}\n7\n", "document 2: not an object", id="a number after an object"),
         pytest.param("[1]", "document 1, item 1: not an object", id="a list of numbers"),
