@@ -160,15 +160,6 @@ def whole(project: Path, *, elected: bool) -> str:
     return f"{imports}\n{begin}{main}{RUN}"
 
 
-WEBHOOK_IMPORTS = """
-from kubeloop.api.core import ConfigMap
-from kubeloop.api.registry import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from kubeloop.controllers.factory import ControllerFactory
-from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
-from kubeloop.webhook.admission_server import AdmissionServer
-from kubeloop.webhook.registration import Endpoint, Registration, Webhook, rule, webhook
-from kubeloop.webhook.serving_certificate import SharedCertificates, server_context
-"""
 UNTYPED = """
 import asyncio
 
@@ -203,7 +194,7 @@ def programs(project: Path) -> dict[str, str]:
         "program": whole(project, elected=False),
         "elected": whole(project, elected=True),
         "untyped": blocks(project, "### Without a schema")[0] + UNTYPED,
-        "hooks": WEBHOOK_IMPORTS + hooks + "\n\n" + test + called,
+        "hooks": hooks + "\n\n" + test + called,
     }
 
 

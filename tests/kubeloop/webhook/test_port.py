@@ -19,15 +19,6 @@ from kubeloop.testing.polling import until
 from kubeloop.webhook.registration import Endpoint
 
 PORTING = Path(__file__).parents[3] / "docs" / "dev" / "porting.md"
-IMPORTS = """
-from kubeloop.api.core import ConfigMap
-from kubeloop.api.registry import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from kubeloop.controllers.factory import ControllerFactory
-from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
-from kubeloop.webhook.admission_server import AdmissionServer
-from kubeloop.webhook.registration import Endpoint, Registration, Webhook, rule, webhook
-from kubeloop.webhook.serving_certificate import SharedCertificates, server_context
-"""
 
 
 def page_definitions() -> dict[str, Any]:
@@ -35,7 +26,7 @@ def page_definitions() -> dict[str, Any]:
     section = PORTING.read_text().partition("## A webhook\n")[2]
     (code, *_) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(IMPORTS + code, names)
+    exec(code, names)
     return names
 
 
