@@ -85,6 +85,8 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
     scheduled = find_condition(target.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
+    if node := target.spec.node_name:
+        return f"its containers have not started on {node}: the events of pod {target.name} say what they wait for"
     return ""
 
 

@@ -142,17 +142,17 @@ def _vms(
 ) -> Iterator[VmPlan]:
     today_rendering = snapshot.rendering(namespace)
     at_ratio_rendering = snapshot.rendering(namespace, ratio)
-    is_refused_by_vm = {m.spec.vmi_name: is_refused(m) for m in snapshot.migrations if not is_finished(m)}
+    active = {m.spec.vmi_name: m for m in snapshot.migrations if not is_finished(m)}
     pods_by_vm: dict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         pods_by_vm[vm_of(pod)].append(pod)
     with_leftovers = {name for name, pods in pods_by_vm.items() if sum(not pod.terminal for pod in pods) > 1}
-    with_entries = {"", *is_refused_by_vm, *with_leftovers}
+    with_entries = {"", *active, *with_leftovers}
     for instance in instances:
         name, node = instance.name, trusted_status(instance).node_name or None
-        if name in is_refused_by_vm:
-            notes = ["waits for quota"] if is_refused_by_vm[name] else []
-            yield VmPlan(namespace, name, node, True, True, True, True, (), notes)
+        if migration := active.get(name):
+            note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
+            yield VmPlan(namespace, name, node, True, True, True, True, (), [note])
             continue
         # Of the other VMs only those that have an entry matter: each look costs what is looked at.
         names = sorted(with_entries | {name})

@@ -128,6 +128,9 @@ CASES = {
         spec={"resourceClaims": [CLAIMS]},
     ),
     "no node": waiting("no node fits its target pod: 0/3 nodes", causes.PLACEMENT, status={"conditions": [UNFIT]}),
+    "an image or a volume": waiting(
+        "its containers have not started on node-2: the events of pod ", "", spec={"nodeName": "node-2"}
+    ),
     "a VM that cannot migrate": NamedCause(
         "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
         causes.PLACEMENT,

@@ -85,7 +85,7 @@ def test_what_the_base_lacks_without_a_migration_is_not_added() -> None:
 def test_a_vm_that_migrates_already_is_not_planned() -> None:
     snapshot = cluster([quota(HARD, MARKS)], [vmim("Running")], [launcher()], vms("vm1"))
     vm = only(plan_migrations(snapshot))
-    assert (vm.migrates, vm.fits) == (True, ())
+    assert (vm.migrates, vm.fits, vm.notes) == (True, (), ["phase Running"])
 
 
 TWO = {"limits.cpu": "6", "limits.memory": "10000Mi"}
