@@ -147,8 +147,11 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
     return {**patch, "metadata": metadata}
 
 
-def applied(obj: Object) -> Patch:
-    """The body that creates or applies what `obj` says: of its metadata the name and what may be written."""
+def applied(obj: Object | Mapping[str, Any]) -> Patch:
+    """The body that creates or applies what `obj` says: of its metadata the name and what may be written. A mapping is
+    one already."""
+    if isinstance(obj, Mapping):
+        return dict(obj)
     body: Patch = msgspec.to_builtins(obj)
     names = {wire_name(name) for name in ("name", "generate_name", "namespace", *_WRITABLE_METADATA)}
     return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in names}}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubeloop.api.meta import Object
+from kubeloop.api.objects import applied
 from kubeloop.api.registry import Resource, kind_of
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
@@ -44,21 +45,21 @@ class ApplySet:
         self._labels = {HASH: digest.hexdigest()}
 
     async def apply(
-        self, objects: Mapping[Resource[Any], Sequence[Mapping[str, Any]]], *, force: bool = False
+        self, objects: Mapping[Resource[Any], Sequence[Mapping[str, Any] | Object]], *, force: bool = False
     ) -> list[Object]:
         """Applies `objects`, then deletes the others of the set; returns them as the server answered. Raises ValueError
         for a kind that is not one of the set's, Conflict for a field of another manager (`force` takes it over)."""
         if unknown := [kind.plural for kind in objects if kind not in self._kinds]:
             raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set: name them when it is made")
-        applied = [
+        written = [
             await self._client.resource(kind).apply(
                 self._with_marks(body), field_manager=self._field_manager, force=force, namespace=self._namespace
             )
             for kind in self._kinds
             for body in objects.get(kind, ())
         ]
-        await self._prune({obj.uid for obj in applied})
-        return applied
+        await self._prune({obj.uid for obj in written})
+        return written
 
     async def _prune(self, applied_uids: set[str]) -> None:
         selector = f"{HASH}={self._labels[HASH]}"
@@ -69,7 +70,8 @@ class ApplySet:
                     with contextlib.suppress(NotFound):
                         await metadata.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
 
-    def _with_marks(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_marks(self, obj: Mapping[str, Any] | Object) -> dict[str, Any]:
+        body = applied(obj)
         metadata = dict(body["metadata"])
         for name, values in (("labels", self._labels), ("annotations", self._annotations)):
             metadata[name] = {**(metadata.get(name) or {}), **values}

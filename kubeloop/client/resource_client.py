@@ -52,16 +52,19 @@ class ResourceClient(ResourceReader[T]):
 
         Raises AlreadyExists; Unreachable when the answer was lost: then whether it was created is unknown, and finding
         out is the caller's part (it is not sent again by itself)."""
-        body = applied(body) if isinstance(body, Object) else body
+        body = applied(body)
         namespace = namespace or _namespace_of(body)
         check_namespace(self.resource, namespace)
         check_body(self.resource.type, body)
         answer = await self._write("POST", self._collection_path(namespace), self._of_kind(body))
         return self._answer("", answer, may_be_nameless=not _is_named(body))
 
-    async def create_or_update(self, body: Mapping[str, Any], change: Callable[[T], T], *, namespace: str = "") -> T:
+    async def create_or_update(
+        self, body: Mapping[str, Any] | T, change: Callable[[T], T], *, namespace: str = ""
+    ) -> T:
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
         (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
+        body = applied(body)
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
         try:
             current = await self.get(name=name, namespace=namespace)
@@ -132,7 +135,7 @@ class ResourceClient(ResourceReader[T]):
         `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
         Conflict where another manager has set a field otherwise; `force` takes it over. Two that apply the same are
         one, so it is sent again when a connection breaks."""
-        body = applied(body) if isinstance(body, Object) else body
+        body = applied(body)
         check_body(self.resource.type, body)
         await self._check_status("status" in body, subresource)
         name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)

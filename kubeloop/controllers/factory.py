@@ -124,7 +124,10 @@ class ControllerFactory:
         objects.
 
         Without this a kind that is not installed counts as synced, with an empty cache. `if_defined`: so does one of
-        these without a CustomResourceDefinition; one that has a definition and is not served is waited for."""
+        these without a CustomResourceDefinition; one that has a definition and is not served is waited for. Raises
+        ValueError for what is no controller of this factory."""
+        if unknown := set(controllers) - self._shared.keys():
+            raise ValueError(f"required, but not what `controller` of this factory returned: {unknown}")
         (self._required_if_defined if if_defined else self._required).update(controllers)
 
     def recorder(self, component: str) -> EventRecorder:

@@ -14,6 +14,7 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.objects import edit, owner_reference
 from kubeloop.client.client import Client
 from kubeloop.client.errors import (
@@ -242,7 +243,8 @@ async def test_create_or_update(quotas: Quotas, namespace: str) -> None:
     def labelled(obj: ResourceQuota) -> ResourceQuota:
         return edit(obj, metadata={"labels": {"by": "update"}})
 
-    created = await quotas.create_or_update(quota(), labelled, namespace=namespace)
+    typed = ResourceQuota(metadata=ObjectMeta(name="q"))
+    created = await quotas.create_or_update(typed, labelled, namespace=namespace)
     assert created.labels == {}
     await stable(lambda: quotas.get(name="q", namespace=namespace))
     assert (await quotas.create_or_update(quota(), labelled, namespace=namespace)).labels == {"by": "update"}

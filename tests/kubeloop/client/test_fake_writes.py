@@ -88,7 +88,8 @@ async def test_an_apply_set_deletes_what_it_no_longer_holds(client: Client, name
     await own_set.apply({registry.CONFIG_MAPS: bodies("a", "b"), registry.SECRETS: bodies("c")})
     assert await stored_names() == ["a", "b", "theirs", "c"]
     again = ApplySet(client, "ours", kinds, field_manager="test", owner=owner, namespace=namespace)
-    assert [obj.name for obj in await again.apply({registry.CONFIG_MAPS: bodies("b")})] == ["b"]
+    typed = ConfigMap(metadata=ObjectMeta(name="b", labels={"by": "test"}))
+    assert [obj.name for obj in await again.apply({registry.CONFIG_MAPS: [typed]})] == ["b"]
     assert await stored_names() == ["b", "theirs"]
     with pytest.raises(ValueError, match="pods: not among the kinds of the set"):
         await own_set.apply({registry.PODS: bodies("p")})

@@ -425,6 +425,8 @@ async def test_required_kinds_hold_the_handlers(if_defined: bool, is_defined: bo
     if is_defined:
         cluster.server.put(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": SETTINGS.group_resource}})
     management = cluster.management
+    with pytest.raises(ValueError, match="not what `controller` of this factory returned"):
+        management.require(SETTINGS)  # type: ignore[arg-type]
     management.require(management.settings, management.resource_quotas, if_defined=if_defined)
     cluster.quotas.put("a", "ns")
     await cluster.start(handler=calls)
