@@ -134,7 +134,7 @@ def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     created, as far as an event says so; "" if it runs."""
     if is_running(vmi) and not vmi.deleting:
         return ""
-    reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {vmi.status.phase}'}"]
+    reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
     about, since = {(VIRTUAL_MACHINE_INSTANCES.kind, vmi.name)}, vmi.metadata.creation_timestamp or ""
     if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi.namespace, about, since):
         reasons.append(str(max(failures)))

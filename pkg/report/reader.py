@@ -21,13 +21,17 @@ from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
 from kubeloop.webhook.registration import NotReached
-from pkg.api.harvesterhci import SETTINGS
+from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import (
     KUBEVIRTS,
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
     VIRTUAL_MACHINES,
+    KubeVirt,
+    KubeVirtConfiguration,
+    KubeVirtSpec,
+    KubeVirtStatus,
     VirtualMachine,
     VirtualMachineInstanceMigration,
 )
@@ -44,6 +48,7 @@ from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBH
 from pkg.util.constants import (
     CONFIG_MAP,
     EVENT_FAILED_CREATE,
+    KUBEVIRT_PHASE_DEPLOYED,
     LABEL_APP,
     LEASE,
     NAMESPACE_NAME_LABEL,
@@ -51,6 +56,7 @@ from pkg.util.constants import (
     WEBHOOK_CONFIGURATION_NAME,
 )
 from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
+from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
@@ -98,6 +104,7 @@ async def read_snapshot(
     installed, published = await _read_installed(client, home_namespaces(client, assumptions.namespace), configurations)
     basis = await _read_basis(client, assumptions, published)
     failures = await list_allowed(client, registry.EVENTS, namespace, fields=events) if events is not None else []
+    settings = await list_allowed(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}")
     projects: Sequence[Project] = ()
     if basis.rancher_quotas is RancherQuotas.ANNOTATION:
         namespaces, projects = await _read_projects(client, namespaces, namespace)
@@ -113,8 +120,8 @@ async def read_snapshot(
         claims=await list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counts_claims else (),
         machines=await list_allowed(client, VIRTUAL_MACHINES, namespace) if counts_claims else (),
         limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
-        kubevirts=await list_allowed(client, KUBEVIRTS),
-        settings=await list_allowed(client, SETTINGS, fields=f"metadata.name={SETTING_OVERHEAD_RATIO}"),
+        kubevirts=await _read_kubevirts(client, settings),
+        settings=settings,
         budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=basis,
         locks=configurations,
@@ -157,6 +164,17 @@ async def _read_quotas(client: Client, namespace: str) -> list[ResourceQuota]:
         await asyncio.sleep(_ENFORCED_WITHIN)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     return quotas
+
+
+async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[KubeVirt]:
+    """Reads them. Who may not list them, and no setting of the overhead ratio either, gets one whose ratio is not
+    known."""
+    kubevirts = await _list_or_none(client, KUBEVIRTS)
+    if kubevirts is None and not settings:
+        configuration = KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
+        unread = KubeVirt(spec=KubeVirtSpec(configuration), status=KubeVirtStatus(phase=KUBEVIRT_PHASE_DEPLOYED))
+        return [unread]
+    return kubevirts or []
 
 
 async def read_capacity(client: Client) -> NodeCapacity:

@@ -22,7 +22,7 @@ from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
-from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering, factor_of, parse_ratio
+from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of, parse_ratio
 
 _KILO = 1000
 _MAX_ANNOTATION_DIGITS = 15
@@ -154,14 +154,14 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Renderin
 def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
     """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
 
-    Zero if the ratio has not changed since, whatever the release's constants are. A launcher that KubeVirt calls
-    outdated is followed by one of the installed release. An unexplained overhead is raised at most to that of the
-    installed release now, and never lowered; nothing is added to a pod whose overhead is as large already: others may
-    have given it more. The annotation is trusted only as far as the compute container bears it out: a tenant who wrote
-    a smaller number there would be given the difference.
+    Zero if the ratio has not changed since, or is not known, whatever the release's constants are. A launcher that
+    KubeVirt calls outdated is followed by one of the installed release. An unexplained overhead is raised at most to
+    that of the installed release now, and never lowered; nothing is added to a pod whose overhead is as large already:
+    others may have given it more. The annotation is trusted only as far as the compute container bears it out: a tenant
+    who wrote a smaller number there would be given the difference.
     """
     current_overhead, pod_overheads = overhead_of(vmi, rendering), list(_pod_overheads(vmi, pod, rendering))
-    if not pod_overheads:
+    if not pod_overheads or rendering.ratio == UNKNOWN_RATIO:
         return 0
     growth = current_overhead - pod_overheads[0]
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:

@@ -33,6 +33,8 @@ _MIN_RATIO, MAX_RATIO = 1.0, 10.0
 """The bounds of Harvester's setting."""
 _LARGEST_CONFIGURED = 1e6
 """KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
+UNKNOWN_RATIO: Final = "unknown"
+"""The overhead ratio of a KubeVirt CR that may not be read: a target has its source's overhead."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 

@@ -602,7 +602,10 @@ def test_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServe
     server.server.always(LIST, migrations.path(NS), listing([to_builtins(REFUSED)], "10"))
     server.server.always(LIST, KUBEVIRTS.path(), status(403, "Forbidden"))
     server.server.always(LIST, SETTINGS.path(), status(403, "Forbidden"))
-    assert "waits for quota" in call("explain", f"{NS}/vm1").out
+    answer = json.loads(call("explain", f"{NS}/vm1", "-o", "json").out)
+    requested = answer["quotas"][0]["resources"]["limits.memory"]["requested"]
+    assert (answer["verdict"], answer["overheadRatio"]) == ("waits for quota", "unknown")
+    assert requested == "4797464313", "what the running pod has, at a ratio of 1.5"
 
 
 def test_the_setting_that_the_role_names_is_listed_alone(server: ThreadedServer, call: Call) -> None:
