@@ -13,6 +13,7 @@ from typing import Final
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from pkg.report.budget import explain_with_budget
+from pkg.report.explain import Verdict
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import Addition, Amounts, QuotaStatus
@@ -113,6 +114,8 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
         if instance is not None:
             explanation = explain_with_budget(snapshot, instance)
             text = f"{explanation.verdict}: {explanation.summary}"
+            if explanation.verdict is Verdict.WAITS_FOR_QUOTA:
+                text = "; headroom: ".join([text, *(fit.action for fit in explanation.fits if not fit.fits_then)])
         rows.append((f"{namespace}/{name}", migration.name, text))
     yield from _table("Waiting", ("VM", "migration", "why"), rows)
     if len(waiting) > _MOST_WAITING:

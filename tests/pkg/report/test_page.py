@@ -63,6 +63,9 @@ def test_a_raised_quota_is_a_bar_of_base_added_and_used() -> None:
 def test_what_waits_is_shown_with_what_is_missing() -> None:
     html_page = page_of(cluster([quota(HARD, MARKS)], [vmim(refused=True)], [SOURCE], [HERE]))
     assert "waits for quota: migration-of-vm1 does not fit: default-abc lacks 1030m of limits.cpu" in html_page.text
+    assert "headroom: " not in html_page.text, "it is about to raise the quota"
+    html_page = page_of(cluster([quota(HARD, labels={"a": "b"})], [vmim(refused=True)], [SOURCE], [HERE]))
+    assert "limits.memory; headroom: nothing: it is not Rancher's default quota and has no label" in html_page.text
 
 
 def test_raises_of_the_last_hour_are_shown_the_latest_first() -> None:
