@@ -13,6 +13,7 @@ from typing import Any
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.shared_reads import SharedReads
 from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
@@ -48,6 +49,9 @@ class VMHandler:
     clock: Callable[[], float]
     slices: TimeSlices = field(default_factory=TimeSlices)
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._live_lists = SharedReads(self._list_live)
 
     async def on_virtual_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Halts the VM if its quotas refuse it for CONFIRM seconds. Raises RetryAfter while the VM wants to run and has
@@ -87,12 +91,15 @@ class VMHandler:
     async def _live_shortage(self, vm: VirtualMachine) -> InsufficientResources | None:
         """Returns the shortage by live reads. A pod may be counted while the cache has only the new quota (harvester
         issue 7585)."""
-        namespace = vm.namespace
+        quotas, pods = await self._live_lists.fresh(vm.namespace)
+        return None if has_pod(vm, pods) else await self._shortage(vm, quotas, pods)
+
+    async def _list_live(self, namespace: str) -> tuple[Sequence[ResourceQuota], Sequence[Pod]]:
+        """Once for all VMs that wait: a tenant may start all of its own again and again."""
         # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
-        pods = await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
-        return None if has_pod(vm, pods) else await self._shortage(vm, quotas, pods)
+        return quotas, await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
 
     async def _halt(self, vm: VirtualMachine, shortage: InsufficientResources) -> None:
         spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from pkg.controller.virtualmachine.register import register
 from pkg.controller.virtualmachine.vm_controller import CONFIRM
 from pkg.util import constants
 from tests.decisions import sentences
-from tests.kinds import Clock, Events, Server
+from tests.kinds import Clock, Events, Server, edited
 from tests.objects import annotated_namespace, limits_text, plain_launcher, quota, vm, vmi
 from tests.pkg.controller.wired import Wired
 
@@ -51,9 +52,9 @@ class VmNamespace:
         """The base of its quota."""
         self._namespaces.given(annotated_namespace(base))
 
-    async def handle(self) -> float | None:
+    async def handle(self, key: str = KEY) -> float | None:
         """Seconds after which it wants to be called again, None when it does not."""
-        return await self._management.handle(VIRTUAL_MACHINES, KEY)
+        return await self._management.handle(VIRTUAL_MACHINES, key)
 
     async def confirmed(self) -> float | None:
         """Called again after the time that it asked for."""
@@ -94,6 +95,17 @@ async def test_halted_with_reason_and_event_once_the_shortage_lasts(namespace: V
     # And that is that.
     assert await namespace.handle() is None
     assert len(namespace.patches) == 1
+
+
+async def test_vms_that_are_short_together_are_confirmed_by_one_list(namespace: VmNamespace) -> None:
+    keys = [f"ns1/vm{number}" for number in range(20)]
+    for key in keys:
+        namespace.machines.given(edited(vm(), metadata={"name": key.removeprefix("ns1/"), "uid": f"uid-{key}"}))
+        assert await namespace.handle(key) == CONFIRM
+    namespace.clock.now += CONFIRM
+    await asyncio.gather(*map(namespace.handle, keys))
+    assert len(namespace.patches) == 20
+    assert len(namespace.pods.asked("list")) <= 2
 
 
 async def test_only_default_quotas_and_kubevirts_pods_are_asked_for(namespace: VmNamespace) -> None:
