@@ -21,7 +21,7 @@ from kubeloop.api.core import (
 )
 from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
-from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.quantity import NANOS, ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract, total
 from pkg.util.constants import (
     CPU,
@@ -133,7 +133,10 @@ def charged_until(pod: Pod) -> float | None:
     """Returns when the resources of a pod that is being deleted cease to count (Unix seconds), or None if that is
     unknown."""
     deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
-    return None if pod.terminal or deleted is None or grace is None else from_rfc3339(deleted) + grace
+    if pod.terminal or deleted is None or grace is None:
+        return None
+    # Nanoseconds of 64 bits, as Go's: a grace of 438 years, which a tenant may give, is over before it begins.
+    return from_rfc3339(deleted) + ((grace * NANOS + 2**63) % 2**64 - 2**63) / NANOS
 
 
 def _counted_names(name: str, release: Release) -> Iterable[str]:

@@ -54,6 +54,7 @@ def test_the_recorded_pod_counts_what_the_recorded_quota_says() -> None:
         pytest.param(1_000_030.0, 30, True, id="within its grace period"),
         pytest.param(1_000_030.5, 30, False, id="beyond it, as on a lost node"),
         pytest.param(9_999_999.0, None, True, id="no grace period known"),
+        pytest.param(1_000_000.0, 13_835_058_055, False, id="a grace of more nanoseconds than 64 bits hold"),
         pytest.param(None, 30, True, id="no time given"),
     ],
 )
