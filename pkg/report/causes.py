@@ -4,9 +4,11 @@ limits. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from kubeloop.api.core import Pod
 from kubeloop.api.objects import find_condition
+from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.text import quoted
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCES,
@@ -16,10 +18,11 @@ from pkg.api.kubevirt import (
 )
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
-from pkg.util.amounts import format_amount
+from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.claims import Move, moves_of, volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
+from pkg.util.kubevirt.sides import sides_of
 from pkg.util.resourcequota.base import counts_of_devices
 
 _PAGE = "docs/limits.md"
@@ -103,20 +106,37 @@ def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
 
 def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it, that its volumes move."""
-    notes = [text for text in [unmigratable_reason(vmi)] if text]
+    notes = [text for text in [unmigratable_reason(snapshot, vmi)] if text]
     volume_moves = moves_of(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
     if volume_moves:
         notes.append(_volumes_note(snapshot, vmi.namespace, volume_moves))
     return notes
 
 
-def unmigratable_reason(vmi: VirtualMachineInstance) -> str:
-    """Returns why KubeVirt does not migrate a VM; "" if it does."""
+def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+    """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
     migratable = find_condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
     if migratable is None or migratable.status != "False":
-        return ""
+        return next(_refusing_limits(snapshot, vmi), "")
     reason = migratable.message or migratable.reason or "no reason is given"
     return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
+
+
+def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterator[str]:
+    """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
+    if not (limit_ranges := snapshot.source.limit_ranges.list(vmi.namespace)):
+        return
+    sides = sides_of(vmi, snapshot.migrations_of(vmi.namespace, vmi.name), snapshot.controlled(vmi.namespace)).source
+    for limit_range, side in product(limit_ranges, sides[:1]):
+        items = [item for item in limit_range.spec.limits if item.type == "Container"]
+        for item, container in product(items, side.launcher.spec.containers):
+            limits, most = parse_resource_list(container.resources.limits), parse_resource_list(item.max)
+            if beyond := {name: most[name] for name in limits.keys() & most.keys() if limits[name] > most[name]}:
+                limited = format_amounts({name: limits[name] for name in beyond})
+                yield (
+                    f"LimitRange {limit_range.name} refuses a target pod: a container may have "
+                    f"{format_amounts(beyond)}, {container.name} has {limited}: {ADMISSION}"
+                )
 
 
 def halted_reason(vm: VirtualMachine) -> str:

@@ -197,7 +197,7 @@ def _blocked_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Viola
     for vm in plan.vms:
         instance = _instance(snapshot, vm)
         reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
-        reasons += filter(None, [unmigratable_reason(instance)] if instance else [])
+        reasons += filter(None, [unmigratable_reason(snapshot, instance)] if instance else [])
         if reasons:
             yield Violation(vm.namespace, vm.vm, "; ".join(reasons))
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kubeloop.api.core import Event, Pod
+from kubeloop.api.core import Event, LimitRange, Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
 from pkg.report.explain import Verdict, explain, not_running
-from pkg.report.plan import plan_migrations
+from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.util import constants
 from tests.decisions import charged, sentences
 from tests.kinds import edited
-from tests.objects import HARD, MARKS, launcher, quota, running_vmi, vm, vmim
+from tests.objects import HARD, MARKS, build, launcher, quota, running_vmi, vm, vmim
 from tests.pkg.report.test_explain import GRANTS_MUCH, ROOMY, failed, running
 from tests.pkg.util.resourcequota.snapshots import cluster
 
@@ -176,6 +176,16 @@ def test_plan_says_what_else_is_known() -> None:
     snapshot = cluster([charged(quota(ROOMY, MARKS), [SOURCE])], [], [SOURCE], [instance], limits=GRANTS_MUCH)
     (vm,) = plan_migrations(snapshot).vms
     assert "its volumes root move, so that 20.0Gi count twice" in vm.notes[0]
+
+
+@sentences({"below": ("1", True), "above": ("2", False)})
+def test_the_maximum_of_a_limit_range_that_came_after_the_vm(case: tuple[str, bool]) -> None:
+    most, refuses = case
+    limits = {"limits": [{"type": "Container", "max": {"cpu": most}}]}
+    snapshot = cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limit_ranges=[build(LimitRange, "small", limits)])
+    sentence = f"LimitRange small refuses a target pod: a container may have cpu {most}, compute has cpu 2: "
+    assert (sentence in explain(snapshot, HERE).summary) is refuses
+    assert bool(plan_evacuations(snapshot, ["node-1"])[0].vms[0].notes) is refuses
 
 
 HALTED = {
