@@ -21,6 +21,7 @@ from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
 from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
+from kubeloop.controllers.enqueue import check_key
 from kubeloop.testing.fake.metadata import is_of_kubernetes
 from kubeloop.testing.fake.patches import Managers, Matches, Raw
 
@@ -86,11 +87,12 @@ class Objects:
 
     def put(self, resource: Resource[T], obj: T | Mapping[str, Any]) -> T:
         """Creates or replaces an object with its status, which no client can do through the API. Raises TypeError for a
-        field in Python's name."""
+        field in Python's name, ValueError without its namespace."""
         check_body(resource.type, obj)
         raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])
+        check_key(resource, key)
         old = self.raw(resource).get(key)
         metadata.setdefault("uid", old["metadata"]["uid"] if old else str(uuid.uuid4()))
         metadata.setdefault("creationTimestamp", rfc3339(self.clock()))
@@ -105,7 +107,8 @@ class Objects:
         return self._objects.setdefault(resource.path(), {})
 
     def get(self, resource: Resource[T], key: str) -> T | None:
-        """Returns the object of a key (`namespace/name`, or `name`), or None."""
+        """Returns the object of a key (`namespace/name`, or `name`), or None. Raises ValueError for what is no key."""
+        check_key(resource, key)
         raw = self.raw(resource).get(key)
         return None if raw is None else self._typed(resource, raw)
 

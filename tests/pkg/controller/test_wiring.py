@@ -240,7 +240,7 @@ async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixtur
     server = Server()
     management = Wired(server)
     register(management, Events().recorder, Settings())
-    await management.handle(KUBEVIRTS, "kubevirt")
+    await management.handle(KUBEVIRTS, "kubevirt/kubevirt")
     for version, phase in (
         ("v1.9.4", "Deployed"),
         ("v1.11.0", "Deploying"),
@@ -249,8 +249,8 @@ async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixtur
         ("v1.12.1", "Deployed"),
         ("v1.11.0", "Deployed"),
     ):
-        server.kind(KUBEVIRTS).put("kubevirt", status={"phase": phase, "observedKubeVirtVersion": version})
-        await management.handle(KUBEVIRTS, "kubevirt")
+        server.kind(KUBEVIRTS).put("kubevirt", "kubevirt", status={"phase": phase, "observedKubeVirtVersion": version})
+        await management.handle(KUBEVIRTS, "kubevirt/kubevirt")
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         f"KubeVirt {version} is newer than the releases that headroom knows" for version in ("v1.11.0", "v1.12.1")
     ]
