@@ -2,7 +2,7 @@
 
 The same commit gives the same bytes: every time in a file is the commit's (SOURCE_DATE_EPOCH), names are sorted. The
 image also depends on the Debian packages that the mirror serves on that day; the SBOM names them. Nothing is signed
-here: docs/install.md has the commands.
+here: CONTRIBUTING.md has the commands.
 """
 
 from __future__ import annotations

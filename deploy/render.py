@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from deploy.reference import reference
@@ -79,11 +79,10 @@ def policy() -> str:
     return template("--show-only", "templates/policy.yaml", "--show-only", "templates/own-writes.yaml")
 
 
-def rules() -> str:
-    """The PrometheusRule."""
-    title = "# Alerts, for the Prometheus Operator. `kubectl apply -f deploy/monitoring/prometheusrule.yaml`\n"
-    shown = ("--show-only", "templates/monitoring.yaml")
-    return title + template("--set", "prometheusRule.enabled=true", *shown)
+def monitoring(kind: str) -> str:
+    """The object of the Prometheus Operator that the value `kind` switches on."""
+    title = f"# For the Prometheus Operator. `kubectl apply --server-side -f deploy/monitoring/{kind.lower()}.yaml`\n"
+    return title + template("--set", f"{kind}.enabled=true", "--show-only", "templates/monitoring.yaml")
 
 
 def plain_rules() -> str:
@@ -172,7 +171,8 @@ FILES: dict[Path, Callable[[], str]] = {
     DEPLOY / "policy.yaml": policy,
     DEPLOY / "headroom.yaml": everything,
     DEPLOY / "monitoring" / "rules.yaml": plain_rules,
-    DEPLOY / "monitoring" / "prometheusrule.yaml": rules,
+    DEPLOY / "monitoring" / "prometheusrule.yaml": partial(monitoring, "prometheusRule"),
+    DEPLOY / "monitoring" / "servicemonitor.yaml": partial(monitoring, "serviceMonitor"),
     CHART / "README.md": readme,
     DEPLOY.parent / "docs" / "metrics.md": metrics,
     DEPLOY.parent / "docs" / "reference.md": reference,
