@@ -90,7 +90,7 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
     if node := target.spec.node_name:
         return f"its containers have not started on {node}: the events of pod {target.name} say what they wait for"
-    return ""
+    return f"kube-scheduler has not placed pod {target.name} yet"
 
 
 def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:

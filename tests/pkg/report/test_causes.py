@@ -128,6 +128,7 @@ CASES = {
         spec={"resourceClaims": [CLAIMS]},
     ),
     "no node": waiting("no node fits its target pod: 0/3 nodes", causes.PLACEMENT, status={"conditions": [UNFIT]}),
+    "a scheduler that does not run": waiting("kube-scheduler has not placed pod ", ""),
     "an image or a volume": waiting(
         "its containers have not started on node-2: the events of pod ", "", spec={"nodeName": "node-2"}
     ),
