@@ -22,7 +22,7 @@ from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import MAX_LENGTH, has_headroom, parse_resources, read
+from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
@@ -167,7 +167,7 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
         headroom = read(annotations).total
         return subtract(hard, {name: headroom.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
-        record = parse_resources(constants.ANNOTATION_BASE, text)
+        record = parse_resources(constants.ANNOTATION_BASE, text, MAX_RECORD_LENGTH)
     except InvalidEntry as exc:
         raise InvalidBaseQuantity(str(exc)) from exc
     # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
@@ -191,7 +191,7 @@ def applied_to(quota: ResourceQuota) -> ResourceList:
     """Returns the limits to which headroom raised spec.hard; empty without a readable record of them."""
     text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
     try:
-        return dict(parse_resources(constants.ANNOTATION_APPLIED, text)) if text else {}
+        return dict(parse_resources(constants.ANNOTATION_APPLIED, text, MAX_RECORD_LENGTH)) if text else {}
     except InvalidEntry:
         return {}
 

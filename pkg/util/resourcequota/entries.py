@@ -132,16 +132,19 @@ def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None)
 MAX_LENGTH = 8192
 """Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
 project writes some of them too, at any rate, and to read them is work here."""
+MAX_RECORD_LENGTH = 256 * 1024
+"""Of headroom's records on a quota with hundreds of limits: one that is written is read, or what was raised would be
+the base. The API server stores no more."""
 
 
-def parse_resources(key: str, text: str) -> ResourceList:
+def parse_resources(key: str, text: str, longest: int = MAX_LENGTH) -> ResourceList:
     """Returns a ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
 
     Raises InvalidEntry with the annotation's key."""
     try:
-        if len(text) > MAX_LENGTH:
-            raise ValueError(f"more than {MAX_LENGTH} characters")
-        return _unmarshalled(text)
+        if len(text) > longest:
+            raise ValueError(f"more than {longest} characters")
+        return (_unmarshalled if len(text) <= MAX_LENGTH else unmarshal)(text)
     except (ValueError, RecursionError) as exc:
         raise InvalidEntry(f"annotation {key} is not a resource list ({exc}): {text[:80]!r}") from exc
 

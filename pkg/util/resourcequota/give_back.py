@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+from msgspec import structs
 
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, subtract
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
-from pkg.util.resourcequota.entries import changes, entry_keys, is_entry, keys_of, migrating_uid_key, read, remove
+from pkg.util.resourcequota.entries import (
+    changes,
+    entry_keys,
+    has_headroom,
+    is_entry,
+    keys_of,
+    migrating_uid_key,
+    read,
+    remove,
+)
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_ours
+from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_ours, was_default
 from pkg.util.resourcequota.policy import EXACT
 
 _FOR_ENTRIES = (constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SUMMARY)
@@ -28,12 +40,16 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         return Plan()
     default = is_default(quota)
     annotations = dict(quota.annotations)
+    if was_default(quota) and has_headroom(annotations):
+        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
+        metadata = structs.replace(quota.metadata, labels=labels)
+        facts = replace(facts, quota=structs.replace(quota, metadata=metadata))
     if to_harvester and default:
         hard = hand_over(facts, annotations)
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
         hard = lowered(facts, read(annotations).total)
-        marks = (constants.ANNOTATION_RESYNC_NEEDED, *OWN_MARKS) if default else ()
+        marks = (constants.ANNOTATION_RESYNC_NEEDED, *OWN_MARKS) if constants.ANNOTATION_OWNER in annotations else ()
         remove(annotations, *_FOR_ENTRIES, *RECORDS, *marks, *filter(is_entry, quota.annotations))
     return Plan(annotations=changes(quota.annotations, annotations), hard=hard)
 

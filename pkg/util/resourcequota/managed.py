@@ -25,6 +25,7 @@ class QuotaManagement(Enum):
     is being deleted                                          | NONE       |            |
     has headroom's label or annotation "managed": "false"     | OFF        |            |
     is neither Rancher's default nor has the label "true"     | NONE       |            |
+    was Rancher's default and still has headroom's mark       | NONE       |            |
     has Harvester's skip annotation, without headroom's mark  | SKIPPED    | yes        |
     is Rancher's default ResourceQuota                        | DEFAULT    | yes        | yes
     has the label "managed": "true"                           | LABELLED   | yes        | yes
@@ -49,7 +50,7 @@ def management_of(quota: ResourceQuota) -> QuotaManagement:
     rows = (
         (quota.deleting, QuotaManagement.NONE),
         (switched_off(quota), QuotaManagement.OFF),
-        (not (is_default(quota) or is_labelled), QuotaManagement.NONE),
+        (not (is_default(quota) or is_labelled) or was_default(quota), QuotaManagement.NONE),
         (is_off(quota.annotations), QuotaManagement.SKIPPED),
         (is_default(quota), QuotaManagement.DEFAULT),
     )
@@ -86,7 +87,15 @@ def is_off(annotations: Mapping[str, str]) -> bool:
 def is_ours(quota: ResourceQuota) -> bool:
     """Reports whether a quota is owned, so that there is something to give back: headroom's mark on a default one, one
     of its records on another."""
-    return not ({constants.ANNOTATION_OWNER} if is_default(quota) else RECORDS).isdisjoint(quota.annotations)
+    marks = {constants.ANNOTATION_OWNER} if is_default(quota) else RECORDS
+    return not marks.isdisjoint(quota.annotations) or was_default(quota)
+
+
+def was_default(quota: ResourceQuota) -> bool:
+    """Reports whether headroom took the quota over as Rancher's default one, whose label it has lost since: nothing on
+    it records the base, which is the namespace's annotation."""
+    taken = constants.ANNOTATION_OWNER in quota.annotations and RECORDS.isdisjoint(quota.annotations)
+    return taken and not is_default(quota)
 
 
 def unenforced(quota: ResourceQuota) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
+from msgspec import structs
 
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
@@ -15,7 +16,7 @@ from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, applied, by_value, entry, namespace, remembering, sentences
-from tests.objects import COMPENSATION, ENTRY, by_name, by_uid, launcher, quota, vmi, vmim
+from tests.objects import COMPENSATION, ENTRY, MARKS, by_name, by_uid, launcher, quota, vmi, vmim
 
 RECORD = "headroom.harvesterhci.io/base"
 APPLIED = "headroom.harvesterhci.io/applied"
@@ -202,3 +203,40 @@ def test_beside_harvester_it_is_raised_as_in_takeover(estimate: EstimateKind) ->
         assist, takeover = (plan(facts, Policy(mode, estimate)) for mode in (Mode.ASSIST, Mode.TAKEOVER))
         assert (assist.annotations, assist.hard) == (takeover.annotations, takeover.hard)
         assert bool(assist) is bool(migrations)
+
+
+DEFAULT = {"resourcequota.management.cattle.io/default-resource-quota": "true"}
+BY_LABEL = {"headroom.harvesterhci.io/managed": "true"}
+RANCHERS = '{"limit":{"limitsCpu":"3","pods":"5"}}'
+
+
+@sentences(
+    {
+        "it is managed by label now": (BY_LABEL, RANCHERS),
+        "the same, and the annotation is gone too": (BY_LABEL, ""),
+        "nobody manages it": ({}, RANCHERS),
+        "the same without the annotation": ({}, ""),
+    },
+    "labels, limits",
+)
+def test_a_default_quota_that_loses_its_label_while_a_vm_migrates_keeps_its_base(
+    labels: Mapping[str, str], limits: str
+) -> None:
+    taken, _plan = after(namespace(quota(dict(BASE), labels=DEFAULT), RUNNING, [SOURCE], [HERE], limits=RANCHERS))
+    assert by_value(taken.hard) == by_value(RAISED)
+    result = structs.replace(taken, metadata=structs.replace(taken.metadata, labels=dict(labels)))
+    for migrations, then in ((RUNNING, RAISED if labels else BASE), (OVER, BASE)):
+        facts = namespace(result, migrations, [SOURCE], [HERE], limits=limits)
+        result, _plan = after(facts, patches=2)
+        assert by_value(result.hard) == by_value(then)
+    assert result.annotations == (QUIET if labels else {})
+    edited, _plan = after(namespace(quota(MORE, MARKS, labels=dict(labels)), limits=limits), patches=2)
+    assert edited.hard == MORE  # nothing was added to it
+
+
+def test_a_quota_with_hundreds_of_limits_gets_its_base_back() -> None:
+    """Its records are longer than what is read of anybody else's annotation."""
+    base = {**BASE, **{f"requests.example.com/a-device-with-a-long-name-{number}": "1" for number in range(250)}}
+    raised, _plan = after(facts_of(managed(base), RUNNING))
+    assert raised.hard["limits.cpu"] == "5015m"
+    assert by_value(after(facts_of(raised))[0].hard) == by_value(base)
