@@ -33,6 +33,7 @@ from pkg.util.kubevirt.migration import (
     parallel_limit_reason,
     parallel_limits_of,
     refusing_quota,
+    takes_place,
 )
 from pkg.util.resourcequota.touch import last_touch
 
@@ -263,7 +264,7 @@ class _Wait:
         source_nodes = [
             {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
             for m in self.snapshot.migrations
-            if not is_finished(m) and m.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+            if takes_place(m)
         ]
         configuration = self.snapshot.rendering(self.instance.namespace).kubevirt
         return parallel_limit_reason(

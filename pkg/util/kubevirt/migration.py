@@ -50,6 +50,12 @@ class Stage(IntEnum):
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
 
 
+_WITHOUT_PLACE = constants.FINAL_PHASES | {
+    constants.PHASE_UNSET,
+    constants.PHASE_PENDING,
+    "WaitingForSync",
+    "Synchronizing",
+}
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""
 
@@ -57,6 +63,14 @@ PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance"
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
     """Reports whether the migration has succeeded or failed: nothing happens to it any more."""
     return migration.phase in constants.FINAL_PHASES
+
+
+def takes_place(migration: VirtualMachineInstanceMigration) -> bool:
+    """Reports whether the migration, by its phase, takes one of the places that KubeVirt's parallel limits allow (its
+    IsRunning): none does that waits for another cluster, perhaps for ever."""
+    if migration.phase == constants.PHASE_SCHEDULING:
+        return migration.spec.send_to is None
+    return migration.phase not in _WITHOUT_PLACE
 
 
 def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:

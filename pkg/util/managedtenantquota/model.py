@@ -11,14 +11,12 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import is_finished, migration_of
+from pkg.util.kubevirt.migration import is_finished, migration_of, takes_place
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import LOCK_LIMIT
-
-_WAITING = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def with_running(facts: Facts, source: Source) -> Facts:
     if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
         return facts
     migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
-    waiting = {vmim.uid: vmim.namespace for vmim in migrations if vmim.phase in _WAITING}
+    waiting = {vmim.uid: vmim.namespace for vmim in migrations if not takes_place(vmim)}
     started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
     running = (vmim for vmim in migrations if vmim.uid not in waiting or vmim.uid in started)
     vmis = (source.instances.get(namespace=vmim.namespace, name=vmim.spec.vmi_name) for vmim in running)

@@ -213,7 +213,8 @@ class Window:
         problem.
         """
         observed, (budget,) = self.observed, self.observed.budgets
-        paused = {uid: until for uid, until in self.timers.paused.items() if until > observed.now}
+        latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
+        paused = {uid: until for uid, until in self.timers.paused.items() if observed.now < until <= latest}
         self.timers = replace(self.timers, short_since={}, paused=paused)
         try:
             max_headroom = _max_headroom(budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
@@ -99,6 +99,22 @@ class Timers:
     """Rancher's last answer, if it was no."""
     exceeds_since: float | None = None
     """The namespace's annotation requests more than Rancher has granted."""
+
+    def no_later_than(self, now: float) -> Timers:
+        """Returns the times after the clock was set back, or another API server's is behind: by hours, perhaps, and
+        nothing lasts longer for that."""
+
+        def earlier(times: Mapping[str, float]) -> Mapping[str, float]:
+            return {key: min(since, now) for key, since in times.items()}
+
+        enforced, exceeds = (
+            since if since is None else min(since, now) for since in (self.enforced_since, self.exceeds_since)
+        )
+        denial = self.denial
+        if denial is not None:
+            denial = replace(denial, until=min(denial.until, now + denial.pause))
+        unexplained, held_since, refused = map(earlier, (self.unexplained, self.held_since, self.refused))
+        return Timers(unexplained, held_since, refused, enforced, denial, exceeds)
 
 
 @dataclass(frozen=True, slots=True)

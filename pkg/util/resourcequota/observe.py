@@ -167,7 +167,7 @@ class Observer:
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
             now=now,
-            timers=timers or Timers(),
+            timers=timers.no_later_than(now) if timers else Timers(),
             pods=source.pods.list(name),
             claims=claims,
             machines={vm.name: vm for vm in source.machines.list(name)} if counted else {},

@@ -19,6 +19,7 @@ from pkg.util.managedtenantquota.targets import with_largest_defaults
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import (
     Resources,
     attachment,
@@ -247,6 +248,9 @@ WAITING = {
         timers=RESTS, waiting="a window for it was closed without a target pod, it is retried in 9 s", again=9.0
     ),
     "and no longer": WindowCase(blocking="quota", timers=WindowTimers(paused={UID: NOW})),
+    "nor until then where the clock was set back by hours": WindowCase(
+        blocking="quota", timers=WindowTimers(paused={UID: NOW + 9000})
+    ),
     "a window is open for others": WindowCase(
         lock=lock(age=10), waiting="a window is open for other migrations: it is for the next one", again=30.0
     ),
@@ -361,10 +365,13 @@ def test_who_runs() -> None:
         "has-its-pod": "Pending",
         "runs": "Running",
         "over": "Succeeded",
-        "new-phase": "WaitingForSync",
+        "new-phase": "Unheard",
+        "awaits-another-cluster": "WaitingForSync",
+        "hears-of-it": "Synchronizing",
         "new": "",
     }
     migrations = [vmim(phase, vm) for vm, phase in phases.items()] + [vmim("Running", "unknown")]
+    migrations.append(edited(vmim("Scheduling", "sent"), spec={"sendTo": {"connectURL": "elsewhere"}}))
     moved_vmi = running_vmi("runs", "new-node", migrationState={"sourceNode": "old-node"})
     vmis = [moved_vmi, *(running_vmi(vm, vm) for vm in phases if vm != "runs")]
     pods = [target(migrations[1]), target(migrations[3])]
