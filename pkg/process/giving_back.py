@@ -131,32 +131,35 @@ async def close_all(client: Client, rancher: RancherWrites | None = None) -> lis
     events = EventRecorder(client, "headroom")
     writer = Writer(client, events, rancher or RancherWrites(client))
     # Those without their label too: the selector would miss what was edited by hand.
-    locks = {lock.namespace: lock for lock in map(recognise, await writer.locks.list()) if lock is not None}
-    raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
-    saved = [budget.namespace for budget in await list_installed(writer.budgets) if is_in_use(budget)]
-    namespaces = sorted({*locks, *raised, *saved})
+    locks = [lock for lock in map(recognise, await writer.locks.list()) if lock is not None]
     try:
-        await for_each(namespaces, lambda namespace: _close(writer, namespace, locks.get(namespace)))
+        # First, and whether or not the quotas can be read: a lock refuses pods, and its webhook may be gone. The
+        # process that releases may not be the one that locked.
+        await for_each(locks, lambda lock: _close(writer, lock.namespace, lock))
     finally:
-        await events.stop()
-    return namespaces
+        try:
+            raised = [quota.namespace for quota in await writer.quotas.list() if record_of(quota)]
+            saved = [budget.namespace for budget in await list_installed(writer.budgets) if is_in_use(budget)]
+            await for_each(sorted({*raised, *saved}), lambda namespace: _close(writer, namespace))
+        finally:
+            await events.stop()
+    return sorted({*(lock.namespace for lock in locks), *raised, *saved})
 
 
-async def _close(writer: Writer, namespace: str, lock: Lock | None) -> None:
-    """The closing half of the sequence, as of an overdue lock, which goes first: the process that releases may not be
-    the one that locked, and the webhook may be gone. What was raised is open to all for the moment that restoring it
-    takes."""
+async def _close(writer: Writer, namespace: str, lock: Lock | None = None) -> None:
+    """The closing half of the sequence: of a lock alone, or of what was raised under one, which is open to all for the
+    moment that restoring it takes."""
 
     async def attempt(_: bool) -> None:
         observed = Observed(
             namespace=namespace,
             exists=False,  # for this strategy: nothing is begun there
-            budgets=await list_installed(writer.budgets, namespace),
-            quotas=await writer.quotas.list(namespace),
+            budgets=() if lock else await list_installed(writer.budgets, namespace),
+            quotas=() if lock else await writer.quotas.list(namespace),
             now=time.time(),
             lock=lock,
         )
-        while not isinstance(step := next_step(Window(observed, WindowPolicy(lock_limit=0.0, grace=0.0))), Wait):
+        while not isinstance(step := next_step(Window(observed, WindowPolicy())), Wait):
             observed = await writer.do(step, observed)
 
     await retry_on_conflict(attempt)

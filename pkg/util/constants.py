@@ -84,6 +84,8 @@ KUBEVIRT_PHASE_DEPLOYED: Final = "Deployed"
 
 PHASE_UNSET: Final = ""
 PHASE_PENDING: Final = "Pending"
+PHASE_WAITING_FOR_SYNC: Final = "WaitingForSync"
+PHASE_SYNCHRONIZING: Final = "Synchronizing"
 PHASE_SCHEDULING: Final = "Scheduling"
 PHASE_SCHEDULED: Final = "Scheduled"
 PHASE_PREPARING_TARGET: Final = "PreparingTarget"

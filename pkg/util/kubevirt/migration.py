@@ -48,13 +48,11 @@ class Stage(IntEnum):
 
 
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
-
-
 _WITHOUT_PLACE = constants.FINAL_PHASES | {
     constants.PHASE_UNSET,
     constants.PHASE_PENDING,
-    "WaitingForSync",
-    "Synchronizing",
+    constants.PHASE_WAITING_FOR_SYNC,
+    constants.PHASE_SYNCHRONIZING,
 }
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""

@@ -107,6 +107,13 @@ async def test_a_lock_that_cannot_be_deleted_keeps_no_other_from_it(cluster: Win
     assert by_value(cluster.hard) == by_value(FULL)
 
 
+async def test_a_lock_ends_also_where_no_quota_can_be_read(cluster: WindowCluster) -> None:
+    cluster.quotas.errors["list"] = [REFUSED]
+    with pytest.raises(Forbidden, match="another policy says no"):
+        await close(cluster)
+    assert not cluster.locked
+
+
 async def test_what_a_person_wrote_after_an_unlock_stays(cluster: WindowCluster) -> None:
     cluster.locks.gone("lock.ns1.com")
     cluster.quotas.edited(KEY, {"spec": {"hard": {"limits.cpu": "77"}}})
