@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from pkg.cmd import reports
 from pkg.cmd.collect import load_collected
 from pkg.cmd.flags import optional
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.cmd.reports import ReportOptions, WatchOptions
+from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
 from pkg.report.budget import explain_with_budget
 from pkg.report.causes import halted_reason
 from pkg.report.explain import Explanation, Verdict, not_running
@@ -34,30 +35,6 @@ class CollectedOptions:
     )
 
 
-class ExplainAnswer(reports.ReportAnswer[Explanation]):
-    """The answer about one VM."""
-
-    @property
-    def namespace(self) -> str:
-        return self.report.namespace
-
-    def parts(self) -> list[RenderableType]:
-        explanation = self.report
-        parts = [reports.line(f"{explanation.namespace}/{explanation.vm} {explanation.verdict}: {explanation.summary}")]
-        parts += [part for fit in explanation.fits for part in _parts(fit, self.snapshot.installed)]
-        if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
-            parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
-        return parts
-
-    def lines(self) -> dict[str, str]:
-        explanation = self.report
-        sentences = [
-            f"{explanation.verdict}: {explanation.summary}",
-            *(f"{fit.quota}: {fit.action}" for fit in explanation.fits),
-        ]
-        return {f"{explanation.namespace}/{explanation.vm}": "; ".join(sentences)}
-
-
 def explain(
     vm: Annotated[str, typer.Argument(metavar="NS/VM", envvar="HEADROOM_VM", help="Namespace and name of the VM.")],
     report: ReportOptions,
@@ -74,27 +51,39 @@ def explain(
     if watching.watch and collected.folder:
         raise WrongCall("--from and --watch exclude each other")
 
-    async def look(client: Client) -> ExplainAnswer:
+    async def look(client: Client) -> Answer:
         snapshot = await read_snapshot(client, report.assumptions(), namespace, events=FAILURE_SELECTOR)
-        if (answer := _explain_running(snapshot, namespace, name)) is not None:
-            return answer
+        if instance := snapshot.source.instances.get(namespace=namespace, name=name):
+            return _answer(snapshot, explain_with_budget(snapshot, instance))
         vm_object = await require(client, VIRTUAL_MACHINES, name, namespace)
-        return ExplainAnswer(snapshot, not_running(namespace, name, halted_reason(vm_object)))
+        return _answer(snapshot, not_running(namespace, name, halted_reason(vm_object)))
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, look)
     elif not collected.folder:
         reports.ask(cluster.kubeconfig, look).print(report.output)
-    elif (answer := _explain_running(load_collected(collected.folder), namespace, name)) is not None:
-        answer.print(report.output)
     else:
-        raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
+        snapshot = load_collected(collected.folder)
+        instance = snapshot.source.instances.get(namespace=namespace, name=name)
+        if instance is None:
+            raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
+        _answer(snapshot, explain_with_budget(snapshot, instance)).print(report.output)
 
 
-def _explain_running(snapshot: Snapshot, namespace: str, name: str) -> ExplainAnswer | None:
-    """Returns the answer about a VM, or None if it does not run."""
-    instance = snapshot.source.instances.get(namespace=namespace, name=name)
-    return ExplainAnswer(snapshot, explain_with_budget(snapshot, instance)) if instance is not None else None
+def _answer(snapshot: Snapshot, explanation: Explanation) -> Answer:
+    vm, sentence = f"{explanation.namespace}/{explanation.vm}", f"{explanation.verdict}: {explanation.summary}"
+
+    def parts() -> Iterator[RenderableType]:
+        yield reports.line(f"{vm} {sentence}")
+        for fit in explanation.fits:
+            yield from _fit_parts(fit, snapshot.installed)
+        if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
+            yield reports.line("what headroom does not cover, and what to do instead: docs/limits.md")
+
+    def lines() -> dict[str, str]:
+        return {vm: "; ".join([sentence, *(f"{fit.quota}: {fit.action}" for fit in explanation.fits)])}
+
+    return Answer(snapshot, explanation.document, parts, lines, explanation.namespace)
 
 
 def _split_name(text: str) -> tuple[str, str]:
@@ -104,7 +93,7 @@ def _split_name(text: str) -> tuple[str, str]:
     return reports.check_namespace(namespace), name
 
 
-def _parts(fit: Fit, installed: Installed) -> list[RenderableType]:
+def _fit_parts(fit: Fit, installed: Installed) -> list[RenderableType]:
     rows = [
         [name, *(format_amount(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
         for name, need in fit.needs.items()

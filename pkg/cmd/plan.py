@@ -3,9 +3,10 @@ without touching anything."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 from rich.console import RenderableType
@@ -18,7 +19,7 @@ from kubeloop.client.errors import Forbidden
 from pkg.cmd import reports
 from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
-from pkg.cmd.reports import Answer, NamespaceOptions, ReportAnswer, ReportOptions, Tone
+from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.evacuation import Evacuation, evacuation, evacuations
 from pkg.report.fit import Fit
 from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_migrations
@@ -66,22 +67,25 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
 
     async def look(client: Client) -> Answer:
         snapshot = await read_snapshot(client, report.assumptions(), namespace)
+        ratio, node = options.overhead_ratio, options.evacuate
         if options.size:
-            return _SizeAnswer(snapshot, await _sizes(client, snapshot, options, growth))
-        if options.evacuate == EVERY_NODE:
-            return _EvacuationAnswer(
-                snapshot, evacuations(snapshot, await read_capacity(client), options.overhead_ratio)
-            )
-        if options.evacuate:
+            needs = await _sizes(client, snapshot, options, growth)
+            return Answer(snapshot, needs.document, partial(_size_parts, needs))
+        if node == EVERY_NODE:
+            every_node = evacuations(snapshot, await read_capacity(client), ratio)
+            stays = any(plan.violations for plan in every_node.nodes)
+            return Answer(snapshot, every_node.document, partial(_evacuation_parts, every_node), exit_code=int(stays))
+        if node:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
-                await require(client, NODES, options.evacuate)
-            capacity = await read_capacity(client)
-            return _PlanAnswer(snapshot, evacuation(snapshot, capacity, options.evacuate, options.overhead_ratio))
-        return _PlanAnswer(snapshot, plan_migrations(snapshot, options.overhead_ratio))
+                await require(client, NODES, node)
+            migrations = evacuation(snapshot, await read_capacity(client), node, ratio)
+        else:
+            migrations = plan_migrations(snapshot, ratio)
+        return Answer(snapshot, migrations.document, partial(_plan_parts, migrations))
 
     answer = reports.ask(cluster.kubeconfig, look)
     answer.print(report.output)
-    return int(isinstance(answer, _EvacuationAnswer) and any(node.violations for node in answer.report.nodes))
+    return answer.exit_code
 
 
 async def _sizes(client: Client, snapshot: Snapshot, options: PlanOptions, growth: Growth | None) -> Sizes:
@@ -110,32 +114,23 @@ def _growth(text: str | None) -> Growth | None:
     return Growth(vm, **limits_of)
 
 
-class _SizeAnswer(ReportAnswer[Sizes]):
-    def parts(self) -> list[RenderableType]:
-        answer = self.report
-        if not answer.quotas:
-            return [reports.line(f"no quota of namespace {answer.namespace} counts what VMs use")]
-        at_once_column = f"{answer.at_once} at once#"
-        columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", at_once_column]
-        parts: list[RenderableType] = []
-        for quota in answer.quotas:
-            rows = [
-                [name, *(format_amount(amount, name) for amount in structs.astuple(need))]
-                for name, need in quota.needs.items()
-            ]
-            parts += reports.table(f"quota {quota.name}   {len(answer.vms)} VMs", columns, rows)
-            parts += map(reports.line, quota.verdicts)
-            if quota.ratios:
-                rows = [
-                    [
-                        size.ratio,
-                        *(format_amount(amount, "limits.memory") for amount in (size.run, size.largest, size.at_once)),
-                    ]
-                    for size in quota.ratios
-                ]
-                columns_at = ["overhead ratio", "all run#", "one migrates#", at_once_column]
-                parts += reports.table("limits.memory at other ratios", columns_at, rows)
-        return parts
+def _size_parts(sizes: Sizes) -> Iterator[RenderableType]:
+    if not sizes.quotas:
+        yield reports.line(f"no quota of namespace {sizes.namespace} counts what VMs use")
+    at_once = f"{sizes.at_once} at once#"
+    for quota in sizes.quotas:
+        columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", at_once]
+        rows = [[name, *_amounts(structs.astuple(need), name)] for name, need in quota.needs.items()]
+        yield from reports.table(f"quota {quota.name}   {len(sizes.vms)} VMs", columns, rows)
+        yield from map(reports.line, quota.verdicts)
+        if quota.ratios:
+            columns = ["overhead ratio", "all run#", "one migrates#", at_once]
+            rows = [[at.ratio, *_amounts((at.run, at.largest, at.at_once), "limits.memory")] for at in quota.ratios]
+            yield from reports.table("limits.memory at other ratios", columns, rows)
+
+
+def _amounts(amounts: Iterable[Quantity | None], resource: str) -> list[str]:
+    return [format_amount(amount, resource) for amount in amounts]
 
 
 def _check(options: PlanOptions) -> None:
@@ -151,49 +146,45 @@ def _check(options: PlanOptions) -> None:
     check_ratio(ratio)
 
 
-class _EvacuationAnswer(ReportAnswer[Evacuation]):
-    """The answer for every node in turn."""
-
-    def parts(self) -> list[RenderableType]:
-        nodes = self.report.nodes
-        if not nodes:
-            return [reports.line("no VM runs on any node")]
-        rows = []
-        for node in nodes:
-            raised_text = format_amounts(total(fit.raised for fit in node.together)) or "-"
-            rows.append([node.node or "", str(len(node.vms)), str(len(node.violations)), raised_text])
-        parts = reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
-        stays = [reports.problem(_stay_line(node, violation)) for node in nodes for violation in node.violations]
-        worst = max(nodes, key=lambda node: node.node == self.report.worst)
-        worst_line = f"worst: {worst.node}, {len(worst.violations)} of {len(worst.vms)} VMs would stay"
-        verdict = reports.line(worst_line) if stays else reports.line("every node can be evacuated", Tone.GOOD)
-        return [*parts, *stays, verdict, *map(reports.line, self.report.remarks)]
+def _evacuation_parts(every_node: Evacuation) -> Iterator[RenderableType]:
+    """Yields the text about every node in turn."""
+    nodes = every_node.nodes
+    if not nodes:
+        yield reports.line("no VM runs on any node")
+        return
+    rows = []
+    for node in nodes:
+        raised_text = format_amounts(total(fit.raised for fit in node.together)) or "-"
+        rows.append([node.node or "", str(len(node.vms)), str(len(node.violations)), raised_text])
+    yield from reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
+    yield from (reports.problem(_stay_line(node, violation)) for node in nodes for violation in node.violations)
+    worst = max(nodes, key=lambda node: node.node == every_node.worst)
+    if any(node.violations for node in nodes):
+        yield reports.line(f"worst: {worst.node}, {len(worst.violations)} of {len(worst.vms)} VMs would stay")
+    else:
+        yield reports.line("every node can be evacuated", reports.GOOD)
+    yield from map(reports.line, every_node.remarks)
 
 
 def _stay_line(plan: MigrationPlan, violation: Violation) -> str:
     return f"{violation.namespace}/{violation.vm} would stay on {plan.node}: {violation.why}"
 
 
-class _PlanAnswer(ReportAnswer[MigrationPlan]):
-    def parts(self) -> list[RenderableType]:
-        migration_plan = self.report
-        if not migration_plan.vms:
-            return [reports.line("no VM runs there")]
-        ratio = migration_plan.ratio or "1.0"
-        title = f"VMs of node {migration_plan.node}" if migration_plan.node else "VMs"
-        columns = ["VM", "node", "fits now", f"fits at ratio {ratio}", "with headroom", "headroom adds", "why"]
-        parts = _with_reasons(title, columns, [_row(vm) for vm in migration_plan.vms])
-        if migration_plan.together:
-            rows = [
-                [f"{fit.namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
-                for fit in migration_plan.together
-            ]
-            columns = ["quota", "with headroom", "headroom adds", "why"]
-            parts += _with_reasons("all of them at once", columns, rows)
-        return [
-            *parts,
-            *(reports.problem(_stay_line(migration_plan, violation)) for violation in migration_plan.violations),
+def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
+    if not plan.vms:
+        yield reports.line("no VM runs there")
+        return
+    title = f"VMs of node {plan.node}" if plan.node else "VMs"
+    at_ratio = f"fits at ratio {plan.ratio or '1.0'}"
+    columns = ["VM", "node", "fits now", at_ratio, "with headroom", "headroom adds", "why"]
+    yield from _with_reasons(title, columns, list(map(_row, plan.vms)))
+    if plan.together:
+        rows = [
+            [f"{fit.namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
+            for fit in plan.together
         ]
+        yield from _with_reasons("all of them at once", ["quota", "with headroom", "headroom adds", "why"], rows)
+    yield from (reports.problem(_stay_line(plan, violation)) for violation in plan.violations)
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:

@@ -8,19 +8,16 @@ import json
 import re
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -32,32 +29,23 @@ from pkg.cmd.flags import option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall
 from pkg.report.page import page
 from pkg.report.reader import Assumptions
-from pkg.report.snapshot import Document, Snapshot
+from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, headline
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Document)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 """Matches the name of a VM or a node."""
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
-_GAP = 3
-"""Columns between two of a table's."""
 _PERIOD = 1.0
 """Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
 server."""
 
-
-class Tone(StrEnum):
-    """The meaning of a line, as its colour on a terminal."""
-
-    PLAIN = ""
-    GOOD = "green"
-    RAISED = "yellow"
-    WRONG = "red"
+GOOD, RAISED, WRONG = "green", "yellow", "red"
+"""The colours of lines on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -118,107 +106,64 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
 
 
 @dataclass(frozen=True)
-class Answer(ABC):
-    """The answer at one moment."""
+class Answer:
+    """A report about one moment: as JSON, as text to read, and what is known by its object, as far as --watch prints it
+    in a pipe."""
 
     snapshot: Snapshot
-
-    @abstractmethod
-    def document(self) -> dict[str, Any]:
-        """Returns the JSON, with `circumstances`."""
-
-    @abstractmethod
-    def parts(self) -> Sequence[RenderableType]:
-        """Returns the text to read."""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace that the question was about, "" for all."""
-        return ""
-
-    def lines(self) -> Mapping[str, str]:
-        """Returns what is known, by its object: --watch prints what differs."""
-        return {}
+    document: Callable[[], dict[str, Any]]
+    parts: Callable[[], Iterable[RenderableType]]
+    lines: Callable[[], Mapping[str, str]] = dict
+    namespace: str = ""
+    """The namespace whose alarms come first."""
+    exit_code: int = 0
 
     def print(self, output: Output) -> None:
-        """Prints JSON, or text to read."""
+        """Prints JSON, with the circumstances of the report, or text to read."""
         if output is Output.JSON:
-            sys.stdout.write(json.dumps(self.document(), indent=2) + "\n")
+            basis, installed = self.snapshot.basis.document(), self.snapshot.installed.document()
+            document = {**self.document(), "basis": basis, "headroom": installed}
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
         else:
             print_all(*self.framed())
 
-    def circumstances(self) -> dict[str, Any]:
-        """Returns what every JSON document says of its circumstances."""
-        return {"basis": self.snapshot.basis.document(), "headroom": self.snapshot.installed.document()}
-
     def framed(self) -> list[RenderableType]:
-        """Returns a report between what is wrong with headroom itself, which would else be read as if it ran, and what
-        it assumes."""
-        return [
-            *(line(alarm, Tone.WRONG) for alarm in self.snapshot.installed.alarms(self.namespace)),
-            *self.parts(),
-            *map(line, self.snapshot.basis.remarks),
-        ]
-
-
-@dataclass(frozen=True)
-class ReportAnswer(Answer, Generic[R]):
-    """The answer that one report is."""
-
-    report: R
-
-    def document(self) -> dict[str, Any]:
-        return {**self.report.document(), **self.circumstances()}
+        """Returns the text between what is wrong with headroom itself, without which it would be read as if headroom
+        ran, and what it assumes."""
+        alarms = self.snapshot.installed.alarms(self.namespace)
+        return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks)]
 
 
 Question = Callable[[Client], Awaitable[Answer]]
 
 
 def follow(kubeconfig: str | None, question: Question) -> None:
-    """Prints the answers one after the other, until a signal.
+    """Shows the answers one after the other, until a signal: in place on a terminal, else the lines that differ.
 
     Raises ConfigError, and what the first question raises; later an API server that does not answer is reported
     once."""
 
-    async def answer_until_signal(client: Client) -> None:
-        if not sys.stdout.isatty():
-            await _ask_again(client, question, _Printer().show)
-            return
-        with Live(console=_console(), auto_refresh=False) as live:
+    async def watch(client: Client) -> None:
+        if sys.stdout.isatty():
+            with Live(console=_console(), auto_refresh=False) as live:
+                async for answer in _answers(client, question):
+                    clock = line(f"{time.strftime('%H:%M:%S')}; Ctrl-C ends")
+                    live.update(Group(clock, *answer.framed()), refresh=True)
+        last_lines: Mapping[str, str] = {}
+        async for answer in _answers(client, question):
+            lines = {"headroom": answer.snapshot.installed.summary, **answer.lines()}
+            changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
+            for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
+                print(f"{time.strftime('%H:%M:%S')} {printable(change)}", flush=True)
+            last_lines = lines
 
-            def update(answer: Answer) -> None:
-                live.update(Screenful(answer.framed(), f"at {time.strftime('%H:%M:%S')}; Ctrl-C ends"), refresh=True)
-
-            await _ask_again(client, question, update)
-
-    ask(kubeconfig, answer_until_signal)
-
-
-@dataclass(frozen=True)
-class Screenful:
-    """A report cut to the terminal, with how much that leaves out, and a last line."""
-
-    parts: Sequence[RenderableType]
-    last_line: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders it; called by rich."""
-        rows = console.render_lines(Group(*self.parts), options.reset_height(), pad=False)
-        height = max(console.height - 2, 1)  # the last line, and the cursor's
-        if len(rows) > height:
-            left_out = len(rows) - height + 1
-            rows = rows[: height - 1]
-            rows.append(console.render_lines(line(f"… {left_out} more lines: -n NAMESPACE shows less"), options)[0])
-        for row in rows:
-            yield from row
-            yield Segment.line()
-        yield line(self.last_line)
+    ask(kubeconfig, watch)
 
 
-async def _ask_again(client: Client, question: Question, show: Callable[[Answer], None]) -> None:
+async def _answers(client: Client, question: Question) -> AsyncIterator[Answer]:
     answer, failed = await question(client), ""
     while True:
-        show(answer)
+        yield answer
         began = time.monotonic()
         try:
             answer, failed = await question(client), ""
@@ -227,20 +172,6 @@ async def _ask_again(client: Client, question: Question, show: Callable[[Answer]
                 print(f"headroom: {printable(str(exc))}, trying again", file=sys.stderr, flush=True)
             failed = str(exc)
         await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
-
-
-class _Printer:
-    """Prints the lines that differ from the answer before."""
-
-    def __init__(self) -> None:
-        self._last_lines: Mapping[str, str] = {}
-
-    def show(self, answer: Answer) -> None:
-        last_lines, lines = self._last_lines, {"headroom": answer.snapshot.installed.summary, **answer.lines()}
-        changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
-        for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
-            print(f"{time.strftime('%H:%M:%S')} {printable(change)}", flush=True)
-        self._last_lines = lines
 
 
 def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], *, prints_name: bool = True) -> None:
@@ -256,46 +187,32 @@ def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], 
 def print_all(*parts: RenderableType) -> None:
     """Prints tables and lines, none of them cut; in colours only on a terminal."""
     console = _console()
-    console.width = sys.maxsize
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text))  # a line is one line, for grep
+        console.print(part, soft_wrap=isinstance(part, Text), crop=False)  # a line is one line, for grep
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
     """Returns a line and a table whose cells are lines; columns whose name ends in a number sign are numbers. Cells
-    are folded between words, as far as the output's width requires it."""
+    are folded between words, as far as the output's width requires it; headings are not."""
     rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     cells = [[printable(cell) for cell in row] for row in rows]
-    names = [column.removesuffix("#") for column in columns]
-    widths = _widths([[name.replace(" ", "_"), *(row[i] for row in cells)] for i, name in enumerate(names)])
-    for column, name, column_width in zip(columns, names, widths, strict=True):
-        rich_table.add_column(name, justify="left" if name == column else "right", width=column_width)
+    for index, column in enumerate(columns):
+        name = column.removesuffix("#")
+        least = max(map(cell_len, [name, *(word for row in cells for word in row[index].split(" "))]))
+        rich_table.add_column(name, justify="left" if name == column else "right", min_width=least)
     for row in cells:
         rich_table.add_row(*map(Text, row))
     return [line(title), rich_table]
 
 
-def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Returns the columns' widths: where all of them have no room, the widest is narrowed, but never to less than a
-    word."""
-    widths = [max(map(cell_len, cells)) for cells in columns]
-    least = [max(cell_len(word) for cell in cells for word in cell.split(" ")) for cells in columns]
-    excess = sum(widths) + _GAP * (len(widths) - 1) - width()
-    while excess > 0 and widths != least:
-        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
-        widths[widest] -= 1
-        excess -= 1
-    return widths
-
-
-def line(text: str, tone: Tone = Tone.PLAIN) -> RenderableType:
+def line(text: str, style: str = "") -> RenderableType:
     """Returns plain words, whatever brackets and control characters they hold."""
-    return Text(printable(text), style=tone.value)
+    return Text(printable(text), style)
 
 
 def problem(text: str, indent: str = "") -> RenderableType:
     """Returns a line about what is wrong with the object above it."""
-    return line(f"{indent}! {text}", Tone.WRONG)
+    return line(f"{indent}! {text}", WRONG)
 
 
 def width() -> int:

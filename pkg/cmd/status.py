@@ -16,9 +16,8 @@ from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.cmd.reports import NamespaceOptions, ReportOptions, Tone, WatchOptions
-from pkg.report.budget import BudgetReport
-from pkg.report.budget import report_namespaces as budgets
+from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
+from pkg.report.budget import BudgetReport, report_namespaces
 from pkg.report.installation import Installed, duration_text
 from pkg.report.reader import read_nodes, read_snapshot
 from pkg.report.snapshot import Snapshot
@@ -51,54 +50,6 @@ class StatusOptions(NamespaceOptions):
     html: str | None = optional("Write a page of its own to this file, instead.", metavar="FILE")
 
 
-@dataclass(frozen=True)
-class StatusAnswer(reports.Answer):
-    """The answer about quotas. `scope`: the namespace that was asked about, "" for all; `whole`: quiet quotas are
-    shown, too."""
-
-    scope: str
-    quotas: list[QuotaStatus]
-    budgets: list[BudgetReport]
-    whole: bool = True
-    totals: Totals | None = None
-
-    @property
-    def namespace(self) -> str:
-        return self.scope
-
-    def document(self) -> dict[str, Any]:
-        return {
-            **self.circumstances(),
-            "rancherQuotas": self.snapshot.basis.rancher_quotas.value,
-            "quotas": [quota.document() for quota in self.quotas],
-            "budgets": [report.document() for report in self.budgets],
-            **({"cluster": self.totals.document()} if self.totals else {}),
-        }
-
-    def parts(self) -> list[RenderableType]:
-        installed = self.snapshot.installed
-        headline_text = headline(self.snapshot, self.quotas)
-        parts = [reports.line(headline_text, Tone.GOOD if headline_text.startswith("headroom works") else Tone.WRONG)]
-        if self.totals:
-            parts += _total_parts(self.totals)
-        elif self.whole:
-            parts += [part for quota in self.quotas for part in _quota_parts(quota, installed)]
-        else:
-            parts += [
-                part for quota in self.quotas if not quota.is_quiet for part in _raised_lines(quota, self.snapshot)
-            ]
-        parts += [part for report in self.budgets if self.whole or report.raised for part in _budget_parts(report)]
-        if not (self.quotas or self.budgets):
-            parts.append(reports.line(f"no managed quota in {self.scope or 'any namespace'}"))
-        remarks = self.snapshot.basis.rancher_remark, installed.registration
-        return [*parts, *(reports.line(remark) for remark in remarks if remark)]
-
-    def lines(self) -> dict[str, str]:
-        """Returns the lines without how much is used, which changes with every pod."""
-        lines = {f"{quota.namespace}/{quota.name}": "; ".join(_summary_of_quota(quota)) for quota in self.quotas}
-        return lines | {report.namespace: "; ".join(_summary_of_budget(report)) for report in self.budgets}
-
-
 def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
     """Show whether headroom works, and the quotas that are raised or have a problem: the base, what is added, for which
     VMs and since when. Writes nothing to the cluster."""
@@ -110,10 +61,10 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
     if options.html and (watching.watch or options.check):
         raise WrongCall("--html goes without --check and --watch")
 
-    async def read(client: Client) -> StatusAnswer:
+    async def read(client: Client) -> Answer:
         snapshot = await read_snapshot(client, report.assumptions(), scope, events="" if options.html else None)
         sums = totals(snapshot, await read_nodes(client)) if options.cluster else None
-        return StatusAnswer(snapshot, scope, statuses(snapshot), budgets(snapshot), bool(options.all or scope), sums)
+        return answer_of(snapshot, scope, whole=bool(options.all or scope), sums=sums)
 
     if watching.watch:
         reports.follow(cluster.kubeconfig, read)
@@ -122,16 +73,54 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
     if options.check:
         return _check(answer.snapshot, options.check)
     if options.html:
-        reports.write_page(Path(options.html), answer.snapshot, answer.quotas)
+        reports.write_page(Path(options.html), answer.snapshot, statuses(answer.snapshot))
     else:
         answer.print(report.output)
     return 0
 
 
+def answer_of(snapshot: Snapshot, scope: str = "", *, whole: bool = False, sums: Totals | None = None) -> Answer:
+    """Returns the answer about the quotas of a namespace, "" for all; `whole`: quiet ones are shown, too."""
+    quotas, budgets = statuses(snapshot), report_namespaces(snapshot)
+
+    def document() -> dict[str, Any]:
+        return {
+            "rancherQuotas": snapshot.basis.rancher_quotas.value,
+            "quotas": [quota.document() for quota in quotas],
+            "budgets": [report.document() for report in budgets],
+            **({"cluster": sums.document()} if sums else {}),
+        }
+
+    def parts() -> Iterator[RenderableType]:
+        head = headline(snapshot, quotas)
+        yield reports.line(head, reports.GOOD if head.startswith("headroom works") else reports.WRONG)
+        if sums:
+            yield from _total_parts(sums)
+        else:
+            for quota in quotas:
+                if whole:
+                    yield from _quota_parts(quota, snapshot.installed)
+                elif not quota.is_quiet:
+                    yield from _raised_lines(quota, snapshot)
+        for report in budgets:
+            if whole or report.raised:
+                yield from _budget_parts(report)
+        if not (quotas or budgets):
+            yield reports.line(f"no managed quota in {scope or 'any namespace'}")
+        yield from map(reports.line, filter(None, [snapshot.basis.rancher_remark, snapshot.installed.registration]))
+
+    def lines() -> dict[str, str]:
+        """Returns the lines without how much is used, which changes with every pod."""
+        lines = {f"{quota.namespace}/{quota.name}": "; ".join(_summary_of_quota(quota)) for quota in quotas}
+        return lines | {report.namespace: "; ".join(_summary_of_budget(report)) for report in budgets}
+
+    return Answer(snapshot, document, parts, lines, scope)
+
+
 def _raised_lines(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[RenderableType]:
     """Yields the line of a quota that is raised or has a problem, its entries and its problems."""
     amounts = (f"{name} {row.sentence(name)}" for name, row in quota.resources.items() if row.added)
-    yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), Tone.RAISED)
+    yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), reports.RAISED)
     for entry in quota.additions:
         since = f" for {duration_text(snapshot.now - from_rfc3339(entry.since))}" if entry.since else ""
         leftovers = ""
@@ -178,39 +167,35 @@ def _check(snapshot: Snapshot, parts: list[CheckedPart]) -> int:
         controller=CheckedPart.CONTROLLER in parts, webhooks=CheckedPart.WEBHOOKS in parts
     )
     faults = [*snapshot.installed.alarms(), *missing]
-    tone = Tone.WRONG if faults else Tone.GOOD
+    tone = reports.WRONG if faults else reports.GOOD
     reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
     return 1 if faults else 0
 
 
-def _quota_parts(quota: QuotaStatus, installed: Installed) -> list[RenderableType]:
-    parts = reports.table(
-        f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}",
-        ["resource", "base#", "added#", "hard#", "used#"],
-        [
-            [name, *(format_amount(q, name) for q in (row.base, row.added, row.hard, row.used))]
-            for name, row in quota.resources.items()
-        ],
-    )
+def _quota_parts(quota: QuotaStatus, installed: Installed) -> Iterator[RenderableType]:
+    rows = [
+        [name, *(format_amount(amount, name) for amount in (row.base, row.added, row.hard, row.used))]
+        for name, row in quota.resources.items()
+    ]
+    title = f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}"
+    yield from reports.table(title, ["resource", "base#", "added#", "hard#", "used#"], rows)
     entries = [
         [entry.vm, entry.state, entry.since or "-", format_amounts(entry.resources)] for entry in quota.additions
     ]
     if quota.compensation:
         entries.append(["(refused pods)", "compensation", "-", format_amounts(quota.compensation)])
     if entries:
-        parts += reports.table("added", ["VM", "state", "since", "resources"], entries)
-    return [*parts, *(reports.problem(problem) for problem in quota.problems)]
+        yield from reports.table("added", ["VM", "state", "since", "resources"], entries)
+    yield from map(reports.problem, quota.problems)
 
 
-def _budget_parts(report: BudgetReport) -> list[RenderableType]:
-    """Returns the lines about a namespace that managed tenant quota looks after."""
+def _budget_parts(report: BudgetReport) -> Iterator[RenderableType]:
+    """Yields the lines about a namespace that managed tenant quota looks after."""
     names = ", ".join(report.budgets) or "no budget"
     adds = ", ".join(f"{name} {amount}" for name, amount in sorted(report.additional.items())) or "nothing"
-    parts: list[RenderableType] = [reports.line(f"{report.namespace}   managed tenant quota ({names}): may add {adds}")]
-    if report.lock is not None:
-        parts.append(
-            reports.line(f"locked by {report.lock.holder or 'an unknown holder'} for {report.lock.reason or '-'}")
-        )
+    yield reports.line(f"{report.namespace}   managed tenant quota ({names}): may add {adds}")
+    if lock := report.lock:
+        yield reports.line(f"locked by {lock.holder or 'an unknown holder'} for {lock.reason or '-'}")
     rows = [
         [raised.quota, name, str(limit), str(raised.hard.get(name, "-")), ", ".join(raised.migrations)]
         for raised in report.raised
@@ -218,5 +203,5 @@ def _budget_parts(report: BudgetReport) -> list[RenderableType]:
     ]
     if rows:
         columns = ["quota", "resource", "original#", "hard#", "for"]
-        parts += reports.table("raised while the namespace is locked", columns, rows)
-    return [*parts, *(reports.problem(problem) for problem in report.problems)]
+        yield from reports.table("raised while the namespace is locked", columns, rows)
+    yield from map(reports.problem, report.problems)

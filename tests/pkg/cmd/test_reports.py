@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from msgspec import to_builtins
-from rich.console import Console
 
 from kubeloop.api import registry
 from kubeloop.api.meta import rfc3339
@@ -28,7 +26,6 @@ from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, group
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
-from pkg.cmd.reports import Screenful, line, table
 from pkg.config.cause import Cause, encode_causes
 from pkg.util.amounts import format_amount, format_amounts, format_distinctly
 from tests.decisions import charged, sentences
@@ -786,22 +783,3 @@ def test_a_watch_shows_what_changes(
         lines = [line.partition(" ")[2] for line in log_path.read_text().splitlines()]
         assert len(lines) == 3, "headroom itself, and the two states"
         assert (tmp_path / "err").read_text().count("not now") == 1
-
-
-@sentences(
-    {
-        "what fits is shown as a whole": (12, ["a", "b", "quota", "x", "0", "1", "2", "end"]),
-        "what does not fit ends with how much is left out": (6, ["a", "b", "quota", "… 5 more lines", "end"]),
-        "a terminal of one line has what is left out": (1, ["… 8 more lines", "end"]),
-    }
-)
-def test_a_watch_fits_the_terminal(case: tuple[int, list[str]]) -> None:
-    height, starts = case
-    console = Console(file=io.StringIO(), width=40, height=height, highlight=False)
-    parts = [line("a"), line("b"), *table("quota", ["x"], [[str(number)] for number in range(3)])]
-    with console.capture() as capture:
-        console.print(Screenful(parts, "end"))
-    rows = [row.strip() for row in capture.get().splitlines()]
-    assert len(rows) < height or height == 1
-    words = [row for row in rows if row.strip("─ ")]
-    assert [row[: len(start)] for row, start in zip(words, starts, strict=True)] == starts

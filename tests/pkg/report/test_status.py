@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.cmd.status import StatusAnswer
+from pkg.cmd.status import answer_of
 from pkg.config.cause import Cause
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
@@ -119,7 +119,7 @@ def test_states(case: tuple[Sequence[VirtualMachineInstanceMigration], str, str]
 def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
     snapshot = settled(cluster([quota(HARD, MARKS)], [ended_migration(ENDED)], [SOURCE, TARGET], [THERE]))
     snapshot = replace(snapshot, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
-    text = "\n".join(map(str, StatusAnswer(snapshot, "", status(snapshot), [], whole=False).parts()))
+    text = "\n".join(map(str, answer_of(snapshot).parts()))
     assert "still counts, until 12:01:00 UTC at the latest" in text
 
 
