@@ -264,7 +264,6 @@ def launcher(
     overhead: int | None = None,
     phase: str = "Running",
     created: str = EARLIER,
-    annotated: bool = True,
     limited: Collection[str] = BOTH,
 ) -> Pod:
     """The launcher pod of a VMI (vm1's if not given), as KubeVirt of `profile` renders it.
@@ -281,11 +280,9 @@ def launcher(
         "kubevirt.io/created-by": instance.uid,
         "vm.kubevirt.io/name": instance.name,
     }
-    annotations = {"kubevirt.io/domain": instance.name}
+    annotations = {"kubevirt.io/domain": instance.name, "kubevirt.io/memory-overhead-bytes": str(overhead)}
     if job:
         labels["kubevirt.io/migrationJobUID"] = job
-    if annotated:
-        annotations["kubevirt.io/memory-overhead-bytes"] = str(overhead)
     spec = {
         "containers": msgspec.to_builtins(containers.containers),
         "initContainers": msgspec.to_builtins(containers.init_containers),

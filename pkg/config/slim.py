@@ -63,7 +63,6 @@ _POD_LABELS = (
     constants.LABEL_NODE_NAME,
     constants.LABEL_VM_NAME,
 )
-_POD_ANNOTATIONS = (constants.ANNOTATION_MEMORY_OVERHEAD,)
 _POD_CONDITIONS = ("PodResizePending",)
 _VMI_LABELS = (constants.LABEL_OUTDATED_LAUNCHER,)
 _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
@@ -89,12 +88,10 @@ class CacheTransforms:
     def pod(self, pod: Pod) -> Pod:
         """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what is larger
         than anything that KubeVirt starts is no VM's."""
-        meta, spec, status = pod.metadata, pod.spec, pod.status
-        _keep_metadata(pod, _POD_LABELS, _POD_ANNOTATIONS)
+        spec, status = pod.spec, pod.status
+        _keep_metadata(pod, _POD_LABELS)
         if _exceeds_launchers(spec):
             _keep_metadata(pod)
-        if meta.annotations:
-            _write(meta, "annotations", self._share(dict, meta.annotations))
         _intern(spec, "node_name", "restart_policy")
         _intern(status, "phase", "qos_class")
         # When the containers of a pod that is over ended, its condition Ready tells.

@@ -31,7 +31,7 @@ def read_of_pod(pod: Pod) -> object:
     in_force = [container for container in containers if container.resources or container.allocated_resources]
     labels = pod.labels.get(constants.LABEL_APP), migration_of(pod)
     read_status = pod.terminal, status.conditions, status.qos_class, in_force
-    return _read_of_metadata(pod), labels, pod.annotations, pod.spec, read_status
+    return _read_of_metadata(pod), labels, pod.spec, read_status
 
 
 def read_of_vmi(vmi: VirtualMachineInstance) -> object:

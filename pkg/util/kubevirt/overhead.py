@@ -1,15 +1,14 @@
 """Memory that KubeVirt adds to a VM's launcher pod: by its formula, as an existing pod shows, and the difference in a
 pod rendered now; and Harvester's delta of a migration. Pure.
 
-The constants move between KubeVirt's releases: see `profiles`. Source: GetMemoryOverhead in KubeVirt
-(pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network memory calculator beside it
-(pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release. An existing pod beats this formula: its
-overhead is known exactly; to be found are the constants and the ratio that explain it.
+Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network
+memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release; `profiles` has their
+constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kubeloop.api.core import Pod
@@ -21,19 +20,13 @@ from pkg.util import constants
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
-from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of, parse_ratio
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
+from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of
 
 _KILO = 1000
-_MAX_ANNOTATION_DIGITS = 15
-"""A petabyte of overhead is none: nothing longer is read as a number."""
-_RATIO_DECIMALS = range(5)
-"""People choose ratios like 1.5 or 1.0625; for unknown constants only such a ratio is taken for an explanation."""
-_SHIFTS_MIB = range(-250, 1000)
-"""By how many MiB unknown constants are taken to have moved from the known ones, which are whole MiB all."""
 _NEAR_BYTES = 64 * MI
-"""How far an overhead that nothing explains may be from today's, before the ratio, to count as unchanged; and how far
-unknown constants may be, where the ratio has to be guessed as well."""
+"""How far below today's an overhead that no ratio explains may be, before the ratio, to count as unchanged: the
+constants move from release to release."""
 Parts = tuple[Quantity, Quantity]
 """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
 
@@ -147,107 +140,39 @@ def is_resized(vmi: VirtualMachineInstance) -> bool:
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
-    """Returns the bytes of overhead in a launcher pod, or None if the pod does not show it."""
-    return next(_pod_overheads(vmi, pod, rendering), None)
-
-
-def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
-    """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
-
-    Zero if the ratio has not changed since, or is not known, whatever the release's constants are. A launcher that
-    KubeVirt calls outdated is followed by one of the installed release. An unexplained overhead is raised at most to
-    that of the installed release now, and never lowered; nothing is added to a pod whose overhead is as large already:
-    others may have given it more. The annotation is trusted only as far as the compute container bears it out: a tenant
-    who wrote a smaller number there would be given the difference.
-    """
-    current_overhead, pod_overheads = overhead_of(vmi, rendering), list(_pod_overheads(vmi, pod, rendering))
-    if not pod_overheads or rendering.ratio == UNKNOWN_RATIO:
-        return 0
-    growth = current_overhead - pod_overheads[0]
-    if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels:
-        return growth
-    difference = _explained_difference(vmi, pod_overheads[0], rendering)
-    if difference is None and len(pod_overheads) > 1:
-        annotated_difference = _explained_difference(vmi, pod_overheads[1], rendering)
-        difference = None if annotated_difference is None else min(annotated_difference, max(growth, 0))
-    if difference is not None:
-        return difference if growth > 0 else min(difference, 0)
-    tolerance = int(_NEAR_BYTES * (parse_ratio(rendering.ratio) or 1))
-    return growth if growth > tolerance else 0
-
-
-def _pod_overheads(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Iterator[int]:
-    """Yields the compute container's excess over its resources without overhead, then the annotation's number: a tenant
-    can write the annotation where KubeVirt does not."""
+    """Returns the bytes of overhead in a launcher pod, by the compute container's excess over its resources without
+    overhead; None if it shows none."""
     # A limit that KubeVirt sets for a quota is a multiple of the request, overhead included: it tells nothing.
-    without_limits = replace(rendering, quota_limits=frozenset())
-    limits, requests = compute_resources(vmi, without_limits, ZERO)
+    limits, requests = compute_resources(vmi, replace(rendering, quota_limits=frozenset()), ZERO)
     compute = compute_container(pod)
     resources = [(compute.resources.limits, limits), (compute.resources.requests, requests)] if compute else []
     for pod_amounts, without_overhead in resources:
         memory = parse_resource_list(pod_amounts).get(MEMORY, ZERO)
         if MEMORY in without_overhead and memory > without_overhead[MEMORY]:
             # The nearest whole number: the API server has rounded the pod's memory up to thousandths.
-            yield ((memory - without_overhead[MEMORY]).nanos + NANOS // 2) // NANOS
-            break
-    annotation = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD, "")
-    is_readable = annotation.isascii() and annotation.isdecimal() and len(annotation) <= _MAX_ANNOTATION_DIGITS
-    if is_readable and not is_resized(vmi):  # else the container is of another shape, and bears nothing out
-        yield int(annotation)
-
-
-def _explained_difference(vmi: VirtualMachineInstance, rendered: int, rendering: Rendering) -> int | None:
-    """Returns the difference by the first explanation of `rendered`, or None if nothing explains it.
-
-    First the constants of the installed release, with the ratio of now or any other. Then the ratio of now with any
-    constants, the other releases' at any ratio, and last unknown constants near the installed ones' at the plainest
-    ratio.
-    """
-    plugins = rendering.kubevirt.binding_plugins
-
-    def difference_to(parts: Parts) -> int:
-        return at_ratio(parts, rendering.factor).value() - rendered
-
-    installed_parts = overhead_parts(vmi.spec, rendering.profile, plugins)
-    if not difference_to(installed_parts) or _ratio_for(installed_parts, rendered) is not None:
-        return difference_to(installed_parts)
-    # A release that knows no ratio gives any VM what a newer one gives it without.
-    profiles = [profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio]
-    other_parts = [overhead_parts(vmi.spec, profile, plugins) for profile in profiles]
-    shifted_parts = list(_shifted_parts(installed_parts, rendered))
-    if not all(map(difference_to, (*other_parts, *shifted_parts))):
-        return 0
-    for parts in other_parts:
-        if _ratio_for(parts, rendered) is not None:
-            return difference_to(parts)
-    near_parts = [
-        parts for parts in shifted_parts if -_NEAR_BYTES <= (parts[0] - installed_parts[0]).value() <= _NEAR_BYTES
-    ]
-    ratios = [(parts, ratio) for parts in near_parts if (ratio := _ratio_for(parts, rendered)) is not None]
-    for decimals in _RATIO_DECIMALS:
-        for parts, ratio in ratios:
-            if at_ratio(parts, round(ratio, decimals)).value() == rendered:
-                return difference_to(parts)
+            return ((memory - without_overhead[MEMORY]).nanos + NANOS // 2) // NANOS
     return None
 
 
-def _ratio_for(parts: Parts, rendered: int) -> float | None:
-    """Returns the ratio at which these parts come to `rendered`: it adds whole kilobytes, and at most nine times as
-    much."""
+def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
+    """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
+
+    That is the difference to the installed release's overhead if the pod has that at any ratio, or if KubeVirt calls
+    the launcher outdated: its target is one of the installed release. Any other overhead is raised only where it is
+    clearly smaller, and never lowered: the constants may be another release's, or others may have given it more.
+    """
+    rendered = rendered_overhead(vmi, pod, rendering)
+    if rendered is None or rendering.ratio == UNKNOWN_RATIO:
+        return 0
+    parts = overhead_parts(vmi.spec, rendering.profile, rendering.kubevirt.binding_plugins)
+    difference = at_ratio(parts, rendering.factor).value() - rendered
+    is_explained = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(parts, rendered)
+    return difference if is_explained or difference > _NEAR_BYTES * rendering.factor else 0
+
+
+def _is_at_some_ratio(parts: Parts, rendered: int) -> bool:
+    """Reports whether these parts come to `rendered` at some ratio: it adds whole kilobytes, and at most nine times as
+    much. Without a ratio, whether they are `rendered`."""
     multiplied, on_top = (part.value() for part in parts)
     ratio_share = rendered - multiplied - on_top
-    if not multiplied or ratio_share % _KILO or not 0 <= ratio_share <= (MAX_RATIO - 1) * multiplied:
-        return None
-    return 1 + ratio_share / multiplied
-
-
-def _shifted_parts(parts: Parts, rendered: int) -> Iterator[Parts]:
-    """Yields the parts with unknown constants, nearest to the known ones first.
-
-    The ratio adds whole kilobytes, so the last three digits show by how many MiB the constants moved, but for multiples
-    of 125 MiB.
-    """
-    multiplied, on_top = parts
-    last_digits = rendered - multiplied.value() - on_top.value()
-    for mib in sorted((mib for mib in _SHIFTS_MIB if (last_digits - mib * MI) % _KILO == 0), key=abs):
-        yield multiplied + Quantity.of(mib * MI), on_top
+    return not ratio_share % _KILO and 0 <= ratio_share <= (MAX_RATIO - 1) * multiplied
