@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import replace
 
 from cachetools import LRUCache
@@ -42,9 +41,6 @@ _OPENING_SECONDS = 12.0
 """A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
 itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
-_KNOWN_SECONDS = 0.5
-"""For so long the caches may lack what was written under a lock; then the API server is asked again: they may stand
-still."""
 _REMEMBERED = 4096
 _REFUSED = {
     "Restore": (EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
@@ -62,9 +58,6 @@ class WindowHandler:
         self._first_seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, WindowTimers] = defaultdict(WindowTimers)
-        self._last_observed: LRUCache[str, tuple[float, Observed]] = LRUCache(_REMEMBERED)
-        """By locked namespace when and what was seen and written last; nothing of one in which something failed
-        since."""
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
@@ -74,7 +67,6 @@ class WindowHandler:
         """Does the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
-            self._last_observed.pop(key, None)
             self._refusals.pop(key, None)
             self._pauses.forget(key)
             return
@@ -111,34 +103,23 @@ class WindowHandler:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
-        """Does what is to be done. The caches suggest a step; it is decided anew from live reads, and from what was
+        """Does one step after the other. The caches suggest the first; each is decided by live reads and what was
         written since, and every write is bound to them. Raises TimeoutError when the lock has to end."""
         window = await self._window(self._observer.cached(key))
         step = next_step(window)
         if isinstance(step, Wait):
             return window, step
         async with asyncio.timeout(window.seconds_left if window.lock and not window.overdue else None):
-            since, last_observed = self._last_observed.pop(key, (0.0, None))
-            is_recent = loop_time() - since <= _KNOWN_SECONDS
-            if last_observed and (observed := self._observer.continued(last_observed, step.opens, is_recent)):
-                with suppress(Conflict, AlreadyExists):  # another client writes there, and the caches do not show it
-                    return await self._take_steps(observed)
-            return await self._take_steps(await self._observer.live(key))
-
-    async def _take_steps(self, observed: Observed) -> tuple[Window, Wait]:
-        """Takes one step after the other; before another lock the webhook is proven anew."""
-        key, is_asked = observed.namespace, False
-        for _ in range(_MOST_WRITES):
-            window = await self._window(observed)
-            step = next_step(window)
-            if isinstance(step, Wait):
-                if observed.lock:
-                    self._last_observed[key] = loop_time(), observed
-                return window, step
-            if step.name == "MakeLock" and not (is_asked or self._observer.is_proven()):
-                observed, is_asked = await self._observer.live(key), True
-            else:
-                observed = replace(await self._try(window, step), now=self._observer.clock())
+            observed = await self._observer.live(key, opens=step.opens)
+            for _ in range(_MOST_WRITES):
+                window = await self._window(observed)
+                step = next_step(window)
+                if isinstance(step, Wait):
+                    return window, step
+                if step.opens and observed.render_webhook is None and not observed.lock_unavailable_reason:
+                    observed = await self._observer.live(key, opens=True)
+                else:
+                    observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     async def _window(self, observed: Observed) -> Window:

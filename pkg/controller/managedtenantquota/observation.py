@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeVar
-
-from cachetools import LRUCache
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
-from kubeloop.controllers.cache_reader import CacheReader, newer
+from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.registration import NotReached
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota as Budget
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
 from pkg.selfcheck.probe import PROBE_CONFIGURATION, probe
@@ -39,9 +34,7 @@ from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T")
-Known = TypeVar("Known", bound=Object)
 
-_UID, _VERSION = attrgetter("uid"), attrgetter("metadata.resource_version")
 _PROVEN_SECONDS = 5.0
 """For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
 it lets through, and refuses the rest."""
@@ -53,8 +46,8 @@ class CannotLock(Exception):
 
 @dataclass(eq=False)
 class WindowObserver:
-    """Observes a namespace. `cached` costs no request and suggests; `live` costs three, and three more to prove the
-    webhook, and decides. `clock`: the API server's, in seconds since the epoch."""
+    """Observes a namespace. `cached` costs no request and suggests; `live` decides, and costs three, or six where the
+    webhook has to be proven. `clock`: the API server's, in seconds since the epoch."""
 
     facts: FactsObserver
     client: Client
@@ -62,8 +55,6 @@ class WindowObserver:
     settings: Settings
     clock: Callable[[], float]
     rancher: RancherWrites
-    _cached_locks: LRUCache[str, None] = field(default_factory=lambda: LRUCache(4096), init=False)
-    """The uids of locks that the cache has shown: one of these that it no longer shows was deleted."""
     _own_user: str = field(default="", init=False)
     """Our user name."""
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
@@ -77,59 +68,39 @@ class WindowObserver:
         return any(map(record_of, source.quotas.list(namespace)))
 
     def cached(self, namespace: str) -> Observed:
-        lock = recognise(self.locks.get(name=lock_name(namespace)))
-        if lock:
-            self._cached_locks[lock.configuration.uid] = None
-        return observe(self.facts, lock, namespace, self.clock())
+        return observe(self.facts, recognise(self.locks.get(name=lock_name(namespace))), namespace, self.clock())
 
-    def continued(self, previous: Observed, opens: bool, is_recent: bool) -> Observed | None:
-        """Returns the last observation, with each object that is newer in the cache. Every write is bound to the
-        version of what it changes. None if the API server has to be asked: the caches have other objects, or older ones
-        although the last observation is not recent, or a window is to be widened and the webhook is not proven."""
-        cached = self.cached(previous.namespace)
-        if is_recent and previous.lock and previous.lock.configuration.uid not in self._cached_locks:
-            cached = replace(cached, lock=previous.lock)
-        if _fields(cached, _UID) != _fields(previous, _UID) or (opens and not self.is_proven()):
-            return None
-        locks = [observed.lock.configuration for observed in (cached, previous) if observed.lock]
-        observed = replace(
-            previous,
-            exists=cached.exists,
-            facts=cached.facts,
-            now=cached.now,
-            refused_writes=(),
-            budgets=_newest(cached.budgets, previous.budgets),
-            quotas=_newest(cached.quotas, previous.quotas),
-            lock=recognise(newer(*locks)) if locks else None,
-        )
-        return observed if is_recent or _fields(observed, _VERSION) == _fields(cached, _VERSION) else None
+    async def live(self, namespace: str, *, opens: bool) -> Observed:
+        """Returns the observation with live budgets, quotas and lock; `opens`: and with what a lock needs, once the
+        webhook is proven. Raises ApiError.
 
-    async def live(self, namespace: str) -> Observed:
-        """Returns the observation with live budgets, quotas and lock. Raises ApiError."""
-        (budgets, quotas), configuration, (render_webhook, not_served) = await asyncio.gather(
-            self._budgets_and_quotas(namespace),
+        The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
+        were. The save is bound to the version of that status."""
+        render_webhook, reason = None, ""
+        try:
+            render_webhook = await self._lock_renderer(namespace) if opens else None
+        except CannotLock as exc:
+            reason = str(exc)
+        except ApiError as exc:  # what only a lock needs must not keep quotas from being restored
+            reason = f"the API server does not say whether it reaches headroom's webhook: {exc}"
+        budgets = await list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace)
+        quotas, configuration = await asyncio.gather(
+            self.client.resource(RESOURCE_QUOTAS).list(namespace),
             _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
-            _value_or_reason(self._lock_renderer(namespace)),
         )
-        lock, foreign = recognise(configuration), ""
+        lock = recognise(configuration)
         if configuration and not lock:
-            foreign = f"there is a ValidatingWebhookConfiguration {configuration.name} that is not a lock"
+            reason = f"there is a ValidatingWebhookConfiguration {configuration.name} that is not a lock"
+        users = self._own_user or ", ".join(self.settings.controller_users)
         return replace(
             self.cached(namespace),
             budgets=budgets,
             quotas=quotas,
             lock=lock,
             render_webhook=render_webhook,
-            lock_owner=f"headroom ({self._own_user or ', '.join(self.settings.controller_users)})"
-            f" on {socket.gethostname()}",
-            lock_unavailable_reason=foreign or not_served,
+            lock_owner=f"headroom ({users}) on {socket.gethostname()}",
+            lock_unavailable_reason=reason,
         )
-
-    async def _budgets_and_quotas(self, namespace: str) -> tuple[Sequence[Budget], Sequence[ResourceQuota]]:
-        """Reads the budgets first: a status that holds nothing then means that the quotas, read after it, are as they
-        were. The save is bound to the version of that status."""
-        budgets = await list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace)
-        return budgets, await self.client.resource(RESOURCE_QUOTAS).list(namespace)
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""
@@ -152,7 +123,7 @@ class WindowObserver:
 
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
-        if not self.is_proven():
+        if loop_time() > self._proven[0]:
             self._proven, config = (-math.inf, {}), await self._read_client_config()
             try:
                 await probe(self.client, self.settings.namespace)
@@ -160,10 +131,6 @@ class WindowObserver:
                 raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
             self._proven = loop_time() + _PROVEN_SECONDS, config
         return self._proven[1]
-
-    def is_proven(self) -> bool:
-        """Reports whether the API server has reached the webhook just now."""
-        return loop_time() <= self._proven[0]
 
     async def _read_client_config(self) -> dict[str, Any]:
         """Reads the clientConfig from the configuration that is probed next: a broken registration is not copied."""
@@ -180,29 +147,9 @@ class WindowObserver:
         return config
 
 
-def _fields(observed: Observed, read: Callable[[Any], str | None]) -> set[str | None]:
-    locks = [observed.lock.configuration] if observed.lock else []
-    return set(map(read, [*observed.budgets, *observed.quotas, *locks]))
-
-
-def _newest(cached: Iterable[Known], written: Iterable[Known]) -> list[Known]:
-    by_uid = {obj.uid: obj for obj in written}
-    return [newer(obj, by_uid[obj.uid]) for obj in cached]
-
-
 async def _get_or_none(read: Awaitable[T]) -> T | None:
     """Returns the object, or None if it does not exist."""
     try:
         return await read
     except NotFound:
         return None
-
-
-async def _value_or_reason(read: Awaitable[T]) -> tuple[T | None, str]:
-    """Returns the value, or None and the reason: what only a lock needs must not keep quotas from being restored."""
-    try:
-        return await read, ""
-    except CannotLock as reason:
-        return None, str(reason)
-    except ApiError as exc:
-        return None, f"the API server does not say whether it reaches headroom's webhook: {exc}"

@@ -63,6 +63,8 @@ class Writer:
                 result = replace(observed, budgets=_with(observed.budgets, new))
             case _:
                 result = replace(observed, lock=await self._lock(observed.lock, step))
+                if result.lock is None:  # before another lock the webhook is proven anew
+                    result = replace(result, render_webhook=None)
         if step.name == "Unlock" and observed.lock:
             _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.known_since))
         log.info("%s: %s", observed.namespace, step.text)

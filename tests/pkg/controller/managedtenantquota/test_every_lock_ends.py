@@ -136,7 +136,7 @@ async def test_a_wrong_clock_neither_keeps_a_lock_nor_ends_it(cluster: WindowClu
 async def test_an_overdue_lock_ends_before_anything_is_asked(cluster: WindowCluster) -> None:
     await open_window(cluster, Process(cluster))
     await asyncio.sleep(END)
-    cluster.probes.answering.clear()
+    cluster.quotas.answering.clear()
     looking = asyncio.create_task(Process(cluster).look())
     await asyncio.sleep(0.1)
     assert not looking.done()
@@ -166,11 +166,10 @@ async def test_a_raise_without_an_answer_does_not_keep_the_lock(cluster: WindowC
     await process.look()
     assert cluster.locked
     await asyncio.sleep(0.2)
-    cluster.quotas.answering.clear()
+    cluster.quotas.before.append(lambda: asyncio.sleep(60.0))
     began = now()
     assert await process.look() == 0.05
     assert now() == pytest.approx(began + 12.0)
-    cluster.quotas.answering.set()
     await process.look()
     assert not cluster.locked
     assert "no answer within 12 s" in process.events.recorded[-2][3]
