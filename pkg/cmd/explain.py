@@ -16,9 +16,9 @@ from pkg.cmd.collect import load_collected
 from pkg.cmd.flags import optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
-from pkg.report.budget import explain_with_budget
 from pkg.report.causes import halted_reason
 from pkg.report.explain import Explanation, Verdict, not_running
+from pkg.report.explain import explain as explain_instance
 from pkg.report.fit import Fit
 from pkg.report.installation import Installed
 from pkg.report.reader import FAILURE_SELECTOR, Absent, read_snapshot, require
@@ -54,7 +54,7 @@ def explain(
     async def look(client: Client) -> Answer:
         snapshot = await read_snapshot(client, report.assumptions(), namespace, events=FAILURE_SELECTOR)
         if instance := snapshot.source.instances.get(namespace=namespace, name=name):
-            return _answer(snapshot, explain_with_budget(snapshot, instance))
+            return _answer(snapshot, explain_instance(snapshot, instance))
         vm_object = await require(client, VIRTUAL_MACHINES, name, namespace)
         return _answer(snapshot, not_running(namespace, name, halted_reason(vm_object)))
 
@@ -67,7 +67,7 @@ def explain(
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
         if instance is None:
             raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
-        _answer(snapshot, explain_with_budget(snapshot, instance)).print(report.output)
+        _answer(snapshot, explain_instance(snapshot, instance)).print(report.output)
 
 
 def _answer(snapshot: Snapshot, explanation: Explanation) -> Answer:

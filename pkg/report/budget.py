@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import field, structs
+from msgspec import field
 
 from kubeloop.api.meta import rfc3339
-from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.explain import Explanation, Verdict, explain
-from pkg.report.fit import hypothetical_migration, with_migrations
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.report.snapshot import Document, Snapshot
-from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.kubevirt.sides import target_launchers
+from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
@@ -53,38 +50,37 @@ class BudgetReport(Document, frozen=True):
     problems: Sequence[str]
 
 
+def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
+    """Returns the report of every namespace that has a budget, or is locked, by name."""
+    names = {budget.namespace for budget in snapshot.budgets} | _locks(snapshot).keys()
+    names_here = names & {namespace.name for namespace in snapshot.namespaces}
+    return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
+
+
 def report_namespace(observed: Observed) -> BudgetReport:
     """Returns the report about the namespace at this moment."""
     window = Window(observed, _AT_ONCE)
-    lock = observed.lock
-    raised_quotas = []
     hards = {quota.name: quota.hard for quota in observed.quotas}
-    for name, record in (window.status_records | window.records).items():
-        vms = sorted(vm for vm, quotas in window.released_migrations.items() if name in quotas)
-        raised_quotas.append(Raised(name, hards.get(name, {}), dict(record.hard), vms))
+    released = window.released_migrations.items()
     return BudgetReport(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.owner, lock.reason)
-        if lock
-        else None,
-        raised=raised_quotas,
+        lock=_locked(observed.lock) if observed.lock else None,
+        raised=[
+            Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
+            for name, record in (window.status_records | window.records).items()
+        ],
         problems=[problem.message for problem in window.problems],
     )
 
 
-def wait_reasons(observed: Observed, migration: str) -> list[str]:
-    """Returns why the migration of that name has no target pod yet, or what is done about it; nothing if it does not
-    wait."""
-    vmim = next((vmim for vmim in observed.facts.migrations if vmim.name == migration), None)
-    if vmim is None or is_finished(vmim):
-        return []
-    vmi = observed.facts.instances.get(vmim.spec.vmi_name)
-    if vmi is None:
-        return [f"VM {vmim.spec.vmi_name} does not run"]
-    if target_launchers(vmim, vmi, observed.facts.pods):
-        return []
+def _locked(lock: Lock) -> Locked:
+    return Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.owner, lock.reason)
+
+
+def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> list[str]:
+    """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
     window = Window(observed, _AT_ONCE)
     problems = [
         problem.message
@@ -108,13 +104,6 @@ def wait_reasons(observed: Observed, migration: str) -> list[str]:
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
 
 
-def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
-    """Returns the report of every namespace that has a budget, or is locked, by name."""
-    names = {budget.namespace for budget in snapshot.budgets} | _locks(snapshot).keys()
-    names_here = names & {namespace.name for namespace in snapshot.namespaces}
-    return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
-
-
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """Returns the input of a decision about the namespace, except whether it can be locked."""
     return observe_namespace(snapshot.observer, _locks(snapshot).get(namespace), namespace, snapshot.now)
@@ -123,37 +112,3 @@ def observe(snapshot: Snapshot, namespace: str) -> Observed:
 def _locks(snapshot: Snapshot) -> dict[str, Lock]:
     """Returns the locks by their namespaces."""
     return {lock.namespace: lock for lock in map(recognise, snapshot.locks) if lock is not None}
-
-
-def explain_with_budget(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
-    """Explains the VM of a VMI, in a namespace with a budget or without."""
-    explanation = explain(snapshot, instance)
-    if not any(budget.namespace == instance.namespace for budget in snapshot.budgets):
-        return explanation
-    if explanation.verdict is Verdict.WAITS_FOR_QUOTA and explanation.migration is not None:
-        return _with_reasons(
-            explanation, wait_reasons(observe(snapshot, instance.namespace), explanation.migration.name)
-        )
-    if explanation.verdict is Verdict.COULD_NOT_MIGRATE:
-        return _prospect(snapshot, instance, explanation)
-    return explanation
-
-
-def _prospect(snapshot: Snapshot, instance: VirtualMachineInstance, explanation: Explanation) -> Explanation:
-    """Explains what the budget would do for a VM that does not migrate."""
-    vmim = hypothetical_migration(instance)
-    observed = observe(with_migrations(snapshot, [instance]), instance.namespace)
-    targets = Window(observed, _AT_ONCE).targets
-    blocking = next((target.blocking for target in targets if target.migration.uid == vmim.uid), ())
-    if not blocking:
-        return _with_reasons(explanation, wait_reasons(observed, vmim.name))
-    budgets = ", ".join(sorted(budget.name for budget in observed.budgets))
-    summary = (
-        "it does not migrate; a target pod would not fit, "
-        f"{budgets} would be added to {', '.join(blocking)} under a lock"
-    )
-    return structs.replace(explanation, verdict=Verdict.COULD_WITH_HEADROOM, summary=summary)
-
-
-def _with_reasons(explanation: Explanation, reasons: Sequence[str]) -> Explanation:
-    return structs.replace(explanation, summary="; ".join([explanation.summary, *reasons]))

@@ -3,7 +3,7 @@ leave. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import gt, lt
@@ -12,7 +12,6 @@ from typing import Any, Final
 from msgspec import field, structs
 
 from kubeloop.api.core import Affinity, Node, Pod, PodSpec, ResourceQuotaSpec
-from kubeloop.api.meta import LabelSelectorRequirement, Struct
 from kubeloop.api.objects import condition_is_true
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import Resource
@@ -29,28 +28,17 @@ from pkg.util.quotacount.usage import pod_usage
 
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 _EVERYWHERE: Final = ResourceQuotaSpec()
+_MEMORY: Final = "requests.memory"
+_Leaving = tuple[VmPlan, VirtualMachineInstance]
 
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 """KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
 
 
-class NodeSelectorTerm(Struct):
-    match_expressions: list[LabelSelectorRequirement] | None = None
-    match_fields: list[LabelSelectorRequirement] | None = None
-
-
-class NodeSelector(Struct):
-    node_selector_terms: list[NodeSelectorTerm] | None = None
-
-
-class NodeAffinity(Struct):
-    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-
-
 class PlacedAffinity(Affinity):
     """core/v1 Affinity with the nodes' part."""
 
-    node_affinity: NodeAffinity | None = None
+    node_affinity: dict[str, Any] | None = None
 
 
 class PlacedPodSpec(PodSpec):
@@ -63,34 +51,48 @@ class PlacedPodSpec(PodSpec):
 class PlacedPod(Pod):
     spec: PlacedPodSpec = PlacedPodSpec()
 
+    def may_be_placed_on(self, node: Node) -> bool:
+        """Reports whether the node has the labels that the pod requires: one of its terms, of which none is empty."""
+        terms = [(term.get("matchExpressions") or (), term.get("matchFields") or ()) for term in self._terms or ()]
+        return (self.spec.node_selector or {}).items() <= node.labels.items() and (
+            self._terms is None
+            or any(
+                (expressions or fields)
+                and all(_fulfils(requirement, node.labels) for requirement in expressions)
+                and all(_fulfils(requirement, {"metadata.name": node.name}) for requirement in fields)
+                for expressions, fields in terms
+            )
+        )
+
+    @property
+    def requirement(self) -> str:
+        """What the pod requires of its node, for people: beyond that it takes VMs."""
+        selector = sorted((self.spec.node_selector or {}).items())
+        labels = [f"{name}={value}" for name, value in selector if name != SCHEDULABLE]
+        return ", ".join([*labels, *(["its node affinity"] if self._terms is not None else ())])
+
+    @property
+    def _terms(self) -> list[dict[str, Any]] | None:
+        affinity = self.spec.affinity and self.spec.affinity.node_affinity
+        required = affinity and affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        return required["nodeSelectorTerms"] if required else None
+
 
 PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
 
 
-def _matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """Reports whether a node fulfils a term; none fulfils an empty one."""
-    expressions, fields = term.match_expressions or (), term.match_fields or ()
-    return bool(expressions or fields) and (
-        all(_fulfils(requirement, node.labels) for requirement in expressions)
-        and all(_fulfils(requirement, {"metadata.name": node.name}) for requirement in fields)
-    )
-
-
-def _fulfils(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(requirement.key), requirement.values or []
-    match requirement.operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    try:
-        return bool({"Gt": gt, "Lt": lt}[requirement.operator](int(value or ""), int(values[0])))
-    except (KeyError, ValueError, IndexError):
-        return False
+def _fulfils(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(requirement["key"]), requirement.get("values") or []
+    if requirement["operator"] in ("Gt", "Lt"):
+        compare = gt if requirement["operator"] == "Gt" else lt
+        return value is not None and value.isdecimal() and compare(int(value), int(values[0]))
+    is_fulfilled = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return is_fulfilled.get(requirement["operator"], False)
 
 
 class Evacuation(Document, frozen=True):
@@ -126,57 +128,45 @@ class NodeCapacity:
             return [f"{' and '.join(unread)} may not be listed: whether other nodes have room is not known"]
         return ["of placement, affinities to other pods and the nodes of volumes are not looked at"]
 
-    def allowed_nodes(self, launcher: Pod | None) -> tuple[set[str], str]:
-        """Returns the nodes that have the labels that a launcher requires, and what it requires, for people: beyond
-        that they take VMs."""
-        pod = self._pods_by_key.get(launcher.key) if launcher else None
-        if pod is None:
-            return {node.name for node in self.nodes or ()}, ""
-        selector, affinity = pod.spec.node_selector or {}, pod.spec.affinity and pod.spec.affinity.node_affinity
-        required = affinity and affinity.required_during_scheduling_ignored_during_execution
-        allowed = {
-            node.name
-            for node in self.nodes or ()
-            if selector.items() <= node.labels.items()
-            and (not required or any(_matches(term, node) for term in required.node_selector_terms or ()))
-        }
-        labels = [f"{name}={value}" for name, value in sorted(selector.items()) if name != SCHEDULABLE]
-        return allowed, ", ".join([*labels, *["its node affinity"] * bool(affinity)])
-
     @cached_property
-    def _pods_by_key(self) -> dict[str, PlacedPod]:
+    def pods_by_key(self) -> Mapping[str, PlacedPod]:
         return {pod.key: pod for pod in self.pods or ()}
 
-    def of_other_nodes(self, evacuated: str) -> dict[str, ResourceList] | None:
-        """Returns what is free on each node that takes VMs, except the evacuated one, by quota's names of resources;
-        None if that is not known."""
-        if self._free_by_node is None:
-            return None
-        return {name: dict(amounts) for name, amounts in self._free_by_node.items() if name != evacuated}
-
     @cached_property
-    def _free_by_node(self) -> dict[str, ResourceList] | None:
-        """The resources that are free on each node that takes VMs."""
-        if self.nodes is None or self.pods is None:
-            return None
+    def free_by_node(self) -> Mapping[str, ResourceList]:
+        """The resources, by quota's names, that are free on each node that takes VMs."""
+        nodes = self.nodes or ()
+        is_labelled = any(SCHEDULABLE in node.labels for node in nodes)  # by KubeVirt, where it runs
         free_by_node: dict[str, ResourceList] = {}
-        for node in self.nodes:
-            if _takes_vms(node, self.nodes):
+        for node in nodes:
+            if _is_open(node) and (not is_labelled or node.labels.get(SCHEDULABLE) == "true"):
                 allocatable = parse_resource_list(node.status.allocatable or {})
                 free_by_node[node.name] = {
                     f"requests.{name}": allocatable[name] for name in ("cpu", "memory") if name in allocatable
                 }
-        for pod in self.pods:
-            free = free_by_node.get(pod.spec.node_name or "")
-            if free is not None and not pod.terminal:
-                free |= {name: free[name] - amount for name, amount in pod_usage(pod).items() if name in free}
+        for pod in self.pods or ():
+            if pod.spec.node_name in free_by_node and not pod.terminal:
+                _take(free_by_node[pod.spec.node_name], pod_usage(pod))
         return free_by_node
+
+
+def _is_open(node: Node) -> bool:
+    tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
+    return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")
+
+
+def _has_room(free: ResourceList, requests: ResourceList) -> bool:
+    return all(amount <= free[name] for name, amount in requests.items() if name in free)
+
+
+def _take(free: ResourceList, requests: ResourceList) -> None:
+    free |= {name: free[name] - amount for name, amount in requests.items() if name in free}
 
 
 def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = None) -> Evacuation:
     """Plans every node that has VMs. `ratio` None: the configured one."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
-    nodes = [_evacuation(snapshot, capacity, plan, ratio) for plan in plan_evacuations(snapshot, names, ratio)]
+    nodes = [_with_violations(snapshot, capacity, plan, ratio) for plan in plan_evacuations(snapshot, names, ratio)]
     worst = max(nodes, key=lambda node: (len(node.violations), len(node.vms)), default=None)
     return Evacuation(nodes[-1].ratio if nodes else ratio, nodes, worst.node if worst else None, capacity.remarks)
 
@@ -184,74 +174,58 @@ def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = 
 def evacuation(snapshot: Snapshot, capacity: NodeCapacity, node: str, ratio: str | None = None) -> MigrationPlan:
     """Plans one node."""
     (plan,) = plan_evacuations(snapshot, [node], ratio)
-    return _evacuation(snapshot, capacity, plan, ratio)
+    return _with_violations(snapshot, capacity, plan, ratio)
 
 
-def _evacuation(snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None) -> MigrationPlan:
-    unplaced = _unplaced_vms(snapshot, plan, capacity, ratio)
-    return structs.replace(plan, violations=[*_blocked_by_quota(snapshot, plan), *unplaced])
+def _with_violations(
+    snapshot: Snapshot, capacity: NodeCapacity, plan: MigrationPlan, ratio: str | None
+) -> MigrationPlan:
+    instances = snapshot.source.instances
+    leaving = [(vm, vmi) for vm in plan.vms if (vmi := instances.get(namespace=vm.namespace, name=vm.vm))]
+    violations = [*_blocked_vms(snapshot, leaving)]
+    if capacity.nodes is not None and capacity.pods is not None:
+        violations += _unplaced_vms(snapshot, plan.node, leaving, capacity, ratio)
+    return structs.replace(plan, violations=violations)
 
 
-def _blocked_by_quota(snapshot: Snapshot, plan: MigrationPlan) -> Iterator[Violation]:
+def _blocked_vms(snapshot: Snapshot, leaving: Sequence[_Leaving]) -> Iterator[Violation]:
     """Yields the VMs that the quotas, or KubeVirt, do not let go."""
-    for vm in plan.vms:
-        instance = _instance(snapshot, vm)
+    for vm, vmi in leaving:
         reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
-        reasons += filter(None, [unmigratable_reason(snapshot, instance)] if instance else [])
-        if reasons:
-            yield Violation(vm.namespace, vm.vm, "; ".join(reasons))
+        if reason := "; ".join(filter(None, [*reasons, unmigratable_reason(snapshot, vmi)])):
+            yield Violation(vm.namespace, vm.vm, reason)
 
 
 def _unplaced_vms(
-    snapshot: Snapshot, plan: MigrationPlan, capacity: NodeCapacity, ratio: str | None
+    snapshot: Snapshot, evacuated: str | None, leaving: Sequence[_Leaving], capacity: NodeCapacity, ratio: str | None
 ) -> Iterator[Violation]:
     """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
     is free."""
-    free_by_node = capacity.of_other_nodes(plan.node or "")
-    if free_by_node is None:
-        return
-    targets = [(*_target(snapshot, vm, ratio), vm) for vm in plan.vms if not vm.migrates]
-    for requests, launcher, vm in sorted(
-        targets, key=lambda target: target[0].get("requests.memory", ZERO), reverse=True
-    ):
-        allowed, requirement = capacity.allowed_nodes(launcher)
+    free_by_node = {name: dict(free) for name, free in capacity.free_by_node.items() if name != evacuated}
+    open_nodes = [node for node in capacity.nodes or () if node.name in free_by_node]
+    targets = [(vm, *_target(snapshot, vmi, capacity, ratio)) for vm, vmi in leaving if not vm.migrates]
+    for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
         fitting = [
-            node
-            for node in allowed & free_by_node.keys()
-            if all(
-                amount <= free_by_node[node][name] for name, amount in requests.items() if name in free_by_node[node]
-            )
+            node.name
+            for node in open_nodes
+            if (launcher is None or launcher.may_be_placed_on(node)) and _has_room(free_by_node[node.name], requests)
         ]
-        if not fitting:
-            reason = f"no other node has room for its target pod: {format_amounts(requests)}"
-            if requirement:
-                reason += f", and has what it requires: {requirement}"
-            yield Violation(vm.namespace, vm.vm, reason)
+        if fitting:
+            _take(free_by_node[max(fitting, key=lambda name: (free_by_node[name].get(_MEMORY, ZERO), name))], requests)
             continue
-        free = free_by_node[max(fitting, key=lambda node: (free_by_node[node].get("requests.memory", ZERO), node))]
-        free |= {name: free[name] - amount for name, amount in requests.items() if name in free}
+        reason = f"no other node has room for its target pod: {format_amounts(requests)}"
+        if launcher and launcher.requirement:
+            reason += f", and has what it requires: {launcher.requirement}"
+        yield Violation(vm.namespace, vm.vm, reason)
 
 
-def _target(snapshot: Snapshot, vm: VmPlan, ratio: str | None) -> tuple[ResourceList, Pod | None]:
+def _target(
+    snapshot: Snapshot, vmi: VirtualMachineInstance, capacity: NodeCapacity, ratio: str | None
+) -> tuple[ResourceList, PlacedPod | None]:
     """Returns the target pod's requests, and the source's launcher, which requires the same of nodes."""
-    instance = _instance(snapshot, vm)
-    if instance is None:
-        return {}, None
-    rendering = snapshot.rendering(vm.namespace, ratio)
-    sides = sides_of(instance, snapshot.migrations_of(vm.namespace, vm.vm), snapshot.controlled(vm.namespace))
+    namespace = vmi.namespace
+    sides = sides_of(vmi, snapshot.migrations_of(namespace, vmi.name), snapshot.controlled(namespace))
     source = sides.source[0] if sides.source else None
-    usage = target_usage(instance, source, rendering, _EVERYWHERE)
-    requests = {name: usage[name] for name in ("requests.cpu", "requests.memory") if usage.get(name)}
-    return requests, source.launcher if source else None
-
-
-def _takes_vms(node: Node, nodes: Iterable[Node]) -> bool:
-    """Reports whether launchers can be placed on a node: KubeVirt labels the nodes where it runs."""
-    if any(SCHEDULABLE in other.labels for other in nodes) and node.labels.get(SCHEDULABLE) != "true":
-        return False
-    tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
-    return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")
-
-
-def _instance(snapshot: Snapshot, vm: VmPlan) -> VirtualMachineInstance | None:
-    return snapshot.source.instances.get(namespace=vm.namespace, name=vm.vm)
+    usage = target_usage(vmi, source, snapshot.rendering(namespace, ratio), _EVERYWHERE)
+    requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
+    return requests, capacity.pods_by_key.get(source.launcher.key) if source else None

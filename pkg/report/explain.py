@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from msgspec import field
 
-from kubeloop.api.meta import from_rfc3339, rfc3339
+from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
     VIRTUAL_MACHINE_INSTANCES,
@@ -17,7 +16,8 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.report import causes
-from pkg.report.fit import Fit, fits, with_migrations
+from pkg.report.budget import observe, wait_reasons
+from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import NO_FAILURE, Document, FailureEvent, Snapshot
 from pkg.util import constants
@@ -35,7 +35,6 @@ from pkg.util.kubevirt.migration import (
     refusing_quota,
     takes_place,
 )
-from pkg.util.resourcequota.touch import last_touch
 
 _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
@@ -82,58 +81,55 @@ class Explanation(Document, frozen=True):
 
 def not_running(namespace: str, vm: str, reason: str) -> Explanation:
     """Explains a VM that does not run; `reason` is "" if none is known."""
-    summary = "the VM does not run: there is nothing to migrate"
-    return Explanation(namespace, vm, Verdict.NOT_RUNNING, "; ".join(filter(None, [summary, reason])))
+    return Explanation(
+        namespace, vm, Verdict.NOT_RUNNING, _joined("the VM does not run: there is nothing to migrate", reason)
+    )
 
 
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
     """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's parallel limits count
     them."""
     namespace, vm = instance.namespace, instance.name
-    rendering = snapshot.rendering(namespace)
+    ratio = snapshot.rendering(namespace).ratio or None
     active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
     reason = causes.unstarted_reason(snapshot, instance)
     if reason and not any(map(is_decentralized, active)):  # its receiver waits for the VM
         return not_running(namespace, vm, reason)
     if not active:
-        quota_fits = fits(with_migrations(snapshot, [instance]), namespace, [vm], rendering, would=True)
-        verdict, summary = _prospect_verdict(quota_fits)
-        summary = "; ".join([summary, *causes.vm_notes(snapshot, instance)])
-        return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, None, quota_fits)
+        quota_fits = fits(snapshot, namespace, [instance], would=True)
+        verdict, prospect = _prospect_verdict(quota_fits)
+        summary = _joined(f"it does not migrate; a target pod would {prospect}", *causes.vm_notes(snapshot, instance))
+        return Explanation(namespace, vm, verdict, summary, ratio, None, quota_fits)
     migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
-    quota_fits = fits(snapshot, namespace, [vm], rendering)
+    quota_fits = fits(snapshot, namespace, [instance])
     verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
+    if verdict is Verdict.WAITS_FOR_QUOTA and snapshot.source.budgets.list(namespace):
+        summary = _joined(summary, *wait_reasons(observe(snapshot, namespace), migration))
     explained = ExplainedMigration(
         migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
     )
-    return Explanation(namespace, vm, verdict, summary, rendering.ratio or None, explained, quota_fits)
+    return Explanation(namespace, vm, verdict, summary, ratio, explained, quota_fits)
+
+
+def _joined(*sentences: str) -> str:
+    return "; ".join(filter(None, sentences))
 
 
 def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
+    """Returns what a target pod would do, after "a target pod would"."""
     too_small = [fit for fit in quota_fits if not fit.fits]
     if not too_small:
-        return Verdict.COULD_MIGRATE, "it does not migrate; a target pod would fit as the quotas are"
+        return Verdict.COULD_MIGRATE, "fit as the quotas are"
     still_too_small = [fit for fit in too_small if not fit.fits_then]
-    if still_too_small and all(fit.waits_for_leftover for fit in still_too_small):
-        return (
-            Verdict.COULD_WITH_HEADROOM,
-            f"it does not migrate; a target pod would not fit ({_missing_amounts(too_small)}) until the pods of an "
-            "earlier migration have ended; then headroom would raise the quota",
-        )
+    lack = f"not fit ({_missing_amounts(still_too_small or too_small)})"
     if not still_too_small:
-        return (
-            Verdict.COULD_WITH_HEADROOM,
-            f"it does not migrate; a target pod would not fit ({_missing_amounts(too_small)}), "
-            "headroom would raise the quota",
-        )
-    refusals = "; ".join(dict.fromkeys(fit.refusal for fit in still_too_small if fit.refusal))
-    reason = (
-        f"and headroom may not raise it: {refusals}" if refusals else "and headroom would not raise the quota enough"
-    )
-    return (
-        Verdict.COULD_NOT_MIGRATE,
-        f"it does not migrate; a target pod would not fit ({_missing_amounts(still_too_small)}), {reason}",
-    )
+        return Verdict.COULD_WITH_HEADROOM, f"{lack}, headroom would raise the quota"
+    if all(fit.waits_for_leftover for fit in still_too_small):
+        until = "until the pods of an earlier migration have ended; then headroom would raise the quota"
+        return Verdict.COULD_WITH_HEADROOM, f"{lack} {until}"
+    refusals = _joined(*dict.fromkeys(fit.refusal for fit in still_too_small))
+    reason = f"may not raise it: {refusals}" if refusals else "would not raise the quota enough"
+    return Verdict.COULD_NOT_MIGRATE, f"{lack}, and headroom {reason}"
 
 
 @dataclass(frozen=True)
@@ -147,37 +143,28 @@ class _Wait:
 
     def verdict(self) -> tuple[Verdict, str]:
         """Returns what it waits for, if it waits, in a word and in a sentence."""
-        name = self.migration.name
-        if abort_requested(self.migration):
+        migration, name, phase = self.migration, self.migration.name, self.migration.phase or "unset"
+        if abort_requested(migration):
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
-        targets = (
-            pod for pod in self.snapshot.pods if pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == self.migration.uid
+        targets = [pod for pod in self.snapshot.pods if migration_of(pod) == migration.uid]
+        target_reason = "".join(
+            f": {reason}" for pod in targets if (reason := causes.pending_target_reason(self.snapshot, pod))
         )
-        reasons = filter(None, (causes.pending_target_reason(self.snapshot, pod) for pod in targets))
-        target_reason = "".join(f": {reason}" for reason in reasons)
-        if self.migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
-            return Verdict.UNDER_WAY, f"{name} is in phase {self.migration.phase}{target_reason}"
-        if wait_reason := causes.kubevirt_wait_reason(self.migration):
+        if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+            return Verdict.UNDER_WAY, f"{name} is in phase {phase}{target_reason}"
+        if wait_reason := causes.kubevirt_wait_reason(migration):
             return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
-        if not self.quota_fits and any(migration_of(pod) == self.migration.uid for pod in self.snapshot.pods):
-            return (
-                Verdict.UNDER_WAY,
-                f"{name} is in phase {self.migration.phase or 'unset'}: its target pod exists{target_reason}",
-            )
-        too_small = [fit for fit in self.quota_fits if not fit.fits]
-        if too_small:
+        if targets and not self.quota_fits:
+            return Verdict.UNDER_WAY, f"{name} is in phase {phase}: its target pod exists{target_reason}"
+        if too_small := [fit for fit in self.quota_fits if not fit.fits]:
             return _shortage_verdict(name, too_small, causes.vm_notes(self.snapshot, self.instance))
-        verdict = self._creation_verdict()
-        if verdict:
+        if verdict := self._creation_verdict():
             return verdict
-        if is_refused(self.migration):
+        if is_refused(migration):
             return self._retry_verdict()
-        limit = self._parallel_limit_note()
-        ahead = causes.priority_note(self.snapshot, self.migration) if limit else ""
-        more_reasons = [limit, ahead, *causes.vm_notes(self.snapshot, self.instance)]
-        notes = "; ".join(filter(None, more_reasons)) or self._unexplained_note()
-        sentence = f"{name} fits; KubeVirt has not started it yet"
-        return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, [sentence, notes]))
+        notes = _joined(self._parallel_limit_note(), *causes.vm_notes(self.snapshot, self.instance))
+        sentences = f"{name} fits; KubeVirt has not started it yet", notes or self._unexplained_note()
+        return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, sentences))
 
     def _retry_verdict(self) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
@@ -188,40 +175,37 @@ class _Wait:
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if self.snapshot.installed.is_stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
-        if refusals := dict.fromkeys(fit.refusal for fit in self.quota_fits if fit.refusal):
-            return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{retry}, and headroom may not change it", *refusals])
-        unexplained = "" if message else self._unexplained_note()
-        retry += self._next_touch_note()
-        return Verdict.WAITS_FOR_KUBEVIRT, "; ".join(filter(None, [retry, unexplained]))
+        if refusals := _joined(*dict.fromkeys(fit.refusal for fit in self.quota_fits)):
+            return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom may not change it; {refusals}"
+        return Verdict.WAITS_FOR_KUBEVIRT, _joined(retry, "" if message else self._unexplained_note())
 
     def _creation_verdict(self) -> tuple[Verdict, str] | None:
         """Returns what keeps KubeVirt from creating a target pod that fits: headroom's own webhook, or KubeVirt's last
         failure."""
-        name = self.migration.name
-        namespace = self.snapshot.source.namespaces.get(name=self.instance.namespace)
+        name, snapshot = self.migration.name, self.snapshot
+        namespace = snapshot.source.namespaces.get(name=self.instance.namespace)
         is_reserved = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
-        own_webhook = (
-            f"webhook {_POD_WEBHOOK} does not answer"
-            if is_reserved and _POD_WEBHOOK in self.snapshot.installed.blocking_webhooks
-            else ""
-        )
-        quota_names = {quota.name for quota in self.snapshot.quotas_of(self.instance.namespace)}
+        is_silent = is_reserved and _POD_WEBHOOK in snapshot.installed.blocking_webhooks
+        quota_names = {quota.name for quota in snapshot.quotas_of(self.instance.namespace)}
         failures = [
             failure
             for failure in self._failures()
             if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
         ]
         latest = max(failures, default=NO_FAILURE)
-        if own_webhook or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
-            reason = str(latest) if failures else own_webhook
-            note = f"; {_larger_pod_note(self.quota_fits)}" if _TOO_LARGE in latest.message else ""
-            return Verdict.WAITS_FOR_HEADROOM, f"{name} fits, but its target pod is refused: {reason}{note}"
-        if failures:
-            reason = causes.refusal_reason(self.snapshot, self.instance.namespace, latest.message)
-            return (
-                Verdict.WAITS_FOR_KUBEVIRT,
-                f"{name} fits, but KubeVirt could not create its target pod: {latest}{reason and f'; {reason}'}",
+        if is_silent or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
+            reason = str(latest) if failures else f"webhook {_POD_WEBHOOK} does not answer"
+            larger_pod = (
+                "the pod asks for more than headroom expects of it and has added "
+                f"({_expected_amounts(self.quota_fits)}): see what changes the VM's pods, such as a mesh's sidecar: "
+                f"{causes.ADMISSION}"
             )
+            note = larger_pod if _TOO_LARGE in latest.message else ""
+            return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {reason}", note)
+        if failures:
+            reason = causes.refusal_reason(snapshot, self.instance.namespace, latest.message)
+            sentence = f"{name} fits, but KubeVirt could not create its target pod: {latest}"
+            return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, reason)
         return None
 
     def _unexplained_note(self) -> str:
@@ -248,46 +232,24 @@ class _Wait:
         since = self.migration.metadata.creation_timestamp or ""
         return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance.namespace, objects, since)
 
-    def _next_touch_note(self) -> str:
-        """Returns when headroom changes the quota next, so that KubeVirt tries again."""
-        touches = (last_touch(quota.annotations) for quota in self.snapshot.quotas_of(self.instance.namespace))
-        rfc3339_ms = partial(rfc3339, timespec="milliseconds")
-        sentences = (
-            f"; headroom touched it at {rfc3339_ms(touch.at)}, the next time is {rfc3339_ms(touch.next)}"
-            for touch in touches
-            if touch
-        )
-        return "".join(sentences)
-
     def _parallel_limit_note(self) -> str:
-        """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
-        source_nodes = [
-            {m.status.migration_state.source_node or ""} if m.status.migration_state else set()
-            for m in self.snapshot.migrations
-            if takes_place(m)
-        ]
-        configuration = self.snapshot.rendering(self.instance.namespace).kubevirt
-        return parallel_limit_reason(
-            source_nodes, trusted_status(self.instance).node_name or "", parallel_limits_of(configuration)
-        )
+        """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it, and how many of those
+        that wait are started first."""
+        states = [m.status.migration_state for m in self.snapshot.migrations if takes_place(m)]
+        source_nodes = [{state.source_node or ""} if state else set() for state in states]
+        limits = parallel_limits_of(self.snapshot.rendering(self.instance.namespace).kubevirt)
+        reason = parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
+        return _joined(reason, causes.priority_note(self.snapshot, self.migration)) if reason else ""
 
 
 def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
     """Returns what a migration waits for that does not fit into these quotas."""
     shortage = f"{name} does not fit: {_missing_amounts(too_small)}"
-    if refusals := dict.fromkeys(fit.refusal for fit in too_small if fit.refusal):
-        return Verdict.WAITS_FOR_HEADROOM, "; ".join([f"{shortage}, and headroom may not raise it", *refusals, *notes])
-    if unenforced := dict.fromkeys(fit.not_enforced for fit in too_small if fit.not_enforced and fit.fits_then):
-        return Verdict.WAITS_FOR_KUBERNETES, "; ".join([shortage, *unenforced, *notes])
-    return Verdict.WAITS_FOR_QUOTA, "; ".join([shortage, *notes])
-
-
-def _larger_pod_note(quota_fits: Sequence[Fit]) -> str:
-    """Explains why the reserve refuses a target: the pod asks for more than what was added for it."""
-    return (
-        f"the pod asks for more than headroom expects of it and has added ({_expected_amounts(quota_fits)}): see "
-        f"what changes the VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
-    )
+    if refusals := _joined(*dict.fromkeys(fit.refusal for fit in too_small)):
+        return Verdict.WAITS_FOR_HEADROOM, _joined(f"{shortage}, and headroom may not raise it", refusals, *notes)
+    if unenforced := _joined(*dict.fromkeys(fit.not_enforced for fit in too_small if fit.fits_then)):
+        return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
+    return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
 
 def _expected_amounts(quota_fits: Sequence[Fit]) -> str:
@@ -295,10 +257,8 @@ def _expected_amounts(quota_fits: Sequence[Fit]) -> str:
 
 
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
-    return "; ".join(
-        f"{fit.quota} lacks "
-        + ", ".join(
-            f"{format_amount(need.missing, name)} of {name}" for name, need in fit.needs.items() if need.missing
-        )
+    amounts = (
+        (fit.quota, ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in fit.missing.items()))
         for fit in quota_fits
     )
+    return _joined(*(f"{quota} lacks {listed}" for quota, listed in amounts))

@@ -10,40 +10,36 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import field
+from msgspec import field, structs
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Condition, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
-from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
+from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
 from pkg.api.kubevirt import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
     VirtualMachineInstanceMigrationSpec,
     VirtualMachineInstanceMigrationStatus,
 )
-from pkg.report.snapshot import NO_FAILURE, Document, Snapshot
+from pkg.report.snapshot import NO_FAILURE, Document, Snapshot, usages_of
 from pkg.report.status import keeper_of, unenforced_limits
 from pkg.util import constants
-from pkg.util.amounts import format_amount, format_amounts
+from pkg.util.amounts import format_amounts, format_distinctly
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.balance import shortage
-from pkg.util.resourcequota.base import base_of
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EXACT, Mode, Policy
+from pkg.util.resourcequota.policy import Mode
 from pkg.util.resourcequota.rancher_request import project_room, project_shortage
-from pkg.util.resourcequota.vm import VmUsage, vms_of
+from pkg.util.resourcequota.vm import VmUsage
 
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """Matches a VM that a problem's sentence is about."""
-
-_CAP_WAIT = re.compile(r"^migration of VM \S+ waits: ")
-"""Matches the beginning of a problem about a migration's cap."""
 
 
 class PodNeed(Document, frozen=True):
@@ -75,9 +71,35 @@ class Fit(Document, frozen=True, kw_only=True):
     not_enforced: str = field(default="", name="notEnforced")
     waits_for_leftover: bool = field(default=False, name="waitsForLeftover")
 
+    @property
+    def missing(self) -> ResourceList:
+        """What the pods lack now, by resource."""
+        return _missing(self.needs)
 
-def hypothetical_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
-    """Returns a migration of the VM that does not exist."""
+
+def fits(
+    snapshot: Snapshot,
+    namespace: str,
+    vms: Sequence[VirtualMachineInstance],
+    ratio: str | None = None,
+    *,
+    would: bool = False,
+) -> list[Fit]:
+    """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
+    together. `would`: the VMs do not migrate, and a migration of each is assumed. `ratio` None: the configured one."""
+    names = {vmi.name for vmi in vms}
+    assumed_migrations = list(map(_assumed_migration, vms)) if would else []
+    quota_fits = []
+    for quota in snapshot.quotas_of(namespace):
+        observed = snapshot.observe(quota, ratio)
+        observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
+        fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
+        if fit.needs:
+            quota_fits.append(fit if fit.fits_then else _with_budget(fit, snapshot, namespace))
+    return quota_fits
+
+
+def _assumed_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
     refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
     return VirtualMachineInstanceMigration(
         metadata=ObjectMeta(name=f"asked-{vmi.name}", namespace=vmi.namespace, uid=f"asked-{vmi.uid}"),
@@ -86,47 +108,30 @@ def hypothetical_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanc
     )
 
 
-def with_migrations(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Snapshot:
-    """Returns the same cluster with a hypothetical migration of each, beside those that exist."""
-    return replace(snapshot, migrations=(*snapshot.migrations, *map(hypothetical_migration, instances)))
-
-
-def fits(
-    snapshot: Snapshot, namespace: str, vms: Collection[str], rendering: Rendering | None = None, *, would: bool = False
-) -> list[Fit]:
-    """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
-    together. `would`: the VMs do not migrate, and the action is worded as what headroom would do; so it is if no
-    headroom runs."""
-    rendering = rendering or snapshot.rendering(namespace)
-    would = would or snapshot.installed.is_stopped
-    quota_fits = (
-        _fit(snapshot.observe(quota, rendering), vms, snapshot, would=would) for quota in snapshot.quotas_of(namespace)
-    )
-    return [fit for fit in quota_fits if fit.needs]
-
-
-def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: bool) -> Fit:
+def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: bool) -> Fit:
     quota, policy = observed.quota, snapshot.basis.policy
-    base = base_of(quota, observed.limits, EXACT, observed.rancher.granted)
-    vms = [vm for vm in vms_of(observed, EXACT, base)[0] if vm.name in names]
+    vms = [vm for vm in usages_of(observed) if vm.name in names]
     targets = total(add(vm.pending_usage, vm.pending_volumes) for vm in vms)
-    wanted_plan = plan(observed, policy)
-    refusal = write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, wanted_plan)
-    effective_plan = Plan() if refusal else wanted_plan
-    raised = _raised_by(quota, effective_plan)
-    enforced = quota.status.hard or {}
+    decided = plan(observed, policy)
+    if refusal := _write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, decided):
+        decided = Plan()
+    raised = _raised_by(quota, decided)
+    enforced, unenforced = quota.status.hard or {}, unenforced_limits(quota)
     needs = _needs(quota, {name: enforced.get(name, limit) for name, limit in quota.hard.items()}, targets)
-    unenforced = unenforced_limits(quota)
-    missing = _missing(_needs(quota, _planned_limits(quota, effective_plan), targets))
+    missing = _missing(_needs(quota, _planned_limits(quota, decided), targets))
     leftover_reason = _leftover_reason(missing, vms)
     reason = (
-        _assist_reason(observed, policy, missing, targets)
+        _assist_reason(policy.mode, missing)
         or leftover_reason
         or _volumes_reason(observed, missing, vms)
         or _growth_reason(missing, vms)
     )
-    sentence = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
-    problems = "; ".join(_plan_problems(effective_plan, names))
+    notes = [*_problems(decided, names), *([reason] if reason else ())]
+    if raised:
+        amounts = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
+        notes.insert(0, f"{'would raise' if would else 'raises'} {amounts}")
+    elif notes == [reason]:
+        notes = [f"nothing: {reason}"]
     return Fit(
         quota=quota.name,
         kept_by=keeper_of(observed, policy.mode, snapshot.installed),
@@ -135,17 +140,32 @@ def _fit(observed: Facts, names: Collection[str], snapshot: Snapshot, *, would: 
         raised=raised,
         fits_then=not missing,
         action=_unmanaged_reason(observed)
-        or (f"nothing: {refusal}" if refusal else "")
-        or _action(sentence if raised else "", problems, reason, would=would)
-        or (f"nothing: {unenforced}" if unenforced and _missing(needs) else "")
-        or _no_action(observed, needs, vms),
+        or (f"nothing: {refusal}" if refusal else "; ".join(notes))
+        or (f"nothing: {unenforced}" if unenforced and _missing(needs) else _no_action(observed, needs, vms)),
         refusal=refusal,
         not_enforced=unenforced,
         waits_for_leftover=bool(leftover_reason),
     )
 
 
-def write_refusal(snapshot: Snapshot, observed: Facts) -> str:
+def _with_budget(fit: Fit, snapshot: Snapshot, namespace: str) -> Fit:
+    """Returns the fit with what the namespace's migration budget may add under a lock. Two budgets add nothing."""
+    budgets = sorted(snapshot.source.budgets.list(namespace), key=lambda budget: budget.name)
+    if not budgets:
+        return fit
+    names, missing = ", ".join(budget.name for budget in budgets), fit.missing
+    if len(budgets) > 1:
+        action = f"nothing: the namespace has more than one VirtualMachineMigrationResourceQuota ({names})"
+        return structs.replace(fit, action=action)
+    most = parse_resource_list(readable(budgets[0].additional)[0])
+    if any(amount > most.get(name, ZERO) for name, amount in missing.items()):
+        action = f"nothing: {names} may add {format_amounts(most)}, {format_amounts(missing)} are missing"
+        return structs.replace(fit, action=action)
+    action = f"{names} would add {format_amounts(missing)} under a lock"
+    return structs.replace(fit, fits_then=True, raised=missing, action=action)
+
+
+def _write_refusal(snapshot: Snapshot, observed: Facts) -> str:
     """Returns why the running controller does not raise the quota, or give back: it does not serve the namespace, or
     somebody refused what it asked for last; "" if neither is so. What it would do next does not matter then."""
     quota = observed.quota
@@ -170,12 +190,12 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
 def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:
     """Returns what a plan adds to spec.hard."""
     added = subtract(parse_resource_list(_planned_limits(quota, decided)), parse_resource_list(quota.hard))
-    return {name: amount for name, amount in sorted(added.items()) if amount > ZERO}
+    return positive(dict(sorted(added.items())))
 
 
 def _planned_limits(quota: ResourceQuota, decided: Plan) -> RawResourceList:
     """Returns the limits of the quota that a plan writes."""
-    return {name: limit for name, limit in {**quota.hard, **decided.hard}.items() if limit is not None}
+    return {**quota.hard, **decided.hard}
 
 
 def _needs(quota: ResourceQuota, limits: RawResourceList, to_come: ResourceList) -> dict[str, PodNeed]:
@@ -203,15 +223,6 @@ def _unmanaged_reason(observed: Facts) -> str:
     return "nothing by itself: the namespace is managed tenant quota's" if observed.mtq else ""
 
 
-def _action(raises: str, problems: str, reason: str, *, would: bool) -> str:
-    """Returns the action as a sentence. `problems` are the plan's, `reason` is why something stays missing."""
-    if raises:
-        return "; ".join(filter(None, [f"{'would raise' if would else 'raises'} {raises}", problems, reason]))
-    if problems:
-        return f"{'would wait' if would else 'waits'}: {problems}"
-    return f"nothing: {reason}" if reason else ""
-
-
 def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUsage]) -> str:
     if _missing(needs):
         return "nothing: the quota's base grants none of what is missing"
@@ -219,10 +230,10 @@ def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUs
     return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
 
 
-def _plan_problems(decided: Plan, vms: Collection[str]) -> list[str]:
+def _problems(decided: Plan, names: Collection[str]) -> list[str]:
     """Returns the plan's problems, without those about other VMs alone."""
-    texts = [_CAP_WAIT.sub("", str(problem)) for problem in decided.problems]
-    return [text for text in texts if not (vm_names := set(_VM_NAME.findall(text))) or vm_names & set(vms)]
+    texts = map(str, decided.problems)
+    return [text for text in texts if not (about := set(_VM_NAME.findall(text))) or about & set(names)]
 
 
 def _leftover_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
@@ -235,7 +246,7 @@ def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> s
     """Returns how much more the targets count than their sources, in the resources that stay `missing`: no entry pays
     for that."""
     growth = subtract(total(vm.pending_usage for vm in vms), total(vm.target_limit for vm in vms))
-    growing = {name: amount for name, amount in growth.items() if amount > ZERO and name in missing}
+    growing = {name: amount for name, amount in positive(growth).items() if name in missing}
     if not growing:
         return ""
     new_limits = sorted({name for vm in vms for name in vm.younger_limits} & growing.keys())
@@ -254,19 +265,16 @@ def _volumes_reason(observed: Facts, missing: Mapping[str, Quantity], vms: Seque
     return f"volumes move: that is added where the namespace's annotation {name} is true"
 
 
-def _assist_reason(observed: Facts, policy: Policy, missing: ResourceList, targets: ResourceList) -> str:
-    """Returns what mode assist leaves missing, by Harvester's own rules, and whether takeover would add it."""
-    if policy.mode is not Mode.ASSIST or not missing:
+def _assist_reason(mode: Mode, missing: ResourceList) -> str:
+    """Returns what Harvester's own rules leave missing."""
+    if mode is not Mode.ASSIST or not missing:
         return ""
-    takeover_limits = _planned_limits(observed.quota, plan(observed, EXACT))
-    takeover_missing = _missing(_needs(observed.quota, takeover_limits, targets))
-    by_takeover = "" if missing.keys() & takeover_missing.keys() else ", --mode takeover adds it"
-    return f"mode assist leaves {format_amounts(missing)} missing{by_takeover}"
+    return f"mode assist leaves {format_amounts(missing)} missing: --mode takeover shows what takeover would add"
 
 
 def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
     limits = dict.fromkeys(raised, ZERO) | parse_resource_list(quota.hard)
     return ", ".join(
-        f"{name} from {format_amount(limits[name], name)} to {format_amount(limits[name] + amount, name)}"
+        "{} from {} to {}".format(name, *format_distinctly(name, limits[name], limits[name] + amount))
         for name, amount in raised.items()
     )

@@ -12,8 +12,7 @@ from typing import Final
 
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
-from pkg.report.budget import explain_with_budget
-from pkg.report.explain import Verdict
+from pkg.report.explain import Verdict, explain
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import Addition, Amounts, QuotaStatus
@@ -112,7 +111,7 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
         text = "its VM does not run, or may not be read"
         if instance is not None:
-            explanation = explain_with_budget(snapshot, instance)
+            explanation = explain(snapshot, instance)
             text = f"{explanation.verdict}: {explanation.summary}"
             if explanation.verdict is Verdict.WAITS_FOR_QUOTA:
                 text = "; headroom: ".join([text, *(fit.action for fit in explanation.fits if not fit.fits_then)])

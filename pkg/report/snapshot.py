@@ -24,13 +24,14 @@ from pkg.util.constants import CONFIG_MAP, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
-from pkg.util.resourcequota.base import base_of
+from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 from pkg.util.resourcequota.rancher import project_of
+from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 FAILURE_REASONS: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
 """The reasons of events that say why a target pod does not come to be."""
@@ -158,10 +159,10 @@ class Snapshot:
         rendering = self.source.rendering(namespace)
         return rendering if ratio is None else replace(rendering, ratio=ratio, harvester_ratio=ratio)
 
-    def observe(self, quota: ResourceQuota, as_rendered: Rendering | None = None) -> Facts:
-        """Returns the observation of the quota that a decision reads."""
+    def observe(self, quota: ResourceQuota, ratio: str | None = None) -> Facts:
+        """Returns the observation of the quota that a decision reads, now or with another overhead ratio."""
         facts = self.observer.observe(quota, self.now)
-        return facts if as_rendered is None else replace(facts, rendering=as_rendered)
+        return facts if ratio is None else replace(facts, rendering=self.rendering(quota.namespace, ratio))
 
     def controlled(self, namespace: str) -> ControlledPods:
         """Returns the namespace's pods by the VMIs that control them."""
@@ -179,7 +180,7 @@ class Snapshot:
         observed, hard = self.observe(quota), parse_resource_list(quota.hard)
         if not is_served(quota):
             return hard
-        base = base_of(quota, observed.limits, EXACT, observed.rancher.granted).limits or {}
+        base = _exact_base(observed).limits or {}
         return hard | {name: limit for name, limit in base.items() if name in hard}
 
     @property
@@ -199,6 +200,15 @@ class Snapshot:
         )
         asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
         return Observer(source, asks=asks, cache=self.cache)
+
+
+def usages_of(observed: Facts) -> list[VmUsage]:
+    """Returns the VMs that may have something of the quota beyond its base, by what quota will count."""
+    return vms_of(observed, EXACT, _exact_base(observed))[0]
+
+
+def _exact_base(observed: Facts) -> Base:
+    return base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
 
 
 LISTS: Final[Mapping[str, type[Object]]] = {

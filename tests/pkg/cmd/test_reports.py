@@ -725,7 +725,7 @@ def test_in_assist_mode_harvesters_rules_are_promised(server: ThreadedServer, ca
     output = call("explain", f"{NS}/vm1").out
     assert "kept by harvester and headroom" in output
     assert "headroom: raises limits.cpu from 2015m to 4015m, limits.memory from 4.9Gi to 9.3Gi" in output
-    assert "mode assist leaves limits.cpu 15m missing, --mode takeover adds it" in output
+    assert "mode assist leaves limits.cpu 15m missing: --mode takeover shows what takeover would add" in output
 
 
 RAISED = charged(quota({"limits.cpu": "5015m", "limits.memory": "10000Mi"}, MARKS), [SOURCE])

@@ -10,7 +10,7 @@ import msgspec
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import Namespace
 from pkg.api.harvesterhci import Setting
-from pkg.report.budget import explain_with_budget, report_namespace, report_namespaces, wait_reasons
+from pkg.report.budget import report_namespace, report_namespaces, wait_reasons
 from pkg.report.explain import Verdict, explain
 from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.report.snapshot import Snapshot
@@ -32,7 +32,6 @@ from tests.pkg.util.managedtenantquota.objects import (
     refused,
     source,
     surroundings,
-    target,
 )
 
 SAVED = {"quota": FULL}
@@ -59,28 +58,21 @@ WAITING: dict[str, tuple[Observed, str]] = {
     ),
     "it rests": (observed(timers=WindowTimers(paused={"uid-migration-of-vm1": NOW + 60})), "it is retried in 60 s"),
     "the other strategy's": (observed([quota(annotations={"harvesterhci.io/migrating-vm1": "{}"})]), "by annotations"),
-    "the VM does not run": (observed(around=surroundings(instances=[])), "VM vm1 does not run"),
 }
 
 
 @sentences(WAITING)
 def test_why_it_waits(case: tuple[Observed, str]) -> None:
     observation, expected = case
-    (reason,) = wait_reasons(observation, "migration-of-vm1")
+    (migration,) = (vmim for vmim in observation.facts.migrations if vmim.name == "migration-of-vm1")
+    (reason,) = wait_reasons(observation, migration)
     assert expected in reason
 
 
-def test_what_does_not_wait() -> None:
-    migration = refused()
-    around = surroundings([migration], pods=[source(), target(migration)])
-    assert wait_reasons(observed(around=around), "migration-of-vm1") == []
-    assert wait_reasons(observed(around=surroundings([vmim("Succeeded")])), "migration-of-vm1") == []
-    assert wait_reasons(observed(), "unknown") == []
-
-
 def test_another_migrations_shortage_is_not_its_own() -> None:
-    around = surroundings([refused(), vmim("Pending", "vm2")])
-    (reason,) = wait_reasons(observed(budgets=[budget({})], around=around), "migration-of-vm2")
+    pending = vmim("Pending", "vm2")
+    around = surroundings([refused(), pending])
+    (reason,) = wait_reasons(observed(budgets=[budget({})], around=around), pending)
     assert reason == "resource quota has not refused its target pod: it waits for KubeVirt"
 
 
@@ -126,12 +118,12 @@ EXPLAINED = {
     "it could migrate with what the budget adds": (
         snapshot(),
         Verdict.COULD_WITH_HEADROOM,
-        "budget would be added to quota under a lock",
+        "budget would add limits.cpu 2015m, limits.memory 4.5Gi under a lock",
     ),
     "the budget does not suffice": (
         snapshot(budgets=[budget({"limits.cpu": "1"})]),
         Verdict.COULD_NOT_MIGRATE,
-        "does not have enough resources",
+        "nothing: budget may add limits.cpu 1, limits.cpu 2015m",
     ),
     "it fits anyway": (snapshot(quotas=[quota(TWICE)]), Verdict.COULD_MIGRATE, ""),
     "its migration waits for its window": (
@@ -146,14 +138,9 @@ EXPLAINED = {
 @sentences(EXPLAINED)
 def test_a_vm_under_a_budget(case: tuple[Snapshot, Verdict, str]) -> None:
     observation, verdict, reason = case
-    described = explain_with_budget(observation, running_vmi())
-    assert described.verdict is verdict
-    assert reason in described.summary
-
-
-@sentences({"it runs": snapshot([vmim("Running")]), "there is no budget": snapshot([refused()], budgets=[])})
-def test_what_is_explained_as_everywhere(case: Snapshot) -> None:
-    assert explain_with_budget(case, running_vmi()) == explain(case, running_vmi())
+    explanation = explain(observation, running_vmi())
+    assert explanation.verdict is verdict
+    assert reason in "; ".join([explanation.summary, *(fit.action for fit in explanation.fits)])
 
 
 def test_the_status_of_a_namespace_in_the_middle_of_it() -> None:

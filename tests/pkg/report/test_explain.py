@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import pytest
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from kubeloop.api.quantity import Quantity
@@ -389,15 +388,11 @@ def test_what_harvesters_controllers_have_added_is_there() -> None:
     assert fit.action == "the quota is raised enough already"
 
 
-@pytest.mark.parametrize(("used", "served"), [("2015m", True), ("3", False)])
-def test_beside_harvester_takeover_is_promised_where_it_helps(used: str, served: bool) -> None:
-    """Others use of the second quota what no migration's entry makes up for."""
-    full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": used})
+def test_beside_harvester_what_its_rules_leave_missing_is_named() -> None:
+    full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": "2015m"})
     snapshot = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
-    basis = Basis(Policy(Mode.ASSIST), "flags")
-    (fit,) = explain(replace(snapshot, basis=basis), HERE).fits
-    assert "mode assist leaves limits.cpu" in fit.action
-    assert ("--mode takeover adds it" in fit.action) is served
+    (fit,) = explain(replace(snapshot, basis=Basis(Policy(Mode.ASSIST), "flags")), HERE).fits
+    assert "mode assist leaves limits.cpu 15m missing: --mode takeover shows" in fit.action
 
 
 def test_nothing_is_said_that_is_about_another_vm() -> None:

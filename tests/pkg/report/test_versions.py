@@ -27,8 +27,7 @@ def recorded(request: pytest.FixtureRequest) -> Snapshot:
 def changes(snapshot: Snapshot) -> bool:
     """Reports whether the one quota is changed at all."""
     (quota,) = snapshot.quotas
-    rendering = snapshot.rendering(quota.namespace)
-    return bool(plan(snapshot.observe(quota, rendering), snapshot.basis.policy))
+    return bool(plan(snapshot.observe(quota), snapshot.basis.policy))
 
 
 def test_nothing_is_changed_while_the_migration_goes_on(recorded: Snapshot) -> None:
