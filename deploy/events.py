@@ -56,7 +56,7 @@ EVENTS: Final = (
     Event(
         "ResourceQuotaNotGranted",
         _QUOTA,
-        "The namespace's annotation requests more than Rancher has granted; that is not the base.",
+        "The namespace's annotation requests more than Rancher grants; that is not the base.",
         "Give the project room, or lower the request",
     ),
     Event(

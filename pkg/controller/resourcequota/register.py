@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, PersistentVolumeClaim
+from kubeloop.api.core import PersistentVolumeClaim
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.enqueue import EnqueueHandler
@@ -21,12 +21,10 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, R
 from pkg.util import constants
 from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
-from pkg.util.resourcequota.policy import RancherQuotas
-from pkg.util.resourcequota.rancher import annotation_of, project_of
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 
@@ -76,37 +74,6 @@ def _with_ranchers_label(management: Management) -> Callable[[ValidatingWebhookC
     return default_quota_keys
 
 
-def _that_wait_in_project(management: Management) -> Callable[[Object], list[str]]:
-    """Returns a function that gives the keys of quotas in other namespaces of a Rancher project in which VMs migrate:
-    what one namespace requests no longer, another one may get."""
-    namespaces, migrations = management.namespaces.cache(), management.virtual_machine_instance_migrations.cache()
-    quotas = management.resource_quotas.cache()
-
-    def keys_of_waiting(obj: Object) -> list[str]:
-        if management.rancher.way is not RancherQuotas.ANNOTATION:
-            return []
-        own_namespace = namespaces.get(name=obj.namespace or obj.name)
-        project = project_of(own_namespace)
-        other_names = [
-            namespace.name
-            for namespace in namespaces.list()
-            if project and project_of(namespace) == project and namespace != own_namespace
-        ]
-        return [
-            quota.key
-            for name in other_names
-            if not all(map(is_finished, migrations.list(name)))
-            for quota in quotas.list(name)
-            if is_default(quota)
-        ]
-
-    return keys_of_waiting
-
-
-def _read_of_request(namespace: Namespace) -> object:
-    return annotation_of(namespace), project_of(namespace)
-
-
 def _read_of_vm(vm: VirtualMachine) -> object:
     return vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes
 
@@ -147,8 +114,6 @@ def _watch(management: Management, pace: Pace) -> None:
     pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
     instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
     quotas.watch_related(management.namespaces, keys_in_namespace)
-    quotas.watch_related(management.namespaces, _that_wait_in_project(management), reads=_read_of_request)
-    quotas.watch_related(quotas, _that_wait_in_project(management), reads=lambda quota: quota.spec)
     quotas.watch_related(management.limit_ranges, keys_in_namespace)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
     quotas.watch_related(management.persistent_volume_claims, keys_of_pvc, reads=_read_of_pvc)

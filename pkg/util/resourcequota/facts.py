@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList
@@ -17,18 +17,9 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMach
 from pkg.util import constants
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.problems import Problem
-from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, pod_usage
 
 T = TypeVar("T")
-
-REQUEST_KEYS = (constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_REQUEST)
-"""A namespace's annotations that are a request to Rancher and its record: written together."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
 
 
 class Cache:
@@ -40,46 +31,26 @@ class Cache:
 
     def get_or_compute(self, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Returns what depends on `key` and on these objects, or on others that are equal; without a key it is not
-        cached. Raises what `work_out` raises, which for the same objects it would raise again."""
+        cached."""
         entry = None if key is None else self._values.get(key)
         if entry is None or entry[0] != objects:
-            try:
-                entry = (objects, work_out())
-            except Exception as exc:
-                if key is not None:
-                    self._values[key] = (objects, _Failure(exc))
-                raise
+            entry = objects, work_out()
             if key is not None:
                 self._values[key] = entry
-        if isinstance(entry[1], _Failure):
-            raise entry[1].error.with_traceback(None)
         value: T = entry[1]
         return value
-
-    def usage(self, pod: Pod, spec: ResourceQuotaSpec, now: float | None, releases: Releases) -> ResourceList:
-        """Returns what a quota charges for a version of a pod; nothing if it does not count the pod. Raises
-        QuantityError."""
-        if not is_charged(pod, spec, now, releases):
-            return {}
-        version = pod.metadata.resource_version
-        key = ("usage", pod.uid) if pod.uid and version else None
-        return self.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Rancher's denial of a request for lack of room in the project: nothing as large is requested again until
-    `siblings` or the person's `limits` change, or it is `until`."""
+    """Rancher's denials of requests for lack of room in the project: nothing as large is requested again until a pause
+    is over, or the person's `limits` change."""
 
-    siblings: Hashable
     limits: str
-    amounts: tuple[ResourceList, ...] = ()
+    amounts: Sequence[ResourceList]
     """Each is what was to be added by one request."""
-    excess: bool = False
-    """The person's own request beyond the grant was part of one."""
-    until: float = float("-inf")
-    pause: float = 0.0
-    """Seconds; twice as long after the next denial."""
+    at: float
+    """The last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +68,20 @@ class Timers:
     """spec.hard and status.hard are what they shall be; only while a migration is refused."""
     denial: Denial | None = None
     """Rancher's last answer, if it was no."""
-    exceeds_since: float | None = None
-    """The namespace's annotation requests more than Rancher has granted."""
 
-    def no_later_than(self, now: float) -> Timers:
-        """Returns the times after the clock was set back, or another API server's is behind: by hours, perhaps, and
-        nothing lasts longer for that."""
+    def up_to(self, now: float) -> Timers:
+        """Returns the times, none later than now: the clock may have been set back, and API servers' clocks differ."""
 
         def earlier(times: Mapping[str, float]) -> Mapping[str, float]:
             return {key: min(since, now) for key, since in times.items()}
 
-        enforced, exceeds = (
-            since if since is None else min(since, now) for since in (self.enforced_since, self.exceeds_since)
+        return Timers(
+            earlier(self.unexplained),
+            earlier(self.held_since),
+            earlier(self.refused),
+            self.enforced_since and min(self.enforced_since, now),
+            self.denial and replace(self.denial, at=min(self.denial.at, now)),
         )
-        denial = self.denial
-        if denial is not None:
-            denial = replace(denial, until=min(denial.until, now + denial.pause))
-        unexplained, held_since, refused = map(earlier, (self.unexplained, self.held_since, self.refused))
-        return Timers(unexplained, held_since, refused, enforced, denial, exceeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +98,6 @@ class RancherFacts:
     """The keys of the entries that the quota itself carries."""
     is_left_raised: bool = False
     """The quota is as headroom raised it by its own write: Rancher has to see an event of the namespace to lower it."""
-    siblings: Hashable = None
-    """The requests and grants of the project's other namespaces: with them the room for this one changes."""
 
 
 NO_RANCHER = RancherFacts()
@@ -172,10 +137,14 @@ class Facts:
     cache: Cache = field(default_factory=Cache, compare=False)
 
     def charge(self, pod: Pod, now: float | None) -> ResourceList:
-        """Returns what the quota charges for a pod; nothing for one that terminates past its grace period at `now`
-        (None: all count), and for one that the API server would not admit."""
+        """Returns what the quota charges for a version of a pod; nothing for one that terminates past its grace period
+        at `now` (None: all count), and for one that the API server would not admit."""
+        version, releases = pod.metadata.resource_version, self.rendering.kubernetes
+        if not is_charged(pod, self.quota.spec, now, releases):
+            return {}
+        key = ("usage", pod.uid) if pod.uid and version else None
         with contextlib.suppress(QuantityError):
-            return self.cache.usage(pod, self.quota.spec, now, self.rendering.kubernetes)
+            return self.cache.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
         return {}
 
 
@@ -223,9 +192,10 @@ class Plan:
     def namespace_patch(self, namespace: Namespace) -> list[dict[str, Any]]:
         """Returns the JSON patch of the namespace, bound to the request and the record that were decided from."""
         annotations = namespace.metadata.annotations or {}
+        keys = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_REQUEST
         return [
             _test("/metadata/uid", namespace.uid),
-            *(_test(pointer("/metadata/annotations", key), annotations.get(key)) for key in REQUEST_KEYS),
+            *(_test(pointer("/metadata/annotations", key), annotations.get(key)) for key in keys),
             *_changes("/metadata/annotations", annotations, self.namespace),
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -19,14 +19,7 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts, Timers
 from pkg.util.resourcequota.managed import is_default, switched_off
-from pkg.util.resourcequota.rancher import (
-    annotation_of,
-    granted_to,
-    is_left_raised,
-    project_of,
-    stuck_entries,
-    with_request,
-)
+from pkg.util.resourcequota.rancher import annotation_of, granted_to, is_left_raised, stuck_entries, with_request
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
@@ -115,16 +108,13 @@ class WithRequests:
 
     def get(self, *, name: str, namespace: str = "") -> ResourceQuota | None:
         quota = self.quotas.get(name=name, namespace=namespace)
-        return with_request(quota, self._namespaces.get(name=namespace)) if quota else None
+        return self._seen(quota) if quota else None
 
     def list(self, namespace: str = "") -> Sequence[ResourceQuota]:
-        quotas = self.quotas.list(namespace)
-        if not namespace:
-            return [with_request(quota, self._namespaces.get(name=quota.namespace)) for quota in quotas]
-        record = self._namespaces.get(name=namespace) if quotas else None
-        if record is None or constants.ANNOTATION_REQUEST not in record.annotations:
-            return quotas
-        return [with_request(quota, record) for quota in quotas]
+        return [*map(self._seen, self.quotas.list(namespace))]
+
+    def _seen(self, quota: ResourceQuota) -> ResourceQuota:
+        return with_request(quota, self._namespaces.get(name=quota.namespace))
 
 
 class Observer:
@@ -157,7 +147,7 @@ class Observer:
         `namespace`: a later version of it than the source has."""
         source, name = source or self.source, quota.namespace
         namespace = namespace or source.namespaces.get(name=name) or Namespace()
-        rancher = self._rancher(quota, namespace, source)
+        rancher = self._rancher(quota, namespace)
         counted = any(counts_of_claims(name) for listed in (quota, *source.quotas.list(name)) for name in listed.hard)
         claims = {claim.name: claim for claim in source.claims.list(name)} if counted else None
         return Facts(
@@ -167,7 +157,7 @@ class Observer:
             migrations=source.migrations.list(name),
             instances={vmi.name: vmi for vmi in source.instances.list(name)},
             now=now,
-            timers=timers.no_later_than(now) if timers else Timers(),
+            timers=timers.up_to(now) if timers else Timers(),
             pods=source.pods.list(name),
             claims=claims,
             machines={vm.name: vm for vm in source.machines.list(name)} if counted else {},
@@ -179,20 +169,13 @@ class Observer:
             cache=self._cache,
         )
 
-    def _rancher(self, quota: ResourceQuota, namespace: Namespace, source: Source) -> RancherFacts:
+    def _rancher(self, quota: ResourceQuota, namespace: Namespace) -> RancherFacts:
         recorded = constants.ANNOTATION_REQUEST in namespace.annotations
         asks = is_default(quota) and (recorded if self._asks is None else self._asks(quota))
         granted = granted_to(quota, namespace)
         if granted is None and not (asks or recorded):
             return NO_RANCHER
-        project = project_of(namespace) if asks else ""
-        namespaces = (
-            [sibling for sibling in source.namespaces.list() if project_of(sibling) == project] if project else []
-        )
-        siblings = {sibling.name: _grants(sibling, source) for sibling in namespaces if sibling.name != namespace.name}
-        return RancherFacts(
-            granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), tuple(sorted(siblings.items()))
-        )
+        return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised(quota))
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
         """Returns the same rendering as long as nothing it is made of changes: what depends on it is cached by it."""
@@ -201,10 +184,3 @@ class Observer:
         applies = source.kubernetes(), source.policy_in_force()
         inputs = (*objects, namespace.labels, source.quota_limits(name), *applies)
         return self._cache.get_or_compute(("rendering", name), inputs, lambda: source.rendering(name, self._profile))
-
-
-def _grants(namespace: Namespace, source: Source) -> Hashable:
-    """Returns the namespace's request as the person means it, and what Rancher granted: not headroom's own requests,
-    which the project may have refused."""
-    hard = [sorted(quota.hard.items()) for quota in source.quotas.list(namespace.name) if is_default(quota)]
-    return annotation_of(namespace), str(hard)

@@ -45,14 +45,13 @@ from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
 def plan(facts: Facts, policy: Policy) -> Plan:
     """Returns the one patch that makes a ResourceQuota fit its namespace's migrations, or the request by which Rancher
     does."""
-    rancher = facts.rancher
     if facts.quota.deleting:
         return Plan()
-    if rancher is NO_RANCHER:
+    if facts.rancher is NO_RANCHER:
         return _decide(facts, policy)
     facts = with_answer(facts)
     decided = _decide(facts, policy)
-    return with_grant(facts, as_request(facts, decided) if rancher.asks else without_request(facts, decided))
+    return with_grant(facts, as_request(facts, decided) if facts.rancher.asks else without_request(facts, decided))
 
 
 def _decide(facts: Facts, policy: Policy) -> Plan:

@@ -56,6 +56,9 @@ class Validation:
     updated: str
     """RFC 3339, whole seconds; Rancher writes it one second into the future."""
 
+    def __str__(self) -> str:
+        return f"{self.fits} {self.updated} {self.message}"
+
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record on a namespace whose annotation says more than the person requested, or whose quota carries entries

@@ -23,15 +23,9 @@ from pkg.api.rancher import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
+from pkg.util.resourcequota import errors
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import is_entry, read
-from pkg.util.resourcequota.errors import (
-    EVENT_NO_ANSWER,
-    EVENT_NOT_GRANTED,
-    EVENT_PROJECT_FULL,
-    EVENT_STUCK,
-    InvalidNamespaceAnnotation,
-)
 from pkg.util.resourcequota.facts import Denial, Facts, Plan
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import (
@@ -49,9 +43,8 @@ from pkg.util.resourcequota.rancher import (
     with_limits,
 )
 
-FIRST_PAUSE = 30.0
-"""Seconds after which a request that the project had no room for is made again, though nothing there changed."""
-LONGEST_PAUSE = 600.0
+PAUSE = 30.0
+"""Seconds after which what the project had no room for is requested again."""
 
 
 def with_answer(facts: Facts) -> Facts:
@@ -59,50 +52,33 @@ def with_answer(facts: Facts) -> Facts:
     request, denial, now = request_of(facts.rancher.namespace), facts.timers.denial, facts.now
     if not facts.rancher.asks:
         return facts
-    state = Denial(facts.rancher.siblings, facts.limits)
-    if denial is None or (denial.siblings, denial.limits) != (state.siblings, state.limits):
-        denial = state if denial else None
-    if request is None or is_granted(request, facts.quota) or not is_refused(request, facts.rancher.namespace, now):
-        return replace(facts, timers=replace(facts.timers, denial=denial))
-    denial = _denial(denial or state, request, now)
-    annotations = {key: text for key, text in facts.quota.annotations.items() if not is_entry(key)}
-    quota = replace_struct(facts.quota, metadata=replace_struct(facts.quota.metadata, annotations=annotations))
+    if denial and (denial.limits != facts.limits or now >= denial.at + PAUSE):
+        denial = None
+    quota = facts.quota
+    if request and not is_granted(request, quota) and _is_refused(request, facts):
+        # The person's excess is requested no more, if that was part of the request; else what was to be added by it.
+        headroom = {} if _has_excess(request) else read(request.entries).total
+        denied = (*(denial.amounts if denial else ()), *([headroom] if headroom else []))
+        denial = Denial(facts.limits, denied, now)
+        annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
+        quota = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
 
 
-def is_refused(request: Request, namespace: Namespace, now: float) -> bool:
+def _is_refused(request: Request, facts: Facts) -> bool:
     """Reports whether Rancher has found that the request does not fit into the project.
 
     A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
     the same text again where two requests of one second are refused alike.
     """
-    validation = validation_of(namespace)
+    validation = validation_of(facts.rancher.namespace)
     if validation is None or validation.fits:
         return False
-    return condition_text(namespace) != request.validation or now - request.at >= SILENCE
+    return str(validation) != request.validation or facts.now - request.at >= SILENCE
 
 
-def condition_text(namespace: Namespace) -> str:
-    """Returns Rancher's condition as the record keeps it."""
-    validation = validation_of(namespace)
-    return f"{validation.fits} {validation.updated} {validation.message}" if validation else ""
-
-
-def _denial(present: Denial, request: Request, now: float) -> Denial:
-    """Returns what is not requested again: the person's excess, if that was part of the request, else what was to be
-    added by it."""
-    lasting = now < present.until
-    excess = any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
-    headroom = read(request.entries).total
-    amounts = present.amounts if lasting else ()
-    pause = max(FIRST_PAUSE, present.pause if lasting else min(LONGEST_PAUSE, 2 * present.pause))
-    return replace(
-        present,
-        amounts=amounts if excess or not headroom else (*amounts, headroom),
-        excess=excess or (lasting and present.excess),
-        until=now + pause,
-        pause=pause,
-    )
+def _has_excess(request: Request) -> bool:
+    return any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
 
 
 def as_request(facts: Facts, plan: Plan) -> Plan:
@@ -110,14 +86,19 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
     if entries and plan.raised is None:  # an entry or the base cannot be read
         return replace(plan, annotations={}, hard={}, asks=True)
+    requested = limits_of_annotation(facts.limits)
+    base = _base(facts, requested, has_entries=bool(entries))
+    raised = {name: limit for name, limit in (plan.raised or {}).items() if name in requested and entries}
+    if raised:  # of what the person requests beyond the grant nothing is in the plan
+        granted = facts.rancher.granted or {}
+        raised = {n: base[n] + limit - min(requested[n], granted.get(n, requested[n])) for n, limit in raised.items()}
+    changed = {name: limit for name, limit in {**base, **raised}.items() if limit != requested[name]}
     try:
-        base = _base(facts, entries)
-        limits = _raised(facts, plan.raised or {}, base) if entries else base
-        text = with_limits(facts.limits, {name: str(limit) for name, limit in limits.items()})
-    except InvalidNamespaceAnnotation as exc:
+        text = with_limits(facts.limits, {name: str(limit) for name, limit in changed.items()})
+    except errors.InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
-    is_recorded = limits or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
-    record = _record(facts, text, base, entries) if is_recorded else None
+    is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
+    record = _record(facts, limits_of_annotation(text), base, entries) if is_recorded else None
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 
@@ -128,68 +109,37 @@ def without_request(facts: Facts, plan: Plan) -> Plan:
     return replace(plan, namespace=_changes(facts, facts.limits, None))
 
 
-def _base(facts: Facts, entries: Mapping[str, str]) -> ResourceList:
-    """Returns the limits of the annotation without headroom that are requested otherwise than the person does.
+def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> ResourceList:
+    """Returns the limits of the annotation without headroom: the person's, or the grant where they are beyond that.
 
     What the person requests beyond the grant is requested too, until Rancher has refused it: then it would refuse all.
     At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit.
     """
-    beyond = exceeding(facts.limits, facts.rancher.granted)
-    granted = {name: limit for name, (_, limit) in beyond.items()}
-    request = request_of(facts.rancher.namespace)
-    if entries:
-        return granted if _is_excess_refused(facts, beyond, request) else {}
-    limits, hard = limits_of_annotation(facts.limits) | granted, facts.quota.hard
-    is_raised = request is not None and any(
-        quantity_of(hard, name) > limit for name, limit in limits.items() if name in hard and name in request.asked
-    )
-    return granted if is_raised else {}
+    granted = {name: limit for name, (_, limit) in exceeding(facts.limits, facts.rancher.granted).items()}
+    request, validation = request_of(facts.rancher.namespace), validation_of(facts.rancher.namespace)
+    base, hard = {**requested, **granted}, facts.quota.hard
+    if not has_entries:
+        asked = request.asked if request else {}
+        takes_grant = any(quantity_of(hard, name) > base[name] for name in base if name in hard and name in asked)
+    elif request is None:
+        takes_grant = validation is not None and not validation.fits
+    else:
+        was_clipped = any(request.base.get(name, requested[name]) < requested[name] for name in granted)
+        is_refused = _has_excess(request) and _is_refused(request, facts)
+        takes_grant = request.annotation == facts.limits and (was_clipped or is_refused)
+    return base if takes_grant else requested
 
 
-def _is_excess_refused(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]], request: Request | None) -> bool:
-    """Reports whether Rancher has refused what the person requests beyond the grant: by the last denial, or after a
-    restart by what was requested last."""
-    denial, validation = facts.timers.denial, validation_of(facts.rancher.namespace)
-    if denial is not None:
-        return denial.excess and facts.now < denial.until
-    if request is None:
-        return validation is not None and not validation.fits
-    return request.annotation == facts.limits and any(
-        request.base.get(name, requested) < requested for name, (requested, _) in beyond.items()
-    )
-
-
-def _raised(facts: Facts, raised: Mapping[str, Quantity], base: ResourceList) -> ResourceList:
-    """Returns the limits that are requested otherwise than the person does: base + headroom."""
-    requested, granted = limits_of_annotation(facts.limits), facts.rancher.granted
-    limits = dict(base)
-    for name, limit in raised.items():
-        if name in requested:
-            base_limit = (
-                min(requested[name], granted.get(name, requested[name])) if granted is not None else requested[name]
-            )
-            limits[name] = base.get(name, requested[name]) + limit - base_limit
-    return {name: limit for name, limit in limits.items() if limit != requested[name]}
-
-
-def _record(facts: Facts, text: str, base: ResourceList, entries: Mapping[str, str]) -> Request:
+def _record(facts: Facts, asked: ResourceList, base: ResourceList, entries: Mapping[str, str]) -> Request:
     """Returns the record of a request; the time and the condition of one that asks for the same stay."""
-    namespace = facts.rancher.namespace
-    present, limits = request_of(namespace), limits_of_annotation(text)
-    requested = limits_of_annotation(facts.limits)
-    granted = facts.rancher.granted or {}
-    new = Request(
-        facts.limits,
-        limits,
-        {**requested, **base},
-        {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()},
-        dict(entries),
-        round(facts.now, 3),
-        condition_text(namespace),
-    )
-    if present and present.asked == limits:
-        return replace_struct(new, at=present.at, validation=present.validation)
-    return new
+    requested, granted = limits_of_annotation(facts.limits), facts.rancher.granted or {}
+    before = {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()}
+    present, validation = request_of(facts.rancher.namespace), validation_of(facts.rancher.namespace)
+    if present and present.asked == asked:
+        at, answer = present.at, present.validation
+    else:
+        at, answer = round(facts.now, 3), str(validation or "")
+    return Request(facts.limits, asked, base, before, dict(entries), at, answer)
 
 
 def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str | None]:
@@ -207,75 +157,65 @@ def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str |
 
 def _with_look(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with the time of the next look at Rancher's answer, and with what people have to know of it."""
-    request = request_of(facts.rancher.namespace)
-    due, problems, denial = plan.recheck_after or math.inf, [*plan.problems], plan.timers.denial
+    request, denial, now = request_of(facts.rancher.namespace), plan.timers.denial, facts.now
+    due, problems = plan.recheck_after or math.inf, [*plan.problems]
     if facts.rancher.stuck:
         problems.append(_stuck(facts))
-    if denial and denial.until > facts.now:
-        due = min(due, denial.until - facts.now)
-    if request and not plan.namespace and not is_granted(request, facts.quota):
-        patience = request.at + SILENCE - facts.now
+    if denial:
+        due = min(due, denial.at + PAUSE - now)
+    if plan.namespace.get(constants.ANNOTATION_REQUEST):
+        due = min(due, SILENCE)
+    elif request and not plan.namespace and not is_granted(request, facts.quota):
+        patience = request.at + SILENCE - now
         due = min(due, patience if patience > 0 else SILENCE)
         if patience <= 0:
-            problems.append(Problem(EVENT_NO_ANSWER, _silence(facts)))
+            problems.append(_silence(facts))
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
 
 
 def _stuck(facts: Facts) -> Problem:
     keys = ", ".join(facts.rancher.stuck)
     return Problem(
-        EVENT_STUCK,
+        errors.EVENT_STUCK,
         f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
         f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
         f"annotation. An administrator removes them: {removal_command(facts.quota, facts.rancher.stuck)}",
     )
 
 
-def _silence(facts: Facts) -> str:
-    project = project_of(facts.rancher.namespace)
-    reason = (
-        f"its server has to run, and reach this cluster (project {project})"
-        if project
-        else "it writes none in a namespace without a project (annotation field.cattle.io/projectId)"
+def _silence(facts: Facts) -> Problem:
+    quota, project = facts.quota, project_of(facts.rancher.namespace)
+    reason = "it writes none in a namespace without a project (annotation field.cattle.io/projectId)"
+    if project:
+        reason = f"its server has to run, and reach this cluster (project {project})"
+    text = (
+        f"Rancher has not written resource quota {quota.name} within {SILENCE:.0f} s of headroom's request in "
+        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {quota.namespace}: {reason}"
     )
-    return (
-        f"Rancher has not written resource quota {facts.quota.name} within {SILENCE:.0f} s of headroom's request in "
-        f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {facts.quota.namespace}: {reason}"
-    )
+    return Problem(errors.EVENT_NO_ANSWER, text)
 
 
 def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem | None:
     """Returns why `headroom` altogether, with `subject` in it, is not requested of Rancher; None if it may be."""
-    denial = facts.timers.denial
-    if denial is None or not facts.rancher.asks or facts.now >= denial.until:
+    denial, validation = facts.timers.denial, validation_of(facts.rancher.namespace)
+    if denial is None or not facts.rancher.asks:
         return None
-    for amounts in denial.amounts:
-        if all(headroom.get(name, ZERO) >= amount for name, amount in amounts.items()):
-            return project_full(facts, subject, headroom)
-    return None
-
-
-def project_full(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem:
-    """Returns the problem of a request that Rancher's project has no room for."""
+    if all(any(headroom.get(name, ZERO) < amount for name, amount in amounts.items()) for amounts in denial.amounts):
+        return None
     needed = _listed({name: amount for name, amount in sorted(headroom.items()) if amount > ZERO})
-    validation = validation_of(facts.rancher.namespace)
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
-    return Problem(EVENT_PROJECT_FULL, f"{subject} waits: {_NO_ROOM.format(project=project, needed=needed)}{says}")
+    text = f"{subject} waits: {_NO_ROOM.format(project=project, needed=needed)}{says}"
+    return Problem(errors.EVENT_PROJECT_FULL, text)
 
 
 def with_grant(facts: Facts, plan: Plan) -> Plan:
-    """Returns the plan with what people have to know of a request that Rancher has not granted, once Rancher has
-    refused it or had the time to answer."""
-    beyond = exceeding(facts.limits, facts.rancher.granted) if is_served(facts.quota) else {}
-    if not beyond:
+    """Returns the plan with what people have to know of a request that Rancher has refused."""
+    validation = validation_of(facts.rancher.namespace)
+    if validation is None or validation.fits or not is_served(facts.quota):
         return plan
-    since = facts.now if facts.timers.exceeds_since is None else facts.timers.exceeds_since
-    plan = replace(plan, timers=replace(plan.timers, exceeds_since=since))
-    validation, patience = validation_of(facts.rancher.namespace), since + SILENCE - facts.now
-    if (validation is None or validation.fits) and patience > 0:
-        return replace(plan, recheck_after=min(patience, plan.recheck_after or patience))
-    return replace(plan, problems=[not_granted(facts, beyond), *plan.problems])
+    beyond = exceeding(facts.limits, facts.rancher.granted)
+    return replace(plan, problems=[not_granted(facts, beyond), *plan.problems]) if beyond else plan
 
 
 def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
@@ -287,7 +227,7 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     )
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
-    return Problem(EVENT_NOT_GRANTED, text)
+    return Problem(errors.EVENT_NOT_GRANTED, text)
 
 
 # ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------

@@ -156,9 +156,8 @@ class _SideUsage:
     @cached_property
     def _counted(self) -> Mapping[str, tuple[ResourceList, ResourceList]]:
         """The usage of each side's launcher and attachment pod, by the launcher's uid."""
-        charge = self._charge
         return {
-            s.launcher.uid: (charge(s.launcher), total(map(charge, s.attachments)))
+            s.launcher.uid: (self._charge(s.launcher), total(map(self._charge, s.attachments)))
             for s in (*self.sides.source, *self.sides.target, *self.sides.leftovers)
         }
 
@@ -171,8 +170,7 @@ class _SideUsage:
         return attachments_usage(self.vmi, source, self.rendering, self.facts.quota.spec)
 
     def _charge(self, pod: Pod) -> ResourceList:
-        facts = self.facts
-        return facts.cache.usage(pod, facts.quota.spec, facts.now, self.rendering.kubernetes)
+        return self.facts.charge(pod, self.facts.now)
 
     def _launcher_within(self, usage: ResourceList) -> ResourceList:
         if not self.is_bounded or all(amount <= self._plain.get(name, ZERO) for name, amount in usage.items()):

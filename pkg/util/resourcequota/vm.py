@@ -299,10 +299,16 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
         )
         limits = namespace.rendering.quota_limits
         key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
-        try:
-            yield facts.cache.get_or_compute(key, inputs, partial(assess, namespace, name, migrations, vm_moves))
-        except Exception as exc:
-            yield not_understood(name, exc)
+        yield facts.cache.get_or_compute(key, inputs, partial(_assessed, namespace, name, migrations, vm_moves))
+
+
+def _assessed(
+    namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
+) -> VmUsage | Problem:
+    try:
+        return assess(namespace, name, migrations, moves)
+    except Exception as exc:
+        return not_understood(name, exc)
 
 
 def controlled_pods(facts: Facts) -> ControlledPods:

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeloop.api.core import LimitRange, Namespace, ResourceQuota, ResourceQuotaSpec
+from kubeloop.api.core import LimitRange, Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import total
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt
 from pkg.util.constants import ANNOTATION_STORAGE_MIGRATION, SETTING_OVERHEAD_RATIO
-from pkg.util.quotacount.releases import NEWEST, releases_of
+from pkg.util.kubevirt.rendering import Rendering
+from pkg.util.quotacount.releases import releases_of
 from pkg.util.resourcequota.entries import entries, migrating_key
-from pkg.util.resourcequota.facts import Cache, Facts, Plan
+from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_off
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
@@ -329,21 +330,22 @@ def test_an_annotation_allows_storage_migrations(said: str, allowed: bool) -> No
 
 
 def test_a_pods_usage_is_cached_by_its_version() -> None:
-    memo, spec = Cache(), ResourceQuotaSpec(hard={"limits.cpu": "9"})
+    facts = Facts(quota({"limits.cpu": "9"}))
 
     def counted(cpu: str, version: str) -> str:
-        return str(memo.usage(pod(cpu, name="p", resourceVersion=version), spec, 0.0, NEWEST)["limits.cpu"])
+        return str(facts.charge(pod(cpu, name="p", resourceVersion=version), 0.0)["limits.cpu"])
 
     assert [counted("1", "7"), counted("2", "7"), counted("2", "8")] == ["1", "1", "2"]
     assert [counted("1", ""), counted("2", "")] == ["1", "2"]
 
 
 def test_what_a_pod_counts_is_remembered_by_release() -> None:
-    memo, spec = Cache(), ResourceQuotaSpec()
+    facts = Facts(quota({}))
     status = {"name": "main", "resources": {"limits": {"cpu": "5"}}}
     resized = edited(pod("1", name="p"), status={"containerStatuses": [status]})
 
     def counted(release: str) -> str:
-        return str(memo.usage(resized, spec, 0.0, releases_of([release]))["limits.cpu"])
+        of_release = replace(facts, rendering=Rendering(kubernetes=releases_of([release])))
+        return str(of_release.charge(resized, 0.0)["limits.cpu"])
 
     assert [counted("1.32"), counted("1.37"), counted("1.32")] == ["1", "5", "1"]
