@@ -24,11 +24,7 @@ from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
 from pkg.webhook.metrics import HeadroomMetrics
 from pkg.webhook.registration import Registrar
-from pkg.webhook.resources.lock import validator as lock
-from pkg.webhook.resources.namespace import validator as namespace
-from pkg.webhook.resources.pod import validator as pod
-from pkg.webhook.resources.resourcequota import validator as resourcequota
-from pkg.webhook.resources.virtualmachine import validator as virtualmachine
+from pkg.webhook.resources import lock, namespace, pod, resourcequota, virtualmachine
 from pkg.webhook.view import View
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
@@ -21,13 +21,12 @@ from kubeloop.webhook.registration import (
     Registration,
     Webhook,
     registered,
-    split_key,
     with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.configuration_writes import written
 from pkg.config.settings import WEBHOOKS, Settings
-from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
+from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
@@ -58,8 +57,8 @@ webhook's whole timeoutSeconds."""
 class Registrar(Registration):
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
 
-    Replicas with the same flags do not disturb each other; others are recognised by the mark in their answers, and a
-    warning is logged.
+    Replicas with the same address and flags do not disturb each other; other flags are recognised by the mark in their
+    answers, and a warning is logged.
     """
 
     def __init__(
@@ -93,14 +92,11 @@ class Registrar(Registration):
         written(resource, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
-        """Write the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle,
-        and it stays.
-
-        Raises ApiError, and NotReached while the API server does not reach the webhook.
-        """
+        """Writes the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle, and
+        it stays. Raises ApiError, and NotReached while the API server does not reach the webhook."""
         began = loop_time()
         try:
-            mark, is_own = await self._proven(bundle)
+            mark = await self._probe(bundle)
         except NotReached as exc:
             UNREACHABLE.set(1)
             self._failing_since = began if self._failing_since is None else self._failing_since
@@ -115,7 +111,7 @@ class Registrar(Registration):
         UNREACHABLE.set(0)
         LAST_REACHED.set(time.time())
         self._compare(mark)
-        if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
+        if loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
         else:
             # Two that rewrite each other's configurations would never end.
@@ -123,8 +119,7 @@ class Registrar(Registration):
 
     async def adopt(self) -> None:
         """Adopts the key of a configuration that is registered. The probe's is the first that is written and the last
-        that goes.
-        """
+        that goes."""
         for configuration in (_PROBE, _VALIDATING):  # one of 0.1.0 has no key
             if self.share_key(await registered(self.client, *configuration)):
                 return
@@ -137,107 +132,70 @@ class Registrar(Registration):
         webhooks: list[Webhook],
         annotations: Mapping[str, str],
     ) -> bool:
-        """Writes a configuration and reports what another client changed or deleted since the last look."""
+        """Writes a configuration and reports that another client changed or deleted it since the last look."""
         key, present = (resource.kind, name), (current and current.webhooks) or []
         last_webhooks = self._last_webhooks.get(key, present)
         is_written = await super().put(resource, name, current, webhooks, annotations)
         self._last_webhooks[key] = with_their_bundle(webhooks, present) if is_written else present
         if is_written and last_webhooks != present:
-            message = (
-                f"{resource.kind} {name} was {_change(last_webhooks, current)} by another client, and is written again"
-            )
-            log.warning("%s", message)
-            self._report(EVENT_CHANGED, message)
+            change = "changed" if current else "deleted"
+            self._warn(EVENT_CHANGED, f"{resource.kind} {name} was {change} by another client, and is written again")
         return is_written
 
+    def _warn(self, reason: str, message: str) -> None:
+        log.warning("%s", message)
+        self._report(reason, message)
+
     def _compare(self, mark: str) -> None:
-        """Warn of a replica with other flags, and report it at the second look in a row: then it is no rollout."""
+        """Warns of a replica with other flags, at the second look in a row: then it is no rollout."""
         self._differing = self._differing + 1 if mark != self.mark else 0
         DRIFT.set(bool(self._differing))
-        if not self._differing:
-            return
-        self._other_seen = loop_time()
-        message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
-        log.warning("%s", message)
+        if self._differing:
+            self._other_seen = loop_time()
         if self._differing == 2:
-            self._report(EVENT_OTHER_FLAGS, message)
+            message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
+            self._warn(EVENT_OTHER_FLAGS, message)
 
-    async def _proven(self, bundle: bytes | None) -> tuple[str, bool]:
-        """Returns the mark of the replica that answered the probe, and whether the probe is registered for this
-        process.
+    async def _probe(self, bundle: bytes | None) -> str:
+        """Returns the mark of the replica that answered the probe. Raises NotReached, ApiError."""
 
-        Raises NotReached, ApiError."""
-        current = await registered(self.client, *_PROBE)
-        if self._is_anothers(current):
-            with contextlib.suppress(NotReached):
-                return await probe(self.client, self._settings.namespace), False
-
-        async def put(again: bool) -> bool:
-            present = await registered(self.client, *_PROBE) if again else current
+        async def put(_again: bool) -> None:
+            present = await registered(self.client, *_PROBE)
             self.share_key(present)
             webhooks = probing(self.endpoint, self._settings, bundle)
             # Without the mark: it is the same for all replicas, whatever their flags.
-            return await self.put(*_PROBE, present, webhooks, self._injected)
+            await self.put(*_PROBE, present, webhooks, self._injected)
 
-        is_new = await retry_on_conflict(put, errors=RACES)
+        await retry_on_conflict(put, errors=RACES)
         until = loop_time() + _NEWS_SECONDS
         while True:
             try:
-                mark = await probe(self.client, self._settings.namespace)
-                # Replicas that start together may each have registered themselves: the last one stays.
-                return mark, not (is_new and self._is_anothers(await registered(self.client, *_PROBE)))
+                return await probe(self.client, self._settings.namespace)
             except NotReached:
                 if loop_time() >= until:
                     raise
                 await asyncio.sleep(_NEWS_PAUSE)
 
-    def _is_anothers(self, current: Configuration | None) -> bool:
-        """Reports whether the probe is registered for the address of another replica."""
-        if current is None or not self.endpoint.url:
-            return False
-        urls = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in current.webhooks or ()}
-        return urls != {self.endpoint.url + PROBE_PATH}
-
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
-        """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Logged and
-        reported once for each outage."""
-        stood = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
-        if not stood or self._is_outage_reported:
+        """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Reported once for
+        each outage."""
+        was_registered = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
+        if not was_registered or self._is_outage_reported:
             return
-        strict = ", ".join(name for name in WEBHOOKS if name in self._settings.strict)
-        message = f"the API server does not reach the webhooks, writes to {strict} fail: {error}"
-        if not strict:
-            message = f"the webhooks are withdrawn until the API server reaches them again: {error}"
         self._is_outage_reported = True
-        log.warning("%s", message)
-        self._report(EVENT_NOT_REACHED, message)
-
-
-def _change(last_webhooks: list[Webhook], current: Configuration | None) -> str:
-    """Describes the change that another client made."""
-    if current is None:
-        return "deleted"
-    names = {webhook["name"]: webhook for webhook in current.webhooks or ()}
-    changed = {
-        field: None
-        for webhook in last_webhooks
-        for field in _fields(webhook).keys() | _fields(names.get(webhook["name"], {})).keys()
-        if _fields(webhook).get(field) != _fields(names.get(webhook["name"], {})).get(field)
-    }
-    return f"changed ({', '.join(sorted(changed)) or 'other webhooks'})"
-
-
-def _fields(webhook: Webhook) -> dict[str, Any]:
-    """Returns the webhook's fields and those of its clientConfig in one mapping."""
-    return {**webhook, **webhook.get("clientConfig", {}), "clientConfig": None}
+        strict = ", ".join(name for name in WEBHOOKS if name in self._settings.strict)
+        message = "the webhooks are withdrawn until the API server reaches them again"
+        if strict:
+            message = f"the API server does not reach the webhooks, writes to {strict} fail"
+        self._warn(EVENT_NOT_REACHED, f"{message}: {error}")
 
 
 async def unregister(client: Client) -> list[str]:
-    """Remove the configurations; the kinds of those that were there, but for the probe's. Raises ApiError."""
+    """Removes the configurations; returns the kinds of those that were there, but for the probe's. Raises ApiError."""
     removed: list[str] = []
     configurations: list[tuple[Resource[Any], str]] = [_VALIDATING, _MUTATING, _PROBE]
     for resource, name in configurations:
-        with contextlib.suppress(NotFound):
+        with suppress(NotFound):
             await client.resource(resource).delete(name=name)
             written(resource, name, "removed")
             removed += [resource.kind] if name == WEBHOOK_CONFIGURATION_NAME else []

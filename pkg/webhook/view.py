@@ -1,16 +1,30 @@
-"""The webhooks' reads: the caches, and the API server itself where a cache may be stale."""
+"""The webhooks' reads: the caches, the API server itself where a cache may be stale, and all pods of a few namespaces.
+
+A process caches KubeVirt's pods only, for a cluster has many others. Of the namespaces that hold added headroom a live
+list would do for one question, but the API server makes it wait for its own cache, and a tenant may ask a hundred times
+a second: they are watched, from the first question on, until the last question is IDLE seconds old.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
-from kubeloop.api.core import Namespace, ResourceQuota
+import msgspec
+from cachetools import TTLCache
+
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
+from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.objects import find_condition
 from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.cache.informer import SharedIndexInformer
+from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.webhook.admission import time_left
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
@@ -23,9 +37,18 @@ from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.room import Pods
 from pkg.webhook.metrics import TIMEOUTS
-from pkg.webhook.namespace_pods import NamespacePods
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+IDLE: Final = 300.0
+MOST: Final = 40
+"""Namespaces watched at once: each holds one of the connections that all requests share. The one that has not been
+asked about for longest gives way."""
+ENDED: Final = 5.0
+_ENDED_MOST: Final = 1000
+"""For how long, and of how many pods, it is remembered that they ended: status.used may still count them, the reserve
+remembers pods that were not seen (EXPIRY), and a watch may be late."""
 
 
 class NoAnswer(Exception):
@@ -42,30 +65,26 @@ async def read_in_time(read: Coroutine[Any, Any, T]) -> T | None:
             return await read
     except NotFound:
         return None
-    except TimeoutError as exc:
-        TIMEOUTS.inc()
-        raise NoAnswer("the API server does not answer: timed out") from exc
-    except ApiError as exc:
-        raise NoAnswer(f"the API server does not answer: {exc or 'timed out'}") from exc
+    except (TimeoutError, ApiError) as exc:
+        TIMEOUTS.inc(isinstance(exc, TimeoutError))
+        raise NoAnswer(f"the API server does not answer: {str(exc) or 'timed out'}") from exc
 
 
 class View:
     """Reads of the webhook. A live look gives None for what is not there, and raises NoAnswer when the API server does
     not answer before the review's deadline: then the caches are all there is."""
 
-    def __init__(
-        self, client: Client, observer: Observer, clock: Callable[[], float], slim: CacheTransforms | None = None
-    ) -> None:
+    def __init__(self, client: Client, observer: Observer, clock: Callable[[], float], slim: CacheTransforms) -> None:
         """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
-        slim = slim or CacheTransforms()
-        self._client = client
         self._observer = observer
         self._source = observer.source
+        self._clock = clock
+        self._quotas = client.resource(RESOURCE_QUOTAS)
+        self._namespaces = client.resource(NAMESPACES)
         self._all_pods = client.resource(PODS).transformed(slim.pod)
         self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
         self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.migration)
         self._pods = NamespacePods(self._all_pods, clock, slim.pod)
-        self._clock = clock
 
     async def close(self) -> None:
         """Ends every watch of pods."""
@@ -84,13 +103,11 @@ class View:
         return migrating_vms(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        """Returns every quota of a namespace."""
         return self._source.quotas.list(namespace)
 
     def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
         """Returns every pod of a namespace as a watch has brought them, or None until it has. Without `watch` none is
-        started.
-        """
+        started."""
         return self._pods.list_watched(namespace, begin=watch)
 
     def releases(self) -> Releases:
@@ -102,16 +119,13 @@ class View:
         return await read_in_time(self._pods.live(namespace)) or Pods()
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        """Returns a quota as it is now, or the cached one if it is gone.
-
-        A get, not a list: a list waits for the API server's own cache, up to a tenth of a second.
-        """
-        quotas = self._client.resource(RESOURCE_QUOTAS)
-        live = await read_in_time(quotas.get(name=quota.name, namespace=quota.namespace))
+        """Returns a quota as it is now, or the cached one if it is gone. A get, not a list: a list waits for the API
+        server's own cache, up to a tenth of a second."""
+        live = await read_in_time(self._quotas.get(name=quota.name, namespace=quota.namespace))
         return live if live is not None and live.uid == quota.uid else quota
 
     async def quotas_live(self, namespace: str) -> list[ResourceQuota]:
-        return await read_in_time(self._client.resource(RESOURCE_QUOTAS).list(namespace)) or []
+        return await read_in_time(self._quotas.list(namespace)) or []
 
     async def observe_live(self, quota: ResourceQuota) -> Facts | None:
         """Returns the observation of a quota by live objects, or None if its namespace is gone."""
@@ -123,27 +137,116 @@ class View:
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 
     async def source_live(self, namespace: str) -> Source | None:
-        """Returns the namespace, its VMIMs and its VMIs, read live. None if the namespace is gone."""
-        return await read_in_time(self._source_live(namespace))
-
-    async def _source_live(self, namespace: str) -> Source:
-        live_namespace, migrations, instances = await asyncio.gather(
-            self._client.resource(NAMESPACES).get(name=namespace),
-            list_installed(self._migrations, namespace),
-            list_installed(self._vmis, namespace),
+        """Returns the namespace, its VMIMs and its VMIs, read live at once. None if the namespace is gone."""
+        live, migrations, instances = await asyncio.gather(
+            self.namespace_live(namespace),
+            read_in_time(list_installed(self._migrations, namespace)),
+            read_in_time(list_installed(self._vmis, namespace)),
         )
-        return replace(
-            self._source,
-            namespaces=Listed([live_namespace]),
-            migrations=Listed(migrations),
-            instances=Listed(instances),
-        )
+        if live is None:
+            return None
+        listed = Listed(migrations or ()), Listed(instances or ())
+        return replace(self._source, namespaces=Listed([live]), migrations=listed[0], instances=listed[1])
 
     async def namespace_live(self, name: str) -> Namespace | None:
-        """Returns the namespace, read live, or None if it is gone."""
-        return await read_in_time(self._client.resource(NAMESPACES).get(name=name))
+        return await read_in_time(self._namespaces.get(name=name))
 
 
 def defaults(quotas: Iterable[ResourceQuota]) -> list[ResourceQuota]:
     """Returns Rancher's default quotas, sorted by name."""
     return sorted(filter(is_default, quotas), key=lambda quota: quota.name)
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    informer: SharedIndexInformer[Pod]
+    finished: TTLCache[str, Pod]
+    """Pods that ended a moment ago, by uid, as they were before."""
+    end: asyncio.TimerHandle = field(init=False)
+
+
+class NamespacePods:
+    """Watches the pods of namespaces, with one informer each. Call `close` at the end."""
+
+    def __init__(
+        self, pods: ResourceClient[Pod], clock: Callable[[], float], transform: Callable[[Pod], Pod] | None = None
+    ) -> None:
+        """`transform`: what is held of a pod, as `pods` lists it."""
+        self._pods, self._clock, self._transform = pods, clock, transform
+        self._watches: dict[str, _Watch] = {}
+        # Invariant: in the order of the last question about each.
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def list_watched(self, namespace: str, *, begin: bool = True) -> Pods | None:
+        """Returns the pods that the watch has brought so far. None until its first list has come, or without a watch.
+        With `begin` the watch is started, or lasts for IDLE seconds more."""
+        watch = self._watch(namespace) if begin else self._watches.get(namespace)
+        if watch is None or not watch.informer.has_synced():
+            return None
+        return Pods(watch.informer.indexer.list(), dict(watch.finished))
+
+    async def live(self, namespace: str) -> Pods:
+        """Returns the pods as the API server has them now, and those that finished a moment ago, by the list or the
+        watch."""
+        watch = self._watch(namespace)
+        listed = await self._pods.list(namespace)
+        alive = {pod.uid for pod in listed if not pod.terminal}
+        # What has ended since the list is of a later moment than all else.
+        by_watch = {uid: pod for uid, pod in watch.finished.items() if uid not in alive}
+        return Pods(listed, self._recently_finished(listed) | by_watch)
+
+    def _recently_finished(self, pods: Sequence[Pod]) -> dict[str, Pod]:
+        """Returns the pods of a list that finished less than ENDED seconds ago, by uid, as they were before."""
+        finished = {}
+        for pod in pods:
+            # A kubelet reports by its node's clock that the containers have ended.
+            ready = find_condition(pod.status.conditions, "Ready") if pod.terminal else None
+            since = from_rfc3339(ready.last_transition_time) if ready and ready.last_transition_time else 0.0
+            if abs(self._clock() - since) < ENDED:
+                finished[pod.uid] = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=None))
+        return finished
+
+    async def close(self) -> None:
+        """Ends every watch."""
+        for namespace in list(self._watches):
+            self._end(namespace)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _watch(self, namespace: str) -> _Watch:
+        """Returns the namespace's watch, started if there is none, and lets it last for IDLE seconds more."""
+        if watch := self._watches.pop(namespace, None):
+            watch.end.cancel()
+        else:
+            watch = self._start_watch(namespace)
+        watch.end = asyncio.get_running_loop().call_later(IDLE, self._end, namespace)
+        self._watches[namespace] = watch
+        if len(self._watches) > MOST:
+            self._end(next(iter(self._watches)))
+        return watch
+
+    def _start_watch(self, namespace: str) -> _Watch:
+        log.debug("watching the pods of %s", namespace)
+        informer = SharedIndexInformer(self._pods.select(namespace=namespace), transform=self._transform)
+        finished: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
+
+        def on_update(old: Pod, new: Pod) -> None:
+            if new.terminal and not old.terminal:
+                finished[old.uid] = old
+
+        def on_delete(pod: Pod, _: bool) -> None:
+            finished.setdefault(pod.uid, pod)
+
+        def on_add(pod: Pod, _: bool) -> None:
+            finished.update(self._recently_finished([pod]))
+
+        informer.add_event_handler(ResourceEventHandlerFuncs(on_add, on_update, on_delete))
+        informer.start()
+        return _Watch(informer, finished)
+
+    def _end(self, namespace: str) -> None:
+        watch = self._watches.pop(namespace)
+        watch.end.cancel()
+        task = asyncio.create_task(watch.informer.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

@@ -28,7 +28,7 @@ from pkg.util.kubevirt.migration_state import annotations_for
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.room import Pods, QuotaRoom
-from pkg.webhook.resources.virtualmachine import validator
+from pkg.webhook.resources import virtualmachine
 from tests.decisions import EXACT
 from tests.objects import annotated_namespace, launcher, limits_text, quota, running_vmi, vm, vmim
 from tests.program import ROOT
@@ -205,7 +205,7 @@ def review(machine: VirtualMachine) -> None:
     """Reviews the object by the webhook, which reads the one of the request."""
     text = {**machine.annotations, constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES: "[" + "{}," * (SIZES[0] // 3) + "{}]"}
     annotated = edit(machine, metadata={"annotations": text})
-    validator.decide(annotated, machine, limits_text(requestsStorage="9Gi"), [quota()])
+    virtualmachine.decide(annotated, machine, limits_text(requestsStorage="9Gi"), [quota()])
 
 
 def machine_seconds() -> float:

@@ -20,7 +20,7 @@ from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota
 from pkg.util.resourcequota import side_usage
 from pkg.util.resourcequota.vm import VmUsage
 from pkg.webhook.configurations import VALIDATE_POD
-from pkg.webhook.resources.pod import validator as pod
+from pkg.webhook.resources import pod
 from tests.simulation import programs, server
 from tests.simulation.admission import HEADROOM, KUBEVIRT
 

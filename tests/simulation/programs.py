@@ -60,7 +60,7 @@ class Programs:
         options = Settings(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
         observer = Observer(management.source())
-        view = View(replica, observer, management.clock)
+        view = View(replica, observer, management.clock, management.slim)
         served = hooks(view, WEBHOOKS, ENDPOINT, management)
         for plant in PLANTED:
             served = plant(served, management)

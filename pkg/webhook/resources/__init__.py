@@ -1,5 +1,6 @@
-"""Validators and mutators, a package for each kind.
+"""Validators and mutators, a module for each kind.
 
-Promises: `decide…` functions are pure; the classes around them fetch the input.
-Forbids: a denial without a sentence that says what would be allowed.
+Promises: `decide` functions are pure, and what is around them fetches their input; an update is judged by what it
+changes; a pod in a namespace with added headroom passes where the base has room for it, or its own migration's entry.
+Forbids: a denial without a sentence that says what would be allowed; hindering what raises a limit.
 """

@@ -16,8 +16,8 @@ from pkg.util.constants import ANNOTATION_REQUEST, LABEL_MANAGED, RANCHER_SUDO_U
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.rancher import Request, format_request
-from pkg.webhook.resources.namespace.validator import decide
-from pkg.webhook.resources.resourcequota.validator import Guard
+from pkg.webhook.resources.namespace import decide
+from pkg.webhook.resources.resourcequota import Guard
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, annotated_namespace, by_name, quota

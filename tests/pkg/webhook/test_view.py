@@ -23,9 +23,8 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.rancher import annotation_of
 from pkg.util.resourcequota.room import Pods
-from pkg.webhook import namespace_pods as module
-from pkg.webhook.namespace_pods import ENDED, IDLE, NamespacePods
-from pkg.webhook.view import NoAnswer, View, defaults
+from pkg.webhook import view as module
+from pkg.webhook.view import ENDED, IDLE, NamespacePods, NoAnswer, View, defaults
 from tests import kinds
 from tests.decisions import sentences
 from tests.kinds import Clock, Kind
@@ -58,7 +57,7 @@ def made(server: ViewServer) -> View:
         instances=Listed([vmi("vm1")]),
         quotas=server.kind(registry.RESOURCE_QUOTAS).cache,
     )
-    return View(server.client(), Observer(source), server.clock)
+    return View(server.client(), Observer(source), server.clock, CacheTransforms())
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.kinds import edited
 from tests.objects import AT_1_5, HARD, launcher, pod, quota, vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import next_step, observed
 from tests.pkg.webhook.fake_view import KUBEVIRT, FakeView, State, request
-from tests.pkg.webhook.resources.pod.test_validator import OF_MIGRATION, state, validator
+from tests.pkg.webhook.resources.test_pod import OF_MIGRATION, state, validator
 from tests.program import ROOT
 
 DECIDES = "pkg/util/resourcequota/"

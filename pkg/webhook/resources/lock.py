@@ -1,8 +1,8 @@
 """Admission in a locked namespace: target pods by virt-controller, quota changes by the lock's owner. A target of a
 migration that the lock does not name may be as large as its source: more would take what is added for others.
 
-Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too, for
-servers that know none.
+Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too: an API
+server may still ask by the lock as it was before the last change.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import is_within_window
 from pkg.webhook.view import NoAnswer, View, read_in_time
 
-_WHAT: Final = {
+_OBJECTS: Final = {
     "pods": "pods other than migration targets",
     "resourcequotas": "resource quotas",
     "virtualmachinemigrationresourcequotas": "migration resource quotas",
 }
 _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
-
 CLUSTER_ADMINS: Final = "system:masters"
-"""The group that a lock lets through."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +58,18 @@ class Accounts:
 
     def makes_targets(self, user: UserInfo) -> bool:
         """Reports whether a user makes target pods: virt-controller, or who may do everything anyway."""
-        if CLUSTER_ADMINS in (user.groups or ()):
-            return True
-        return bool(user.username) and user.username in self.virt_controllers()
+        is_virt_controller = bool(user.username) and user.username in self.virt_controllers()
+        return is_virt_controller or CLUSTER_ADMINS in (user.groups or ())
 
 
 def is_exempt(request: AdmissionRequest, accounts: Accounts) -> bool:
     """Reports whether the lock exists for this request, or must not hinder it. Raises BadReview."""
     user = request.user_info
-    if request.operation == "DELETE" and user.username in NAMESPACE_CONTROLLERS:
-        return True
     if request.resource.resource != "pods":
-        return accounts.can_change_quotas(user)
-    if request.operation != "CREATE" or not accounts.makes_targets(user):
-        return False
-    return bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
+        ends_namespace = request.operation == "DELETE" and user.username in NAMESPACE_CONTROLLERS
+        return ends_namespace or accounts.can_change_quotas(user)
+    makes_target = request.operation == "CREATE" and accounts.makes_targets(user)
+    return makes_target and bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
 
 
 async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
@@ -93,8 +88,8 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
 
 def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = math.inf) -> Decision:
     """Returns the denial. `seconds_left`: how long the lock lasts at most, infinite when that is not known."""
-    objects = _WHAT.get(request.resource.resource, request.resource.resource)
-    verb = _VERBS.get(request.operation, "changed")
+    resource = request.resource.resource
+    objects, verb = _OBJECTS.get(resource, resource), _VERBS.get(request.operation, "changed")
     since = ""
     if lock is not None:
         since = f" by {lock.owner or 'the managed quota controller'} since {rfc3339(lock.since)}"
@@ -110,8 +105,7 @@ def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = 
 @dataclass(eq=False)
 class LockValidator:
     """Answers the reviews of every lock. A lock that is past its end denies nothing, whether its controller runs or
-    not.
-    """
+    not."""
 
     cache: CacheReader[ValidatingWebhookConfiguration]
     client: ResourceClient[ValidatingWebhookConfiguration]

@@ -21,9 +21,8 @@ from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.room import Pods
-from pkg.webhook.resources.lock.validator import Accounts
-from pkg.webhook.resources.pod.ledger import EXPIRY
-from pkg.webhook.resources.pod.validator import PATIENCE, PodValidator
+from pkg.webhook.resources.lock import Accounts
+from pkg.webhook.resources.pod import EXPIRY, PATIENCE, PodValidator
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import edited

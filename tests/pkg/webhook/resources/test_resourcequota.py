@@ -14,7 +14,7 @@ from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING as SKIP
 from pkg.util.constants import LABEL_MANAGED, RANCHER_SUDO_USER
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import NAMESPACE_CONTROLLER
-from pkg.webhook.resources.resourcequota.validator import Guard
+from pkg.webhook.resources.resourcequota import Guard
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import ENTRY, HARD, MARKS, RAISED, by_name, quota, vmim

@@ -13,7 +13,7 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.webhook.admission import Decision
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
-from pkg.webhook.resources.virtualmachine.validator import decide, storage_of, validate
+from pkg.webhook.resources.virtualmachine import decide, storage_of, validate
 from tests.decisions import sentences
 from tests.objects import by_name, quota
 from tests.pkg.webhook.fake_view import FakeView, State, request

@@ -1,13 +1,13 @@
-"""Namespace UPDATE, when Rancher's quota annotation changes.
+"""Namespace UPDATE, when Rancher's quota annotation changes: not under running migrations, nor below what is used.
 
 Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for what Go says of garbage
-JSON within them.
+within them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
@@ -19,7 +19,7 @@ from pkg.util.resourcequota.entries import MAX_LENGTH, has_migrating_vm
 from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.rancher import annotation_of, with_request
-from pkg.webhook.resources.resourcequota.validator import switching_off
+from pkg.webhook.resources.resourcequota import switching_off
 from pkg.webhook.view import NoAnswer, View, defaults
 
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
@@ -40,21 +40,16 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
             return ALLOW
         # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
         return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating")
-    if not annotation:
-        return ALLOW
-    for quota in quotas:
-        problem = insufficient(annotation, quota.used)
-        if problem is not None:
-            return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}")
-    return ALLOW
+    problem = next(filter(None, (insufficient(annotation or "{}", quota.used) for quota in quotas)), None)
+    return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}") if problem else ALLOW
 
 
 def _lowers(old_annotation: str, new_annotation: str) -> bool:
     """Reports whether a limit goes, comes or is lowered, or cannot be read."""
     try:
         old, new = (
-            {name: Quantity.parse(text) for name, text in parse_limits(text_of_limits).items()}
-            for text_of_limits in (old_annotation or "{}", new_annotation or "{}")
+            {name: Quantity.parse(text) for name, text in parse_limits(annotation or "{}").items()}
+            for annotation in (old_annotation, new_annotation)
         )
     except (InvalidNamespaceAnnotation, QuantityError):
         return True
@@ -70,38 +65,24 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
     for resource, field, word in _CHECKED:
         if resource not in limits:
             continue
-        text = limits[resource]
         try:
-            limit = Quantity.parse(text)
-        except QuantityError:
-            return f"invalid {field} {text}, error: {_quantity_error(text)}"
-        current = quantity_of(dict(used), resource)
+            limit = Quantity.parse(limits[resource])
+        except QuantityError as exc:
+            return f"invalid {field} {limits[resource]}, error: {exc}"
+        current = quantity_of(used, resource)
         if current > limit:
             return f"new {word} limit {limit} is lower than the current used {word} limit {current}"
     return None
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:
-    """UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
+    """Answers UPDATE. The caches suggest, the API server decides: a live look precedes a denial."""
     old, new = request.old(Namespace), request.new(Namespace)
     if switched_off(new) and not switched_off(old):
-        quotas = (quota for quota in view.quotas(new.name) if is_served(quota))
-        names = {name for quota in quotas for name in view.migrating(quota)}
+        names = {name for quota in filter(is_served, view.quotas(new.name)) for name in view.migrating(quota)}
         return switching_off(f"namespace {new.name}", sorted(names))
-    suggested = decide(old, new, defaults(view.quotas(new.name)))
-    if suggested.allowed:
-        return suggested
-    try:
-        return decide(old, new, defaults(await view.quotas_live(new.name)))
-    except NoAnswer:
-        return suggested
-
-
-_FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-_SUFFIX = "unable to parse quantity's suffix"
-_PARTS = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[-+]?[0-9]*")
-
-
-def _quantity_error(text: str) -> str:
-    """apimachinery's (resource.ParseQuantity)."""
-    return _SUFFIX if text and _PARTS.fullmatch(text) else _FORMAT
+    decision = decide(old, new, defaults(view.quotas(new.name)))
+    with suppress(NoAnswer):
+        if not decision.allowed:
+            return decide(old, new, defaults(await view.quotas_live(new.name)))
+    return decision

@@ -11,7 +11,7 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.testing.virtual_time import now
 from pkg.util.quotacount.releases import NEWEST
 from pkg.util.resourcequota.room import Candidate
-from pkg.webhook.resources.pod.ledger import EXPIRY, Ledger
+from pkg.webhook.resources.pod import EXPIRY, Ledger
 
 pytestmark = pytest.mark.virtual_time
 

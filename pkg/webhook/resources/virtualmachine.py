@@ -1,11 +1,13 @@
-"""VirtualMachine CREATE and UPDATE: is there storage for its volumes?
+"""VirtualMachine CREATE and UPDATE: is there storage for its volumes? An update is measured by its increase alone.
 
-Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte.
+Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte. Cpu and
+memory are not judged here: a VM that cannot start is halted by its controller, with a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -42,13 +44,10 @@ _TEMPLATES = msgspec.json.Decoder(Annotated[list[_ClaimTemplate], msgspec.Meta(m
 
 def storage_of(vm: VirtualMachine) -> Quantity:
     """Returns the storage that the VM's volume claim templates request together. Raises ValueError for garbage."""
-    text = vm.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES, "")
-    if not text:
-        return ZERO
     try:
-        templates = _TEMPLATES.decode(text) or []
+        templates = _TEMPLATES.decode(vm.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null") or []
         requests = [(template.spec.resources.requests or {}).get(_STORAGE, 0) for template in templates]
-        return sum((Quantity.parse(request) for request in requests), ZERO)
+        return sum(map(Quantity.parse, requests), ZERO)
     except (msgspec.DecodeError, QuantityError, RecursionError) as exc:
         raise ValueError(f"failed to unmarshal the volumeClaimTemplates annotation: {exc}") from exc
 
@@ -56,16 +55,19 @@ def storage_of(vm: VirtualMachine) -> Quantity:
 def decide(
     new: VirtualMachine, old: VirtualMachine | None, annotation: str, quotas: Sequence[ResourceQuota]
 ) -> Decision:
-    """`annotation` is the namespace's; `quotas` are its default quotas. An update counts by its increase."""
+    """`annotation` is the namespace's; `quotas` are its default quotas."""
     try:
-        limit = Quantity.parse(parse_limits(annotation).get(REQUESTS_STORAGE, "0")) if annotation else ZERO
+        limit = Quantity.parse(parse_limits(annotation or "{}").get(REQUESTS_STORAGE, "0"))
     except (ResourceQuotaError, QuantityError) as exc:
         # The user who creates a VM here is not the one who can fix it.
         return Decision(warnings=(f"the namespace's quota annotation says nothing about storage: {exc}",))
     if limit.is_zero() or not quotas:
         return ALLOW
+    storage_before = ZERO
+    with suppress(ValueError):  # garbage that is there already counts as nothing
+        storage_before = storage_of(old) if old else ZERO
     try:
-        need = storage_of(new) - _storage_before(old)
+        need = storage_of(new) - storage_before
         if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
         is_short = any(_balance(quota, limit).lacking_resources({REQUESTS_STORAGE: need}) for quota in quotas)
@@ -73,9 +75,7 @@ def decide(
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    if is_short:
-        return deny(str(InsufficientResources(_STORAGE)), reason="no-room")
-    return ALLOW
+    return deny(str(InsufficientResources(_STORAGE)), reason="no-room") if is_short else ALLOW
 
 
 def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
@@ -88,21 +88,9 @@ async def validate(view: View, request: AdmissionRequest) -> Decision:
     new = request.new(VirtualMachine)
     old = request.old(VirtualMachine) if request.operation == "UPDATE" else None
     namespace = request.namespace
-    annotation = annotation_of(view.namespace(namespace))
-    suggested = decide(new, old, annotation, defaults(view.quotas(namespace)))
-    if suggested.allowed:
-        return suggested
-    try:
-        quotas = defaults(await view.quotas_live(namespace))
-        live = await view.namespace_live(namespace)
-    except NoAnswer:
-        return suggested
-    return decide(new, old, annotation_of(live), quotas)
-
-
-def _storage_before(old: VirtualMachine | None) -> Quantity:
-    """Returns the storage before an update. Garbage that is there already counts as nothing."""
-    try:
-        return storage_of(old) if old is not None else ZERO
-    except ValueError:
-        return ZERO
+    decision = decide(new, old, annotation_of(view.namespace(namespace)), defaults(view.quotas(namespace)))
+    with suppress(NoAnswer):
+        if not decision.allowed:
+            quotas = defaults(await view.quotas_live(namespace))
+            return decide(new, old, annotation_of(await view.namespace_live(namespace)), quotas)
+    return decision

@@ -1,5 +1,8 @@
-"""ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running
-migrations, or the limits in its status, is denied, with what is allowed."""
+"""ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running migrations, or the limits in
+its status, is denied, with what is allowed; one of Rancher's is corrected.
+
+The lowest allowed limit is worked out by the code that the controller plans with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kubeloop.api.core import EventType, ResourceQuota
 from kubeloop.api.quantity import Quantity
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.config.settings import QuotaGuard, Settings
-from pkg.util import constants
+from pkg.util.constants import RANCHER_SUDO_USER
 from pkg.util.resourcequota.entries import has_migrating_vm
 from pkg.util.resourcequota.facts import pointer
 from pkg.util.resourcequota.guard import lowered_too_far, postponed_change, records_of_correction
@@ -23,21 +26,12 @@ from pkg.webhook.configurations import NAMESPACE_CONTROLLER, QUOTA_CONTROLLERS
 from pkg.webhook.view import NoAnswer, View
 
 EVENT_CORRECTED: Final = "ResourceQuotaCorrected"
-_CORRECTED: Final = "a write of {user} that lowered limits below what migrating VMs need was corrected"
-Tell = Callable[[ResourceQuota, EventType, str, str], None]
-"""EventRecorder.event."""
 
 
 def switching_off(subject: str, names: Sequence[str]) -> Decision:
     """Admits the write, with a warning that names the VMs whose migrations may be refused now."""
-    if not names:
-        return ALLOW
-    return Decision(
-        warnings=[
-            f"{subject}: headroom gives it back; "
-            f"the migrations of {_join_names(names)} lose the headroom that was added for them"
-        ]
-    )
+    lost = f"the migrations of {_join_names(names)} lose the headroom that was added for them"
+    return Decision(warnings=[f"{subject}: headroom gives it back; {lost}"]) if names else ALLOW
 
 
 @dataclass(eq=False)
@@ -46,32 +40,30 @@ class Guard:
 
     view: View
     settings: Settings
-    tell: Tell
+    tell: Callable[[ResourceQuota, EventType, str, str], None]
+    """EventRecorder.event."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Answers UPDATE and DELETE."""
         if self._is_exempt(request) or _is_written_as_rancher(request):
             return ALLOW
+        old = request.old(ResourceQuota)
         if request.operation == "DELETE":
-            return await self._refuse_while_migrating(request.old(ResourceQuota), "it can be deleted")
-        old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
-        of_status = request.sub_resource == "status"
+            return await self._refuse_while_migrating(old, "it can be deleted")
+        quota, of_status = request.new(ResourceQuota), request.sub_resource == "status"
         if switched_off(quota):
-            names = self.view.migrating(old) if is_served(old) else ()
-            return switching_off(f"resource quota {quota.key}", names)
+            return switching_off(f"resource quota {quota.key}", self.view.migrating(old) if is_served(old) else ())
         if lowest := await self._too_low(old, quota, of_status=of_status):
             limits = (quota.status.hard or {}) if of_status else quota.hard
-            wants = (
-                f"{name} can't be {limits[name]}, the lowest allowed value is {value}" for name, value in lowest.items()
-            )
+            wants = (f"{name} can't be {limits[name]}, the lowest allowed value is {lowest[name]}" for name in lowest)
             return self._denied(quota, f"{', '.join(wants)} until they are done")
         later = postponed_change(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
     async def mutate(self, request: AdmissionRequest) -> Decision:
         """Answers an UPDATE by Rancher: the write goes through with the limits that it may have."""
-        corrects = self.settings.quota_guard is QuotaGuard.CORRECT
-        if not corrects or not self.settings.is_rancher(request.user_info.username):
+        user = request.user_info.username
+        if self.settings.quota_guard is not QuotaGuard.CORRECT or not self.settings.is_rancher(user):
             return ALLOW
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
         lowest = await self._too_low(old, quota, grants=not _is_written_as_rancher(request))
@@ -79,25 +71,20 @@ class Guard:
             return ALLOW
         if not request.dry_run:
             # The same words each time: repeats are counted in one event.
-            self.tell(quota, "Normal", EVENT_CORRECTED, _CORRECTED.format(user=request.user_info.username))
+            message = f"a write of {user} that lowered limits below what migrating VMs need was corrected"
+            self.tell(quota, "Normal", EVENT_CORRECTED, message)
+        limits = [{"op": "replace", "path": pointer("/spec/hard", name), "value": str(lowest[name])} for name in lowest]
         wants = ", ".join(f"{name} {quota.hard[name]} -> {value}" for name, value in lowest.items())
         return Decision(
-            patch=[
-                *({"op": "replace", "path": pointer("/spec/hard", n), "value": str(v)} for n, v in lowest.items()),
-                *records_of_correction(old, quota, lowest),
-            ],
+            patch=[*limits, *records_of_correction(old, quota, lowest)],
             warnings=[f"{self._describe(quota)}, corrected: {wants}"],
             audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
         )
 
     def _is_exempt(self, request: AdmissionRequest) -> bool:
-        user = request.user_info.username
-        always = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
-        return self.settings.quota_guard is QuotaGuard.OFF or user in (
-            NAMESPACE_CONTROLLER,
-            *always,
-            *self.settings.passes,
-        )
+        of_status = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
+        exempt = (NAMESPACE_CONTROLLER, *of_status, *self.settings.passes)
+        return self.settings.quota_guard is QuotaGuard.OFF or request.user_info.username in exempt
 
     async def _too_low(
         self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
@@ -126,15 +113,14 @@ class Guard:
         return deny(f"{self._describe(quota)}: {explanation}", reason="migrating")
 
     def _describe(self, quota: ResourceQuota) -> str:
-        return (
-            f"resource quota {quota.key} holds headroom for migrating VMs ({_join_names(self.view.migrating(quota))})"
-        )
+        names = _join_names(self.view.migrating(quota))
+        return f"resource quota {quota.key} holds headroom for migrating VMs ({names})"
 
 
 def _is_written_as_rancher(request: AdmissionRequest) -> bool:
     """Reports whether headroom writes under Rancher's name (--rancher-quotas impersonate): entries and records, where
     Rancher writes spec.hard alone."""
-    if request.user_info.username != constants.RANCHER_SUDO_USER or request.operation != "UPDATE":
+    if request.user_info.username != RANCHER_SUDO_USER or request.operation != "UPDATE":
         return False
     return request.old(ResourceQuota).annotations != request.new(ResourceQuota).annotations
 

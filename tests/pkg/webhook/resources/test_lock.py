@@ -15,7 +15,7 @@ from kubeloop.client.errors import Unreachable
 from kubeloop.webhook.admission import AdmissionRequest, Decision, deadline
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.facts import Facts
-from pkg.webhook.resources.lock.validator import Accounts, LockValidator, is_exempt, is_granted
+from pkg.webhook.resources.lock import Accounts, LockValidator, is_exempt, is_granted
 from pkg.webhook.view import NoAnswer
 from tests.decisions import sentences
 from tests.kinds import Kind
