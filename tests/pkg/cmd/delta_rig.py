@@ -41,6 +41,8 @@ class Call:
             self.code = self._command(self._options(**dict.fromkeys(self._file, "-") | flags)) or 0
         except ReportedError as error:
             self.code, self.stderr = error.exit_code, f"headroom: {error}\n"
+        except OSError as error:
+            self.code, self.stderr = 1, f"headroom: {error.filename}: {error.strerror}\n"
         printed = self._capsys.readouterr()
         self.stderr = printed.err + self.stderr
         return [json.loads(line) for line in printed.out.splitlines()]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pkg.cmd import manifest_loader
 from pkg.cmd.manifests import ManifestError, name_of, read_objects, reading, reading_file
+from pkg.util.constants import COLLECTED
+from tests.decisions import sentences
 
 A: dict[str, Any] = {"kind": "A", "metadata": {"name": "a"}}
 B: dict[str, Any] = {"kind": "B", "metadata": {"name": "b"}}
@@ -103,12 +104,6 @@ def test_endless_indentation_is_refused_and_does_not_crash() -> None:
         read("".join(f"{' ' * depth}a:\n" for depth in range(6_000)))
 
 
-def test_many_empty_lists_and_objects_are_not_taken_for_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster's pods have thousands of them; the loader for deep nesting takes several times as long."""
-    monkeypatch.setattr(manifest_loader, "_PythonLoader", None)
-    assert len(read("kind: List\nitems:\n" + "- {a: {}, b: []}\n" * 3_000)) == 3_000
-
-
 def test_aliases_and_merge_keys_are_read() -> None:
     limits = {"cpu": "2", "memory": "4Gi"}
     (document,) = read("a: &a {cpu: '2', memory: 4Gi}\nb: *a\nc: {<<: *a, cpu: '3'}\nd: [*a, *a]\n")
@@ -140,25 +135,22 @@ def test_what_aliases_repeat_has_a_bound(text: str, is_read: bool) -> None:
     assert is_read or time.process_time() - began < 1
 
 
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-NO_FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "a FIFO": (fifo, "a pipe or a device", "a pipe or a device"),
-    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "a pipe or a device", "a link"),
-    "a link to a file": (lambda path: path.symlink_to(__file__), "", "a link"),
-    "a file": (lambda path: path.write_text("x"), "", ""),
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": lambda path: os.mkfifo(path),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file": lambda path: path.symlink_to(__file__),
+    "nothing": lambda path: None,
 }
 
 
-@pytest.mark.parametrize(("make", "message", "in_a_folder"), NO_FILES.values(), ids=NO_FILES)
-def test_only_files_are_opened(make: Callable[[Path], object], message: str, in_a_folder: str, tmp_path: Path) -> None:
-    """A person may name a link, as files of a mounted ConfigMap are."""
-    path = tmp_path / "f"
-    make(path)
-    for opened, expected in ((reading(str(path)), message), (reading_file(path), in_a_folder)):
-        with pytest.raises(ManifestError, match=f"/f: {expected}, not a file") if expected else nullcontext(), opened:
+@sentences(NO_FILES)
+def test_only_files_are_opened_in_a_folder_of_others(case: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / COLLECTED
+    case(path)
+    with pytest.raises(ManifestError, match=f"/{COLLECTED}: it is missing, or a link"), reading_file(path):
+        pass
+    if path.exists():
+        with pytest.raises(ManifestError, match=f"/{COLLECTED}: it is"), reading(str(tmp_path)):
             pass
 
 
