@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from kubeloop.api.core import (
 )
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import edit
+from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.api.resource_list import add, format_resource_list
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
@@ -45,11 +46,27 @@ from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EstimateKind
 
+
+class NetworkAttachmentDefinition(Object):
+    """k8s.cni.cncf.io/v1 NetworkAttachmentDefinition: an annotation names the extended resource that it counts as."""
+
+
 _KIND, _VM, _GROUP = "VirtualMachineInstance", "VirtualMachine", "kubevirt.io"
-_QUOTA = ("limits.cpu", "limits.memory")
+_SIZES: Final = {resource.kind: resource for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
+_CONTEXT: Final[Mapping[str, Resource[Any]]] = {
+    **{kind.__name__: BY_TYPE[kind] for kind in AROUND_VMIS},
+    "RuntimeClass": Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", RuntimeClass),
+    "NetworkAttachmentDefinition": Resource(
+        "k8s.cni.cncf.io", "v1", "network-attachment-definitions", "NetworkAttachmentDefinition",
+        NetworkAttachmentDefinition,
+    ),
+}  # fmt: skip
+_QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
 """Names under which a quota may limit requests; `delta` has them as requests.… only."""
+_CONTROLLER: Final = "controller"
+"""Pods by `namespace/<uid of what controls them>`."""
 
 
 class Arch(StrEnum):
@@ -88,46 +105,40 @@ def delta(options: DeltaOptions) -> int:
     PersistentVolumeClaim objects (RuntimeClass, NetworkAttachmentDefinition, instancetypes and preferences too) hold
     for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory.
     """
-    return describe_each(options.file, (_KIND, _VM), _Calculator(options).take)
+    check_ratio(options.overhead_ratio)
+    profile = None if options.kubevirt_profile is None else overhead_profile(options.kubevirt_profile)
+    cluster = _Cluster(names_unknown=profile is None)
 
-
-class _Calculator:
-    """The flags of one call, checked, and the cluster as far as it was read."""
-
-    def __init__(self, options: DeltaOptions) -> None:
-        check_ratio(options.overhead_ratio)
-        self._options = options
-        self._profile = overhead_profile(options.kubevirt_profile) if options.kubevirt_profile is not None else None
-        self._context = Context()
-        self._named_versions: set[str] = set()
-
-    def take(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns what is printed for an object: None for those around the VMIs. Raises QuantityError if one of a VMI's
-        quantities is none."""
-        if self._context.take(document):
+    def describe(document: Mapping[str, Any]) -> dict[str, Any] | None:
+        if cluster.take(document):
             return None
-        vmi = _decode(document, self._context.instancetypes, self._options.arch)
-        version = self._context.version() or ""
-        if self._profile is None and is_unknown(version) and version not in self._named_versions:
-            self._named_versions.add(version)
-            print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
-        rendering = self._context.rendering(vmi.namespace, self._profile, self._options.overhead_ratio)
-        line: dict[str, Any] = {"namespace": vmi.namespace, "name": vmi.name}
-        if self._options.estimate is EstimateKind.HARVESTER:
-            if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
-                vmi = with_topology(vmi)
-            profile, ratio = rendering.profile, self._options.overhead_ratio or rendering.harvester_ratio
-            delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
-            overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
-            return line | {"overhead": overhead, "delta": format_resource_list(delta or {})}
-        if not vmi.uid:  # one that the API server has stored is complete
-            vmi = with_defaults(vmi, rendering)
-        # All that quota counts of the target's launcher and attachment pods, and of the claim for its state.
-        pods = target_usage(vmi, self._context.source(vmi), rendering, ResourceQuotaSpec())
-        claim = target_claim_usage(vmi, self._context.claims(vmi.namespace), rendering)
-        target = format_resource_list(add(pods, claim))
-        counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
-        return line | {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
+        vmi = _decode(document, cluster.instancetypes, options.arch)
+        rendering = cluster.rendering(vmi.namespace, profile, options.overhead_ratio)
+        line = {"namespace": vmi.namespace, "name": vmi.name}
+        if options.estimate is EstimateKind.HARVESTER:
+            return line | _harvester(vmi, rendering, options.overhead_ratio)
+        return line | _exact(vmi, rendering, cluster)
+
+    return describe_each(options.file, (_KIND, _VM), describe)
+
+
+def _harvester(vmi: VirtualMachineInstance, rendering: Rendering, ratio: str | None) -> dict[str, Any]:
+    if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
+        vmi = with_topology(vmi)
+    profile, ratio = rendering.profile, ratio or rendering.harvester_ratio
+    delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
+    overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
+    return {"overhead": overhead, "delta": format_resource_list(delta or {})}
+
+
+def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: _Cluster) -> dict[str, Any]:
+    """Returns all that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
+    if not vmi.uid:  # one that the API server has stored is complete
+        vmi = with_defaults(vmi, rendering)
+    pods = target_usage(vmi, cluster.source(vmi), rendering, ResourceQuotaSpec())
+    target = format_resource_list(add(pods, target_claim_usage(vmi, cluster.claims(vmi.namespace), rendering)))
+    counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
+    return {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
 
 def _decode(document: Mapping[str, Any], instancetypes: Instancetypes, arch: Arch | None) -> VirtualMachineInstance:
@@ -161,56 +172,32 @@ def _part(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return document
 
 
-T = TypeVar("T", bound=Object)
+class _Cluster:
+    """The cluster, as far as it was read. `names_unknown`: of a KubeVirt version that is not known, a remark."""
 
-_CONTROLLER: Final = "controller"
-"""Pods by `namespace/<uid of what controls them>`."""
-
-
-class NetworkAttachmentDefinition(Object):
-    """k8s.cni.cncf.io/v1 NetworkAttachmentDefinition: an annotation names the extended resource that it counts as."""
-
-
-_KINDS: Final[Mapping[str, type[Object]]] = {
-    kind.__name__: kind for kind in (*AROUND_VMIS, RuntimeClass, NetworkAttachmentDefinition)
-}
-_SIZES: Final[Mapping[str, type[Object]]] = {
-    resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)
-}
-_GROUPS: Final = {
-    "KubeVirt": "kubevirt.io",
-    "Setting": "harvesterhci.io",
-    "RuntimeClass": "node.k8s.io",
-    "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
-    **{resource.kind: resource.group for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)},
-}
-"""The API groups of those that are not in the core: other projects have kinds of the same names."""
-
-
-class Context:
-    """The cluster, as far as it is known."""
-
-    def __init__(self) -> None:
-        self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for kind in _KINDS.values()}
+    def __init__(self, *, names_unknown: bool) -> None:
+        self._names_unknown = names_unknown
+        self._indexers: dict[type[Object], Indexer[Any]] = {kind.type: Indexer() for kind in _CONTEXT.values()}
         self._indexers[Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
         self._source = Source(
-            namespaces=self._reader(Namespace),
-            limit_ranges=self._reader(LimitRange),
-            kubevirts=self._reader(KubeVirt),
-            settings=self._reader(Setting),
-            quotas=self._reader(ResourceQuota),
+            namespaces=CacheReader(self._indexers[Namespace]),
+            limit_ranges=CacheReader(self._indexers[LimitRange]),
+            kubevirts=CacheReader(self._indexers[KubeVirt]),
+            settings=CacheReader(self._indexers[Setting]),
+            quotas=CacheReader(self._indexers[ResourceQuota]),
         )
 
     def take(self, document: Mapping[str, Any]) -> bool:
-        """Keep a document; False: its kind is none of a context's. msgspec.ValidationError if it is malformed."""
+        """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError if it is
+        malformed."""
         name = str(document.get("kind"))
-        kind = _KINDS.get(name) or _SIZES.get(name)
-        if kind is None or group_of(document) not in (None, _GROUPS.get(name, "")):
+        resource = _CONTEXT.get(name) or _SIZES.get(name)
+        if resource is None or group_of(document) not in (None, resource.group):
             return False
-        obj = msgspec.convert(document, kind)
+        obj = msgspec.convert(document, resource.type)
         if name in _SIZES:
             self.instancetypes.add(obj)
             return True
@@ -221,7 +208,11 @@ class Context:
                 obj = apply_limit_ranges(obj, ())
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-        self._indexers[kind].update(obj)
+        self._indexers[resource.type].update(obj)
+        version = observed_version(self._indexers[KubeVirt].list())
+        if self._names_unknown and is_unknown(version):
+            self._names_unknown = False
+            print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
         return True
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
@@ -229,26 +220,22 @@ class Context:
         the input says nothing of the ratio it is what Harvester comes with; nothing of the cluster: quotas limit both
         cpu and memory."""
         rendering = self._source.rendering(namespace, profile)
-        is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
-        configured = rendering.ratio if is_configured else rendering.harvester_ratio
+        if ratio is None:
+            is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
+            ratio = rendering.ratio if is_configured else rendering.harvester_ratio
         runtime_class = self._indexers[RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
         return replace(
             rendering,
-            ratio=configured if ratio is None else ratio,
-            quota_limits=rendering.quota_limits
-            if any(self._indexers.values())
-            else limited_resources((LIMITS_CPU, LIMITS_MEMORY)),
+            ratio=ratio,
+            quota_limits=rendering.quota_limits if any(self._indexers.values()) else limited_resources(_QUOTA),
             network_resources=self._network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
 
-    def version(self) -> str | None:
-        """The version of KubeVirt."""
-        return observed_version(self._indexers[KubeVirt].list())
-
     def claims(self, namespace: str) -> Mapping[str, PersistentVolumeClaim]:
         """Returns a namespace's claims by name."""
-        return {claim.name: claim for claim in self._reader(PersistentVolumeClaim).list(namespace)}
+        claims = CacheReader(self._indexers[PersistentVolumeClaim]).list(namespace)
+        return {claim.name: claim for claim in claims}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""
@@ -258,10 +245,7 @@ class Context:
 
     def _controlled_by(self, owner: Object) -> list[Pod]:
         """Returns its pods; none of an object without a uid."""
-        return self._reader(Pod).by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
-
-    def _reader(self, kind: type[T]) -> CacheReader[T]:
-        return CacheReader(self._indexers[kind])
+        return self._indexers[Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
 
 
 def _controllers(pod: Pod) -> list[str]:
