@@ -39,16 +39,15 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class GivenBack(NamedTuple):
-    """The keys of the quotas that were given back, and those that were not, with the reason."""
+    """The keys of the quotas that were given back, or a line about each, and those that were not, with the reason."""
 
-    quotas: list[str]
+    lines: list[str]
     refusals: dict[str, str]
 
 
-async def release_all(client: Client, rancher: RancherWrites | None = None) -> GivenBack:
+async def release_all(client: Client, rancher: RancherWrites) -> GivenBack:
     """Releases every ResourceQuota that is ours, and ends every request to Rancher. Raises ApiError, once all is done
     that can be, for what is no refusal."""
-    rancher = rancher or RancherWrites(client)
     namespaces = {namespace.name: namespace for namespace in await client.resource(NAMESPACES).list()}
     quotas = [
         quota
@@ -81,28 +80,28 @@ async def _release_quota(
             f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
         )
     else:
-        given_back.quotas.append(quota.key)
+        given_back.lines.append(quota.key)
 
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError, Forbidden where Rancher does
     not answer."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
-    handler = ResourceQuotaHandler(
-        quotas,
-        client.resource(NAMESPACES),
-        client.resource(PODS),
-        client.resource(EVENTS),
-        client.resource(PROJECTS),
-        rancher,
-        Reverts(client, clock),
-        Observer(await _source(client, quota.namespace), asks=rancher.asks),
-        events,
-        replace(EXACT, released=True),
-        clock=clock,
-    )
     deadline = loop_time() + SILENCE
     while loop_time() < deadline:
+        handler = ResourceQuotaHandler(
+            quotas,
+            client.resource(NAMESPACES),
+            client.resource(PODS),
+            client.resource(EVENTS),
+            client.resource(PROJECTS),
+            rancher,
+            Reverts(client, clock),
+            Observer(await _source(client, quota.namespace), asks=rancher.asks),
+            events,
+            replace(EXACT, released=True),
+            clock=clock,
+        )
         try:
             await handler.on_resource_quota_changed(quota.key, quota)
             return
@@ -112,7 +111,6 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
             return
         await asyncio.sleep(min(pause, _LOOK_SECONDS))
         quota = await quotas.get(name=quota.name, namespace=quota.namespace)
-        handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)
     raise Forbidden(f"Rancher has not written the base within {SILENCE:.0f} s: its server has to run", status=403)
 
 
@@ -125,11 +123,11 @@ async def _source(client: Client, namespace: str) -> Source:
     )
 
 
-async def close_all(client: Client, rancher: RancherWrites | None = None) -> list[str]:
+async def close_all(client: Client, rancher: RancherWrites) -> list[str]:
     """Unlocks every namespace, restores its quotas, and returns the names. Raises ApiError, once all is done that can
     be."""
     events = EventRecorder(client, "headroom")
-    writer = Writer(client, events, rancher or RancherWrites(client))
+    writer = Writer(client, events, rancher)
     # Those without their label too: the selector would miss what was edited by hand.
     locks = [lock for lock in map(recognise, await writer.locks.list()) if lock is not None]
     try:

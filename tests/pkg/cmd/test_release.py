@@ -170,7 +170,7 @@ def test_only_the_secret_that_headroom_made_is_removed(
 def test_the_replicas_are_stopped_first(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
     serve_quotas(server, quota("a", MARKS))
     scale, pods = "/apis/apps/v1/namespaces/own/deployments/it/scale", registry.PODS.path("own")
-    server.server.always(PATCH, scale, body({}))
+    server.server.always(PATCH, scale, body({"metadata": {"name": "it"}}))
     server.server.always(LIST, pods, listing([], "10"))
     server.server.script(LIST, pods, listing([{"metadata": {"name": "p", "namespace": "own"}}], "10"))
     stopped = ("--scale-down", "it", "--scale-down", "gone", "--namespace", "own")

@@ -13,7 +13,7 @@ from kubeloop.client.errors import Conflict, Forbidden, NotFound
 from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.process.giving_back import close_all, release_all
+from pkg.process.giving_back import GivenBack, close_all, release_all
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -40,8 +40,14 @@ async def cluster() -> WindowCluster:
     return api
 
 
+async def release(server: Server) -> GivenBack:
+    client = server.client()
+    return await release_all(client, RancherWrites(client))
+
+
 async def close(cluster: WindowCluster) -> list[str]:
-    return await close_all(cluster.server.client())
+    client = cluster.server.client()
+    return await close_all(client, RancherWrites(client))
 
 
 async def test_the_window_is_closed(cluster: WindowCluster) -> None:
@@ -166,7 +172,7 @@ async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer)
     server.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
     server.kinds["virtualmachineinstances"].given(vmi())
     server.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
-    await release_all(server.client())
+    await release(server)
     patched = server.quotas.now("ns1/q")
     assert patched.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(patched.hard) == by_value(RAISED)
@@ -194,7 +200,7 @@ async def test_a_silent_rancher_is_waited_for_as_the_message_says(server: QuotaS
 async def test_a_quota_that_another_process_released_stays_as_it_is(server: QuotaServer) -> None:
     server.quota("ns1", dict(MARKS))
     server.quotas.before = [lambda: server.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
-    await release_all(server.client())
+    await release(server)
     assert server.quotas.now("ns1/q").annotations == {}
 
 
@@ -204,15 +210,15 @@ async def test_a_quota_or_namespace_that_is_deleted_stops_no_others(server: Quot
     server.namespaces.gone("a")
     server.quotas.before = [lambda: server.quotas.gone("b/q")]
     server.quotas.errors["patch"] = [NotFound("gone", status=404)]
-    outcome = await release_all(server.client())
-    assert ("c/q" in outcome.quotas, outcome.refusals) == (True, {})
+    outcome = await release(server)
+    assert ("c/q" in outcome.lines, outcome.refusals) == (True, {})
 
 
 async def test_a_refused_quota_is_named_and_stops_no_others(server: QuotaServer) -> None:
     for name in ("a", "b", "c"):
         server.quota(name, dict(MARKS))
     server.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]
-    outcome = await release_all(server.client())
+    outcome = await release(server)
     assert outcome == (["b/q"], {"a/q": "no", "c/q": "nor this"})
     marked = [key for key in ("a/q", "b/q", "c/q") if SKIP in server.quotas.now(key).annotations]
     assert marked == ["a/q", "c/q"]
