@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -85,7 +85,7 @@ class Installed:
 
     @property
     def is_stopped(self) -> bool:
-        """Reports whether it is known that no controller runs."""
+        """Whether it is known that no controller runs."""
         return bool(self.absent) if self.lease is None else not self.lease.is_live
 
     @property
@@ -127,70 +127,65 @@ class Installed:
     @property
     def webhooks_summary(self) -> str:
         """The state of the webhooks in words; "" without webhooks."""
-        return f"webhooks {self._answer}" if self.webhooks else ""
+        answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
+        return f"webhooks {answer}" if self.webhooks else ""
 
     @property
     def registration(self) -> str:
         """The registration of the webhooks in a sentence; "" without webhooks."""
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
-        return f"webhooks registered at {self.endpoint}: {names}; they {self._answer}" if self.webhooks else ""
-
-    @property
-    def _answer(self) -> str:
-        return {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
+        answer = self.webhooks_summary.removeprefix("webhooks ")
+        return f"webhooks registered at {self.endpoint}: {names}; they {answer}" if self.webhooks else ""
 
     def alarms(self, namespace: str = "") -> list[str]:
         """Returns what is wrong, a line each, of refused requests first one in the namespace; nothing for an
         installation that works, or is not known."""
-        sentences = []
+        return [*self._alarms_of_controller(namespace), *self._alarms_of_webhooks()]
+
+    def _alarms_of_controller(self, namespace: str) -> Iterator[str]:
         if self.absent:
-            sentences.append(
+            yield (
                 "headroom is not running here: there is no Lease, ConfigMap or webhook of it in "
                 f"{', '.join(self.absent)} (--headroom-namespace names another namespace)"
             )
         if self.lease is not None and not self.lease.is_live:
             since = "" if self.lease.silent is None else f" for {duration_text(self.lease.silent)}"
-            sentences.append(f"headroom has not been running{since}: nothing is raised or given back")
+            yield f"headroom has not been running{since}: nothing is raised or given back"
         if self.places:
-            sentences.append(
-                f"headroom runs in {' and in '.join(self.places)}, and each writes the same quotas: stop all but one"
-            )
+            yield f"headroom runs in {' and in '.join(self.places)}, and each writes the same quotas: stop all but one"
         if self.unserved:
-            sentences.append(
+            yield (
                 "KubeVirt is not installed, or not as a whole: the API server does not know "
                 f"{', '.join(self.unserved)} (kubevirt.io/v1), so that no migration is seen: apply KubeVirt's CRDs, or "
                 "wait for its operator"
             )
         if self.problem:
             lines = (cause.line(namespace) for cause in self.causes if namespace and cause.concerns(namespace))
-            sentences.append(f"headroom cannot do its work: {next(lines, self.problem)}")
+            yield f"headroom cannot do its work: {next(lines, self.problem)}"
+
+    def _alarms_of_webhooks(self) -> Iterator[str]:
         for name in self.blocking_webhooks:
             effect = _REFUSED.get(name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused")
-            sentences.append(f"webhook {name} is registered and does not answer: {effect} ({self.unreachable})")
+            yield f"webhook {name} is registered and does not answer: {effect} ({self.unreachable})"
         if self.unreachable and not self.blocking_webhooks:
-            sentences.append(
+            yield (
                 "the webhooks are registered and do not answer: what they are about waits for them, "
                 f"and is not checked ({self.unreachable})"
             )
         if self.drift:
-            sentences.append(
+            yield (
                 "the webhooks were registered with other flags than those of the headroom that answers: "
                 "`headroom release --only webhooks --force` removes what is left of before"
             )
-        return sentences
 
-    def missing(self, *, controller: bool, webhooks: bool) -> list[str]:
-        """Returns what keeps these from being known to work, beside the alarms; a line each."""
-        sentences = []
+    def missing(self, *, controller: bool, webhooks: bool) -> Iterator[str]:
+        """Yields what keeps these from being known to work, beside the alarms."""
         if controller and self.lease is None and not self.absent:
-            sentences.append(
-                "no controller was found: there is no Lease or ConfigMap headroom, or they may not be read"
-            )
+            yield "no controller was found: there is no Lease or ConfigMap headroom, or they may not be read"
         if webhooks and not self.webhooks:
-            sentences.append("no webhooks are registered")
+            yield "no webhooks are registered"
         elif webhooks and self.unreachable is None:
-            sentences.append("it is not known whether the API server reaches the webhooks")
-        return sentences
+            yield "it is not known whether the API server reaches the webhooks"
 
     def document(self) -> dict[str, Any]:
         """Returns the JSON."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import field
-from msgspec.structs import astuple
 
 from kubeloop.api.core import Node, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.installation import Installed
-from pkg.report.snapshot import Document, Snapshot
-from pkg.util import constants
+from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
 from pkg.util.resourcequota.base import base_of, is_scaled
@@ -23,10 +20,10 @@ from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, rea
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off, unenforced
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import EXACT, Mode, Policy
+from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
-from pkg.util.resourcequota.vm import VmUsage, vms_of
+from pkg.util.resourcequota.vm import VmUsage
 
 SWITCHED_OFF = "none: it is switched off"
 NOT_MANAGED = "none: it is not managed"
@@ -38,11 +35,11 @@ class Addition(Document, frozen=True):
     the pods, with their nodes, and claims that a hold is for."""
 
     vm: str
-    key: str = msgspec.field(name="annotation")
+    key: str = field(name="annotation")
     state: str
     since: str | None
     resources: ResourceList
-    left: Sequence[str] = msgspec.field(default_factory=list)
+    left: Sequence[str] = field(default_factory=list)
 
 
 class Amounts(Document, frozen=True):
@@ -135,33 +132,35 @@ def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
 
 
 def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatus:
-    quota, annotations = observed.quota, observed.quota.annotations
+    quota = observed.quota
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy, observed.rancher.granted)
-    entry_amounts = read(annotations)
-    rows = _rows(quota, base.limits or {}, entry_amounts.total)
-    keeper = keeper_of(observed, policy.mode, installed)
+    added, limits, used = read(quota.annotations), base.limits or {}, parse_resource_list(quota.used)
+    rows = {
+        name: Amounts(limits.get(name), added.total.get(name, ZERO), limit, used.get(name, ZERO))
+        for name, limit in sorted(parse_resource_list(quota.hard).items())
+        if is_scaled(name)
+    }
+    keeper, beyond = keeper_of(observed, policy.mode, installed), exceeding(observed.limits, observed.rancher.granted)
     problems = [
-        *filter(None, [installed.refusal(RESOURCE_QUOTAS.kind, quota.key)]),
+        installed.refusal(RESOURCE_QUOTAS.kind, quota.key),
         *map(str, base.problems),
-        *map(str, entry_amounts.invalid.values()),
+        *map(str, added.invalid.values()),
         *_contradictions(rows),
-        *filter(None, [unenforced_limits(quota)]),
+        unenforced_limits(quota),
+        *(map(str, plan(observed, policy).problems) if "headroom" in keeper else ()),
+        str(not_granted(observed, beyond)) if beyond else "",
     ]
-    if "headroom" in keeper:
-        problems += map(str, plan(observed, policy).problems)
-    if beyond := exceeding(observed.limits, observed.rancher.granted):
-        problems.append(str(not_granted(observed, beyond)))
     return QuotaStatus(
         namespace=quota.namespace,
         name=quota.name,
         kept_by=keeper,
         resources=rows,
         additions=_additions(
-            observed, [entry for entry in entries(annotations) if entry.key not in entry_amounts.invalid]
+            observed, [entry for entry in entries(quota.annotations) if entry.key not in added.invalid]
         ),
-        compensation=entry_amounts.compensation,
-        problems=list(dict.fromkeys(problems)),
+        compensation=added.compensation,
+        problems=list(filter(None, dict.fromkeys(problems))),
     )
 
 
@@ -190,42 +189,28 @@ def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
             yield "{}: {} is used, more than hard {}".format(name, *format_distinctly(name, row.used, row.hard))
 
 
-def _rows(quota: ResourceQuota, base: ResourceList, added_amounts: ResourceList) -> dict[str, Amounts]:
-    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-    return {
-        name: Amounts(base.get(name), added_amounts.get(name, ZERO), limit, used.get(name, ZERO))
-        for name, limit in sorted(hard.items())
-        if is_scaled(name)
-    }
-
-
 def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
-    by_key: dict[str, VmUsage] = {}
-    base = base_of(observed.quota, observed.limits, EXACT, observed.rancher.granted)
-    for vm in vms_of(observed, EXACT, base)[0]:
-        by_key |= dict.fromkeys(vm.keys, vm)
-    nodes = {f"pod {pod.name}": pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
-    additions = []
-    for entry in readable:
-        owner = by_key.get(entry.key)
-        names = [leftover.name for leftover in owner.leftovers] if owner else []
-        leftovers = [f"{name} on {nodes[name]}" if name in nodes else name for name in names]
-        additions.append(_addition(entry, owner, leftovers))
-    return additions
+    by_key = {key: vm for vm in usages_of(observed) for key in vm.keys}
+    nodes = {f"pod {pod.name}": f" on {pod.spec.node_name}" for pod in observed.pods if pod.spec.node_name}
+    return [_addition(entry, by_key.get(entry.key), nodes) for entry in readable]
 
 
-def _addition(entry: Entry, vm: VmUsage | None, leftovers: Sequence[str]) -> Addition:
+def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Addition:
+    """Returns the addition of the VM whose entry it is; `nodes`: where its pods are, in words."""
+    if vm is None:
+        return Addition(entry.vm, entry.key, "unexplained", None, entry.resources)
     state, since, left = "unexplained", "", list[str]()
-    if vm is not None and vm.stage >= Stage.WITHOUT_TARGET:
-        active = [m for m in vm.migrations if m.phase not in constants.FINAL_PHASES]
+    if vm.stage >= Stage.WITHOUT_TARGET:
+        active = [migration for migration in vm.migrations if not is_finished(migration)]
         oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
         state, since = oldest.phase or "not begun", vm.since
-    elif vm is not None and vm.volumes:
+    elif vm.volumes:
         state = "volumes move"
-    elif vm is not None and (vm.stage is not Stage.FINISHED or any(leftover.usage for leftover in vm.leftovers)):
+    elif vm.stage is not Stage.FINISHED or any(leftover.usage for leftover in vm.leftovers):
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
-        state, since, left = "held", max(ends, default=""), [*leftovers]
-    return Addition(vm.name if vm else entry.vm, entry.key, state, since or None, entry.resources, left)
+        state, since = "held", max(ends, default="")
+        left = [leftover.name + nodes.get(leftover.name, "") for leftover in vm.leftovers]
+    return Addition(vm.name, entry.key, state, since or None, entry.resources, left)
 
 
 _OF_NODES: Final = {
@@ -262,30 +247,23 @@ class Totals(Document, frozen=True):
 
 def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     """Sums every quota, managed or not."""
-    smallest: dict[tuple[str, str], Total] = {}
+    by_resource: dict[str, dict[str, ResourceList]] = {name: {} for name in _OF_NODES}
     for quota in snapshot.quotas:
-        limits, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-        base = snapshot.base(quota)
+        limits, used, base = parse_resource_list(quota.hard), parse_resource_list(quota.used), snapshot.base(quota)
         for name in limits.keys() & _OF_NODES.keys():
-            base_amount, used_amount = base[name], used.get(name, ZERO)
-            unused = max(ZERO, base_amount - used_amount)
-            row = Total(base_amount, limits[name] - base_amount, limits[name], used_amount, unused, None)
-            other = smallest.setdefault((quota.namespace, name), row)
-            smallest[quota.namespace, name] = min(other, row, key=lambda total_of_quota: total_of_quota.bases)
+            row = {"bases": base[name], "added": limits[name] - base[name], "hard": limits[name]}
+            row |= {"used": used.get(name, ZERO), "unused": max(ZERO, base[name] - used.get(name, ZERO))}
+            rows = by_resource[name]
+            rows[quota.namespace] = min(row, rows.get(quota.namespace, row), key=lambda amounts: amounts["bases"])
     open_nodes = [node for node in nodes or () if not node.spec.unschedulable]
     allocatable = total(parse_resource_list(node.status.allocatable or {}) for node in open_nodes)
-    totals_by_name: dict[str, Total] = {}
-    for name in _OF_NODES:
-        if rows := [astuple(row)[:-1] for (_, row_name), row in smallest.items() if row_name == name]:
+    resources: dict[str, Total] = {}
+    for name, rows in by_resource.items():
+        if rows:
             offered = None if nodes is None else allocatable.get(_OF_NODES[name], ZERO)
-            bases, added, hard, in_use, unused = (sum(column, ZERO) for column in zip(*rows, strict=True))
-            totals_by_name[name] = Total(bases, added, hard, in_use, unused, offered)
-    return Totals(
-        len({namespace for namespace, _ in smallest}),
-        len(snapshot.quotas),
-        totals_by_name,
-        list(_verdicts(totals_by_name)),
-    )
+            resources[name] = Total(**total(rows.values()), allocatable=offered)
+    namespaces = {namespace for rows in by_resource.values() for namespace in rows}
+    return Totals(len(namespaces), len(snapshot.quotas), resources, list(_verdicts(resources)))
 
 
 def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
