@@ -9,19 +9,15 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
-from kubeloop.api.meta import Object, PartialObjectMetadata
+from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.discovery import resource_of
 from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.client.resource_reader import PLAIN, Accept
 from kubeloop.client.transport import Transport, TransportOptions
 
 log = logging.getLogger(__name__)
-
-_PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
-_PARTIAL_METADATA = Accept(_PARTIAL.format(""), _PARTIAL.format("List"))
 
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
@@ -39,8 +35,7 @@ class Client:
     def resource(self, resource: Resource[T]) -> ResourceClient[T]:
         """The client of a kind, made once; of a definition with a struct of its own, another one."""
         if resource not in self._resources:
-            accept = _PARTIAL_METADATA if resource.type is PartialObjectMetadata else PLAIN
-            self._resources[resource] = ResourceClient(self.transport, resource, accept=accept)
+            self._resources[resource] = ResourceClient(self.transport, resource)
         return cast("ResourceClient[T]", self._resources[resource])
 
     async def resource_by_kind(self, api_version: str, kind: str) -> ResourceClient[Object]:

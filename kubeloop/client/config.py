@@ -66,25 +66,22 @@ class ClientConfig:
     _contexts: TLSContexts | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._take_out_logins()
-        parts = split_url(self.host)
+        host, login = without_login(self.host)
+        proxy, proxy_login = without_login(self.proxy or "")
+        if login is not None:
+            object.__setattr__(self, "host", host)
+            object.__setattr__(self, "credentials", Static(login))
+        if proxy_login is not None:
+            object.__setattr__(self, "proxy", proxy)
+            object.__setattr__(self, "proxy_authorization", proxy_login)
+        parts = split_url(host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"the server address {redacted_url(self.host)!r} is not an http:// or https:// URL")
-        if self.proxy:
-            check_proxy(self.proxy)
+            raise ConfigError(f"the server address {redacted_url(host)!r} is not an http:// or https:// URL")
+        if proxy:
+            check_proxy(proxy)
         if parts.scheme == "https":
             # A bad certificate shows here, not at the first request.
             object.__setattr__(self, "_contexts", TLSContexts(self.tls))
-
-    def _take_out_logins(self) -> None:
-        host, login = without_login(self.host)
-        if login is not None:
-            object.__setattr__(self, "host", host)
-            object.__setattr__(self, "credentials", Static(login.basic()))
-        proxy, login = without_login(self.proxy or "")
-        if login is not None:
-            object.__setattr__(self, "proxy", proxy)
-            object.__setattr__(self, "proxy_authorization", login.basic())
 
     @property
     def hostname(self) -> str:
@@ -104,7 +101,7 @@ class ClientConfig:
         """The credential to use now. Where it is `refused`, another one is fetched: the first request that was refused
         does so, those that were sent with the same one use what it got. Raises ConfigError."""
         credential = await self.credentials.get()
-        return await self.credentials.get(refresh=True) if credential == refused else credential
+        return await self.credentials.get(refresh=True) if credential is refused else credential
 
     async def present(
         self, credential: Credential, *, reread: bool = False

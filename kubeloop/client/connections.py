@@ -1,6 +1,5 @@
-"""Threads for what must not wait for others' blocking work; sessions of aiohttp as clients of the API server need them:
-sockets that notice a dead peer, answers with as large a head as the API server's, writes that can be refused until the
-end; the warnings of answers."""
+"""Threads for what must not wait for others' blocking work; sessions of aiohttp as clients of the API server need them;
+the warnings of answers."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 from aiohttp import BytesPayload
@@ -23,6 +22,8 @@ from kubeloop.client.errors import ApiError
 from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _KEEP_ALIVE: Final = 60.0
 _READ_BUFFER: Final = 512 * 1024
@@ -97,9 +98,8 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        addresses = await in_own_thread(
-            socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
-        )
+        options = family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+        addresses = await in_own_thread(socket.getaddrinfo, host, port, *options)
         return [
             ResolveResult(
                 hostname=host,
@@ -117,36 +117,29 @@ class _Resolver(AbstractResolver):
         """Does nothing: no resource is kept."""
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class _OwnThreads(Executor):
     """A thread for each call, and none for the process's end to wait for.
 
     The loop's default executor has a few threads, and programs are told to put what blocks there: behind that a renewal
     of the lease would wait for a token, or for a name's address."""
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # who waits may be cancelled, the call may not
 
         def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as err:
-                    future.set_exception(err)
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as err:
+                future.set_exception(err)
 
         threading.Thread(target=run, name="kubeloop client", daemon=True).start()
         return future
 
 
-_OWN_THREADS = _OwnThreads()
-
-
 async def in_own_thread(work: Callable[..., T], *args: Any) -> T:
     """The result of a call that blocks; raises what it raises."""
-    return await asyncio.get_running_loop().run_in_executor(_OWN_THREADS, work, *args)
+    return await asyncio.get_running_loop().run_in_executor(_OwnThreads(), work, *args)
 
 
 _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')

@@ -13,9 +13,11 @@ import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+import msgspec
 
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.connections import in_own_thread
@@ -26,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
 """The time for which a token from a file is used: client-go's `cachingTokenSource` period."""
-
 _NO_HEADER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -40,13 +41,12 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The credential of a request: a whole Authorization header value, a client certificate, both or neither."""
+    """The credential of a request: a whole Authorization header value, a client certificate, both or neither.
+
+    A source returns the same object until it fetches another, which may have the same token."""
 
     authorization: str | None = field(default=None, repr=False)
     certificate: Certificate | None = None
-    issue: int = 0
-    """The number of the credential at its source: one that was fetched anew may have the same token, and is another
-    one."""
 
 
 def header_value(text: str, name: str) -> str:
@@ -56,26 +56,17 @@ def header_value(text: str, name: str) -> str:
     return text
 
 
-class CredentialSource(Protocol):
-    """A source of credentials."""
-
-    @property
-    def refreshable(self) -> bool:
-        """Reports whether a 401 may be retried with another credential."""
-
-    async def get(self, *, refresh: bool = False) -> Credential:
-        """The credential to use now; `refresh`: the last one was refused. Raises ConfigError."""
-
-
 class Static:
     """Never changes: a token in the kubeconfig, a user with a password, or nothing (client certificate only)."""
 
     refreshable = False
+    """True if a 401 may be retried with another credential."""
 
     def __init__(self, authorization: str | None = None) -> None:
         self._credential = Credential(authorization)
 
     async def get(self, *, refresh: bool = False) -> Credential:
+        """The credential to use now; `refresh`: the last one was refused. Raises ConfigError."""
         return self._credential
 
 
@@ -88,27 +79,21 @@ class Reread:
     def __init__(self, read: Callable[[], str | None], *, first: str | None = None) -> None:
         """`first` is used until something was read."""
         self._read = read
-        self._credential = Credential(first) if first is not None else None
+        self._credential = None if first is None else Credential(first)
         self._read_at = -math.inf
         self._lock = asyncio.Lock()
 
     async def get(self, *, refresh: bool = False) -> Credential:
         async with self._lock:
             if self._credential is None or refresh or time.monotonic() - self._read_at >= REREAD_SECONDS:
-                self._credential = await self._reread()
+                try:
+                    self._credential = Credential(await in_own_thread(self._read))
+                except ConfigError as err:
+                    if self._credential is None:
+                        raise
+                    logger.warning("keeping the credentials in use: %s", err)
+                self._read_at = time.monotonic()
             return self._credential
-
-    async def _reread(self) -> Credential:
-        try:
-            issue = self._credential.issue + 1 if self._credential is not None else 0
-            credential = Credential(await in_own_thread(self._read), issue=issue)
-        except ConfigError as err:
-            if self._credential is None:
-                raise
-            logger.warning("keeping the credentials in use: %s", err)
-            credential = self._credential
-        self._read_at = time.monotonic()
-        return credential
 
 
 def read_token(path: Path) -> str:
@@ -149,33 +134,35 @@ class PluginCommand:
     cluster: dict[str, Any] | None = field(default=None, repr=False)
     install_hint: str = ""
 
-    async def run(self) -> dict[str, Any]:
-        """Runs it once; returns the ExecCredential's status. Raises ConfigError."""
+    async def run(self) -> tuple[Credential, float]:
+        """Runs it once; returns the credential and when it expires, as `parse_answer`. Raises ConfigError."""
         name, timeout = self.args[0], EXEC_TIMEOUT
         try:
             async with asyncio.timeout(timeout):
-                return self._status(*await self._output())
+                return parse_answer(await self._output(), self.api_version)
         except FileNotFoundError as err:
             hint = f": {one_line(self.install_hint)}" if self.install_hint else ""
             raise ConfigError(f"the credential plugin {name!r} is not installed{hint}") from err
         except TimeoutError:
             raise ConfigError(f"the credential plugin {name!r} did not answer within {timeout:g} s") from None
-        except (ValueError, OSError) as err:
+        except (ValueError, OSError, RecursionError) as err:
             raise ConfigError(f"the credential plugin {name!r} failed: {one_line(err)}") from err
 
-    async def _output(self) -> tuple[int, bytes, bytes]:
+    async def _output(self) -> bytes:
         # Asking a person needs a terminal; a service has none.
         terminal = sys.stdin is not None and sys.stdin.isatty()
         if self.mode == "Always" and not terminal:
             raise ValueError("it asks for input (interactiveMode Always), and standard input is not a terminal")
         interactive = terminal and self.mode != "Never"
+        spec = {"interactive": interactive} | ({} if self.cluster is None else {"cluster": self.cluster})
+        info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
         transport, output = await asyncio.get_running_loop().subprocess_exec(
             _Output,
             *self.args,
             stdin=None if interactive else asyncio.subprocess.DEVNULL,
             stdout=PIPE,
             stderr=None if interactive else PIPE,
-            env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))},
+            env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
         )
         try:
             await asyncio.shield(output.ended)
@@ -185,28 +172,9 @@ class PluginCommand:
             await asyncio.shield(output.ended)
         if output.is_too_long:
             raise ValueError(f"it prints more than {_LONGEST} bytes")
-        return transport.get_returncode() or 0, output.parts[1], output.parts[2]
-
-    def _info(self, interactive: bool) -> dict[str, Any]:
-        spec: dict[str, Any] = {"interactive": interactive}
-        if self.cluster is not None:
-            spec["cluster"] = self.cluster
-        return {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
-
-    def _status(self, code: int, output: bytes, errors: bytes) -> dict[str, Any]:
-        if code:
-            raise ValueError(f"process returned {code}. {errors.decode(errors='replace')}".rstrip(". "))
-        try:
-            answer = json.loads(output)
-        except (ValueError, RecursionError) as err:
-            raise ValueError(f"failed to decode process output: {err}") from err
-        for key in ("apiVersion", "kind", "status"):
-            if not isinstance(answer, dict) or key not in answer:
-                raise ValueError(f"malformed response. missing key {key!r}")
-        if answer["apiVersion"] != self.api_version:
-            raise ValueError(f"plugin api version {answer['apiVersion']} does not match {self.api_version}")
-        status: dict[str, Any] = answer["status"]
-        return status
+        if code := transport.get_returncode():
+            raise ValueError(f"process returned {code}. {output.parts[2].decode(errors='replace')}".rstrip(". "))
+        return output.parts[1]
 
 
 class _Output(asyncio.SubprocessProtocol):
@@ -236,7 +204,7 @@ class ExecPlugin:
 
     refreshable = True
 
-    def __init__(self, run: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, run: Callable[[], Awaitable[tuple[Credential, float]]]) -> None:
         self._run = run
         self._credential: Credential | None = None
         self._due = math.inf
@@ -251,13 +219,11 @@ class ExecPlugin:
         return await asyncio.shield(self._renewal)
 
     async def _renew(self) -> Credential:
-        credential, expiry = parse_exec_status(await self._run())
-        previous, now = self._credential, time.time()
-        self._credential = replace(credential, issue=0 if previous is None else previous.issue + 1)
-        self._due = math.inf if expiry is None else expiry - EXPIRY_SKEW
+        self._credential, expiry = await self._run()
+        self._due, now = expiry - EXPIRY_SKEW, time.time()
         if self._due <= now:
             # A plugin that caches its token may give the same one until the end: it is not run for each request then.
-            self._due = max(expiry or 0.0, now + _AGAIN)
+            self._due = max(expiry, now + _AGAIN)
         return self._credential
 
     def _end_renewal(self, task: asyncio.Task[Credential]) -> None:
@@ -266,20 +232,33 @@ class ExecPlugin:
             task.exception()  # every waiter may have left: then nothing else retrieves it
 
 
-def parse_exec_status(status: Any) -> tuple[Credential, float | None]:
-    """Returns credential and expiry (seconds since 1970) of an ExecCredential's status; a token, a certificate with its
-    key, or both. Raises ConfigError where it holds neither, or half a pair."""
-    if not isinstance(status, dict):
-        raise ConfigError("the credential plugin's status is not an object")
-    token = status.get("token")
-    pem, key = status.get("clientCertificateData"), status.get("clientKeyData")
+CredentialSource = Static | Reread | ExecPlugin
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: str | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    status: _Status
+
+
+def parse_answer(output: bytes, api_version: str) -> tuple[Credential, float]:
+    """Returns credential and expiry (seconds since 1970, or inf) of an ExecCredential: a token, a certificate with its
+    key, or both. Raises ValueError where it holds neither, or half a pair."""
+    answer = msgspec.json.decode(output, type=_Answer)
+    if answer.api_version != api_version:
+        raise ValueError(f"plugin api version {answer.api_version} does not match {api_version}")
+    token, pem, key = answer.status.token, answer.status.client_certificate_data, answer.status.client_key_data
     if bool(pem) != bool(key):
-        raise ConfigError("the credential plugin returned only one of clientCertificateData and clientKeyData")
+        raise ValueError("it returned only one of clientCertificateData and clientKeyData")
     if not token and not pem:
-        raise ConfigError("the credential plugin returned neither a token nor a client certificate")
-    credential = Credential(f"Bearer {token}" if token else None, Certificate(str(pem), str(key)) if pem else None)
-    text = status.get("expirationTimestamp")
-    try:
-        return credential, from_rfc3339(str(text)) if text else None
-    except ValueError as err:
-        raise ConfigError(f"the credential plugin's expirationTimestamp {err}") from None
+        raise ValueError("it returned neither a token nor a client certificate")
+    credential = Credential(f"Bearer {token}" if token else None, Certificate(pem, key) if pem and key else None)
+    expiration = answer.status.expiration_timestamp
+    return credential, from_rfc3339(expiration) if expiration else math.inf

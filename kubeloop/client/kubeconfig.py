@@ -14,21 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from kubeloop.client import credentials
 from kubeloop.client.config import ClientConfig, Impersonation
-from kubeloop.client.credentials import (
-    API_VERSIONS,
-    MODES,
-    CredentialSource,
-    ExecPlugin,
-    PluginCommand,
-    Reread,
-    Static,
-    header_value,
-    read_token,
-)
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.kubeconfig_file import ClusterEntry, Context, Exec, Kubeconfig, User, decoded, parsed, read
-from kubeloop.client.proxies import environment_proxy, redacted_url, split_url
+from kubeloop.client.proxies import basic_authorization, environment_proxy, redacted_url, split_url
 from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
 
@@ -46,7 +36,7 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
     if not existing:
         raise ConfigError(f"kubeconfig {names}: no such file")
     try:
-        return _Chosen(read(existing), context).client_config()
+        return _client_config(read(existing), context)
     except ConfigError as err:
         raise ConfigError(f"kubeconfig {names}: {err}") from err
 
@@ -55,87 +45,44 @@ def load_text(content: bytes, context: str | None = None) -> ClientConfig:
     """The configuration of `context` in a kubeconfig's content. Raises ConfigError, also where it names a program or a
     file: whoever may write a Secret should not choose what runs, or is read, here."""
     try:
-        return _Chosen(parsed(content, ""), context, alone=True).client_config()
+        return _client_config(parsed(content, ""), context, alone=True)
     except ConfigError as err:
         raise ConfigError(f"kubeconfig: {err}") from err
 
 
-class _Chosen:
-    def __init__(self, kubeconfig: Kubeconfig, name: str | None, *, alone: bool = False) -> None:
-        """`alone`: what needs more than the content is refused."""
-        self._alone = alone
-        if kubeconfig == Kubeconfig():
-            raise ConfigError("the file is empty")
-        name = name or kubeconfig.current_context
-        if not name:
-            raise ConfigError("no current-context is set: set it, or name a context")
-        self._context: Context = _entry(kubeconfig.contexts, "context", name)
-        self._cluster_name = self._context.cluster
-        self._cluster: ClusterEntry = _entry(kubeconfig.clusters, "cluster", self._cluster_name)
-        self._user_name = self._context.user
-        self._user: User = _entry(kubeconfig.users, "user", self._user_name) if self._user_name else User()
-
-    def client_config(self) -> ClientConfig:
-        cluster, user = self._cluster, self._user
-        problems = [*_cluster_problems(cluster, self._cluster_name), *_user_problems(user, self._user_name)]
-        outside = (cluster.certificate_authority, user.client_certificate, user.client_key, user.token_file)
-        if self._alone and (any(outside) or user.exec or user.auth_provider):
-            problems = ["it names a file or a credential plugin: give certificates and token in it (*-data, token)"]
-        if problems:
-            raise ConfigError("; ".join(problems))
-        host = cluster.server.partition("?")[0].partition("#")[0].rstrip("/")
-        secure = split_url(host).scheme == "https"
-        return ClientConfig(
-            host=host,
-            tls=_tls(cluster, user) if secure else TLSSettings(),
-            credentials=self._credentials() if secure else self._withhold_credentials(redacted_url(host)),
-            server_name=cluster.tls_server_name or None,
-            proxy=cluster.proxy_url or environment_proxy(host),
-            namespace=self._context.namespace or "default",
-            impersonation=_impersonation(user),
-            compression=not cluster.disable_compression,
-        )
-
-    def _withhold_credentials(self, host: str) -> CredentialSource:
-        """Returns no credentials, as clientcmd for a server without TLS: any listener could use them."""
-        user = self._user
-        if any((user.token, user.token_file, user.password, user.exec, user.auth_provider)):
-            log.warning("the credentials of user %r are not sent to %r: it is not https://", self._user_name, host)
-        return Static()
-
-    def _credentials(self) -> CredentialSource:
-        """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
-        user = self._user
-        token = f"Bearer {header_value(user.token, 'the token')}" if user.token else None
-        if user.token_file:
-            return _token_file(Path(user.folder, user.token_file), token)
-        if token:
-            return Static(token)
-        if user.username or user.password:
-            return Static(f"Basic {base64.b64encode(f'{user.username}:{user.password}'.encode()).decode()}")
-        if user.auth_provider is not None:
-            return self._provider()
-        if user.exec is not None and not (user.client_certificate or user.client_certificate_data):
-            return ExecPlugin(_command(user.exec, user.folder, self._cluster).run)
-        return Static()
-
-    def _provider(self) -> CredentialSource:
-        provider = self._user.auth_provider
-        assert provider is not None
-        if provider.name not in ("oidc", "gcp"):
-            raise ConfigError(f"auth-provider {provider.name!r} is no longer supported; use a credential plugin (exec)")
-        # The package keeps a token that it renews in the same mapping.
-        return Reread(lambda: _provider_token({"name": provider.name, "config": provider.config}))
-
-
-def _token_file(path: Path, token: str | None) -> CredentialSource:
-    """The token in a file; as long as that cannot be read, the one beside it."""
-    try:
-        read_token(path)  # a file that is not there shows here, not at the first request
-    except ConfigError:
-        if token is None:
-            raise
-    return Reread(lambda: read_token(path), first=token)
+def _client_config(kubeconfig: Kubeconfig, name: str | None, *, alone: bool = False) -> ClientConfig:
+    """`alone`: what needs more than the content is refused."""
+    if kubeconfig == Kubeconfig():
+        raise ConfigError("the file is empty")
+    name = name or kubeconfig.current_context
+    if not name:
+        raise ConfigError("no current-context is set: set it, or name a context")
+    context: Context = _entry(kubeconfig.contexts, "context", name)
+    cluster: ClusterEntry = _entry(kubeconfig.clusters, "cluster", context.cluster)
+    user: User = _entry(kubeconfig.users, "user", context.user) if context.user else User()
+    problems = [f"cluster {context.cluster!r} {problem}" for problem in _cluster_problems(cluster)]
+    problems += [f"user {context.user!r} {problem}" for problem in _user_problems(user)]
+    outside = (cluster.certificate_authority, user.client_certificate, user.client_key, user.token_file)
+    if alone and (any(outside) or user.exec or user.auth_provider):
+        problems = ["it names a file or a credential plugin: give certificates and token in it (*-data, token)"]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    host = cluster.server.partition("?")[0].partition("#")[0].rstrip("/")
+    is_secure = split_url(host).scheme == "https"
+    if not is_secure and any((user.token, user.token_file, user.password, user.exec, user.auth_provider)):
+        # As clientcmd: any listener could use them.
+        message = "the credentials of user %r are not sent to %r: it is not https://"
+        log.warning(message, context.user, redacted_url(host))
+    return ClientConfig(
+        host=host,
+        tls=_tls(cluster, user) if is_secure else TLSSettings(),
+        credentials=_credentials(user, cluster) if is_secure else credentials.Static(),
+        server_name=cluster.tls_server_name or None,
+        proxy=cluster.proxy_url or environment_proxy(host),
+        namespace=context.namespace or "default",
+        impersonation=_impersonation(user),
+        compression=not cluster.disable_compression,
+    )
 
 
 def _entry(entries: dict[str, Any], kind: str, name: str) -> Any:
@@ -144,51 +91,48 @@ def _entry(entries: dict[str, Any], kind: str, name: str) -> Any:
     return entries[name]
 
 
-def _cluster_problems(cluster: ClusterEntry, name: str) -> Iterator[str]:
-    subject = f"cluster {name!r}"
+def _cluster_problems(cluster: ClusterEntry) -> Iterator[str]:
+    file, data = cluster.certificate_authority, cluster.certificate_authority_data
     if not cluster.server:
-        yield f"{subject} has no server"
-    if cluster.certificate_authority and cluster.certificate_authority_data:
-        yield f"{subject} has both certificate-authority and certificate-authority-data: remove one of them"
-    if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
-        yield f"{subject} has both insecure-skip-tls-verify and a certificate authority: remove one of them"
-    yield from _unreadable(cluster.folder, cluster.certificate_authority)
+        yield "has no server"
+    yield from _conflict("certificate-authority", file, "certificate-authority-data", data)
+    yield from _conflict(
+        "insecure-skip-tls-verify", cluster.insecure_skip_tls_verify, "a certificate authority", file or data
+    )
+    yield from _unreadable(cluster.folder, file)
 
 
-def _user_problems(user: User, name: str) -> Iterator[str]:
-    subject = f"user {name!r}"
-    if (user.token or user.token_file) and (user.username or user.password):
-        yield f"{subject} has both a token and a password: remove one of them"
+def _user_problems(user: User) -> Iterator[str]:
+    yield from _conflict("a token", user.token or user.token_file, "a password", user.username or user.password)
     if user.client_certificate or user.client_certificate_data:
-        for part in ("client_certificate", "client_key"):
-            if getattr(user, part) and getattr(user, f"{part}_data"):
-                field = part.replace("_", "-")
-                yield f"{subject} has both {field} and {field}-data: remove one of them"
+        yield from _conflict(
+            "client-certificate", user.client_certificate, "client-certificate-data", user.client_certificate_data
+        )
+        yield from _conflict("client-key", user.client_key, "client-key-data", user.client_key_data)
         if not user.client_key and not user.client_key_data:
-            yield f"{subject}: only one of client-certificate and client-key is set"
+            yield "has only one of client-certificate and client-key"
         yield from _unreadable(user.folder, user.client_certificate, user.client_key)
     if (user.as_uid or user.as_groups or user.as_user_extra) and not user.impersonate:
-        yield f"{subject} has as-uid, as-groups or as-user-extra, and no as"
+        yield "has as-uid, as-groups or as-user-extra, and no as"
     if user.exec is not None:
-        if user.auth_provider is not None:
-            yield f"{subject} has both exec and auth-provider: remove one of them"
-        yield from (f"{subject}: exec: {problem}" for problem in _exec_problems(user.exec))
+        yield from _conflict("exec", user.exec, "auth-provider", user.auth_provider)
+        yield from (f"has a plugin (exec) whose {problem}" for problem in _exec_problems(user.exec))
+
+
+def _conflict(name: str, value: object, other_name: str, other: object) -> Iterator[str]:
+    if value and other:
+        yield f"has both {name} and {other_name}: remove one of them"
 
 
 def _exec_problems(plugin: Exec) -> Iterator[str]:
     if not plugin.command:
         yield "command is missing"
-    if plugin.api_version not in API_VERSIONS:
-        yield f"apiVersion is {plugin.api_version!r}, give one of {', '.join(API_VERSIONS)}"
+    if plugin.api_version not in credentials.API_VERSIONS:
+        yield f"apiVersion is {plugin.api_version!r}, give one of {', '.join(credentials.API_VERSIONS)}"
     if any(not variable.name for variable in plugin.env):
-        yield "a variable in env has no name"
-    if _mode(plugin) not in MODES:
-        yield f"interactiveMode is {plugin.interactive_mode!r}, give one of {', '.join(MODES)}"
-
-
-def _mode(plugin: Exec) -> str:
-    """Returns the interactive mode, which need not be given before v1."""
-    return plugin.interactive_mode or ("" if plugin.api_version == API_VERSIONS[0] else "IfAvailable")
+        yield "env has a variable without a name"
+    if _mode(plugin) not in credentials.MODES:
+        yield f"interactiveMode is {plugin.interactive_mode!r}, give one of {', '.join(credentials.MODES)}"
 
 
 def _unreadable(folder: str, *files: str) -> Iterator[str]:
@@ -196,7 +140,35 @@ def _unreadable(folder: str, *files: str) -> Iterator[str]:
         try:
             os.close(os.open(Path(folder, file), os.O_RDONLY | os.O_NONBLOCK))
         except OSError as err:
-            yield f"{file}: {err.strerror}"
+            yield f"names {file}: {err.strerror}"
+
+
+def _credentials(user: User, cluster: ClusterEntry) -> credentials.CredentialSource:
+    """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
+    token = f"Bearer {credentials.header_value(user.token, 'the token')}" if user.token else None
+    if user.token_file:
+        path = Path(user.folder, user.token_file)
+        if token is None:
+            credentials.read_token(path)  # a file that is not there shows here, not at the first request
+        return credentials.Reread(lambda: credentials.read_token(path), first=token)
+    if token:
+        return credentials.Static(token)
+    if user.username or user.password:
+        return credentials.Static(basic_authorization(user.username, user.password))
+    if user.auth_provider is not None:
+        name, config = user.auth_provider.name, user.auth_provider.config
+        if name not in ("oidc", "gcp"):
+            raise ConfigError(f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)")
+        # The package keeps a token that it renews in the same mapping.
+        return credentials.Reread(lambda: _provider_token({"name": name, "config": config}))
+    if user.exec is not None and not (user.client_certificate or user.client_certificate_data):
+        return credentials.ExecPlugin(_command(user.exec, user.folder, cluster).run)
+    return credentials.Static()
+
+
+def _mode(plugin: Exec) -> str:
+    """Returns the interactive mode, which need not be given before v1."""
+    return plugin.interactive_mode or ("" if plugin.api_version == credentials.API_VERSIONS[0] else "IfAvailable")
 
 
 def _tls(cluster: ClusterEntry, user: User) -> TLSSettings:
@@ -224,10 +196,10 @@ def _impersonation(user: User) -> Impersonation | None:
     return Impersonation(user.impersonate, tuple(user.as_groups), user.as_uid, extra)
 
 
-def _command(plugin: Exec, folder: str, cluster: ClusterEntry) -> PluginCommand:
+def _command(plugin: Exec, folder: str, cluster: ClusterEntry) -> credentials.PluginCommand:
     # A path is relative to the file that has it, a name is looked for in PATH; it runs where this program runs.
     command = os.path.join(folder, plugin.command) if os.sep in plugin.command else plugin.command
-    return PluginCommand(
+    return credentials.PluginCommand(
         api_version=plugin.api_version,
         args=[os.path.normpath(command), *plugin.args],
         env={variable.name: variable.value for variable in plugin.env},

@@ -6,8 +6,8 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -21,52 +21,51 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """The loader with Go's choice of the plain texts that are not strings: `12:30` and a date are texts, `y` is
-    true."""
+    """The loader with Go's choice of the plain texts that are not strings (`12:30` and a date are texts, `y` is true),
+    and with keys as in JSON."""
 
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if None in mapping:
+            raise yaml.constructor.ConstructorError(None, None, "a key is null", node.start_mark)
+        return {("false", "true")[key] if isinstance(key, bool) else str(key): mapping[key] for key in mapping}
 
-def _resolve(kind: str, pattern: str, first_characters: Iterable[str]) -> None:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first_characters])
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        """Returns any number: no field of a kubeconfig is one."""
+        if node.value.lower()[-3:] in ("nan", "inf"):
+            raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number in JSON", node.start_mark)
+        return 0.0
+
+    def construct_untagged(self, node: yaml.Node) -> Any:
+        """Returns a node's value as if it had no tag: the tag is unknown."""
+        if isinstance(node, yaml.MappingNode):
+            return self.construct_mapping(node, deep=True)
+        return self.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
 
 
-_resolve(
-    "bool", r"^(?:y|Y|yes|Yes|YES|true|True|TRUE|on|On|ON|n|N|no|No|NO|false|False|FALSE|off|Off|OFF)$", "yYtToOnNfF"
+_BOOL = r"^(?:y|Y|yes|Yes|YES|true|True|TRUE|on|On|ON|n|N|no|No|NO|false|False|FALSE|off|Off|OFF)$"
+_INT = r"^[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0[bB][01_]+|0|[1-9][0-9_]*)$"
+_FLOAT = (
+    r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
-_resolve("int", r"^[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0[bB][01_]+|0|[1-9][0-9_]*)$", "-+0123456789")
-_resolve(
-    "float",
-    r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
-    "-+.0123456789",
-)
-_resolve("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""])
-_resolve("merge", r"^<<$", "<")
-
-
-def _number(loader: Any, node: yaml.ScalarNode) -> float:
-    """Returns any number: no field of a kubeconfig is one."""
-    if node.value.lower()[-3:] in ("nan", "inf"):
-        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number in JSON", node.start_mark)
-    return 0.0
-
-
-def _construct_untagged(loader: Any, node: yaml.Node) -> Any:
-    """Returns a node's value as if it had no tag: the tag is unknown."""
-    if isinstance(node, yaml.MappingNode):
-        return loader.construct_mapping(node, deep=True)
-    return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
-
-
+for _tag, _pattern, _first_characters in (
+    ("bool", _BOOL, "yYtToOnNfF"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("merge", r"^<<$", "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), [*_first_characters])
 for _tag, _constructor in {
     "bool": lambda _, node: str(node.value).lower() in ("y", "yes", "true", "on"),
-    "int": _number,
-    "float": _number,
+    "int": _Loader.construct_number,
+    "float": _Loader.construct_number,
     "binary": lambda _, node: base64.b64decode(node.value).decode(errors="replace"),
 }.items():
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor)
-_Loader.add_constructor(None, _construct_untagged)
-
+_Loader.add_constructor(None, _Loader.construct_untagged)
 
 _TYPES: Final = {
     "str": "a text (in quotes)",
@@ -153,18 +152,12 @@ class Context(msgspec.Struct):
     extensions: list[Extension] = []
 
 
-class _NamedCluster(msgspec.Struct):
+class _Entry(msgspec.Struct):
+    """An entry of one of the file's lists, with what that list is of."""
+
     name: str = ""
     cluster: ClusterEntry = msgspec.field(default_factory=ClusterEntry)
-
-
-class _NamedUser(msgspec.Struct):
-    name: str = ""
     user: User = msgspec.field(default_factory=User)
-
-
-class _NamedContext(msgspec.Struct):
-    name: str = ""
     context: Context = msgspec.field(default_factory=Context)
 
 
@@ -172,9 +165,9 @@ class _KubeconfigFile(msgspec.Struct, rename="kebab"):
     kind: str = ""
     api_version: str = msgspec.field(default="", name="apiVersion")
     current_context: str = ""
-    clusters: list[_NamedCluster] = []
-    users: list[_NamedUser] = []
-    contexts: list[_NamedContext] = []
+    clusters: list[_Entry] = []
+    users: list[_Entry] = []
+    contexts: list[_Entry] = []
     preferences: dict[str, Any] = {}
     extensions: list[Extension] = []
 
@@ -193,12 +186,10 @@ def read(paths: list[str]) -> Kubeconfig:
     merged = Kubeconfig()
     for path in paths:
         try:
-            with open(path, "rb") as opened:
-                config = parsed(opened.read(), os.path.dirname(os.path.abspath(path)))
-        except OSError as err:
-            raise ConfigError(f"{path}: {err.strerror or err}" if len(paths) > 1 else err.strerror or str(err)) from err
-        except ConfigError as err:
-            raise ConfigError(f"{path}: {err}" if len(paths) > 1 else str(err)) from err
+            config = parsed(Path(path).read_bytes(), os.path.dirname(os.path.abspath(path)))
+        except (OSError, ConfigError) as err:
+            reason = getattr(err, "strerror", None) or str(err)
+            raise ConfigError(f"{path}: {reason}" if len(paths) > 1 else reason) from err
         merged.clusters = config.clusters | merged.clusters
         merged.users = config.users | merged.users
         merged.contexts = config.contexts | merged.contexts
@@ -209,19 +200,18 @@ def read(paths: list[str]) -> Kubeconfig:
 def parsed(content: bytes, folder: str) -> Kubeconfig:
     """A file's content; relative paths in it begin in `folder`. Raises ConfigError, with the field."""
     file = _file(content)
-    clusters = _by_name("clusters", ((entry.name, entry.cluster) for entry in file.clusters))
-    users = _by_name("users", ((entry.name, entry.user) for entry in file.users))
-    contexts = _by_name("contexts", ((entry.name, entry.context) for entry in file.contexts))
+    clusters: dict[str, ClusterEntry] = _by_name(file, "cluster")
+    users: dict[str, User] = _by_name(file, "user")
     for cluster in clusters.values():
         cluster.folder = folder
     for user in users.values():
         user.folder = folder
-    return Kubeconfig(file.current_context, clusters, users, contexts)
+    return Kubeconfig(file.current_context, clusters, users, _by_name(file, "context"))
 
 
 def _file(text: bytes) -> _KubeconfigFile:
     try:
-        content = _json(_first_document(text), {})
+        content = next(yaml.load_all(text, _Loader), None)  # kubectl reads the first document
     except yaml.MarkedYAMLError as err:
         # Not the whole text of the error: it may show the line, and a token in it.
         line = f" in line {err.problem_mark.line + 1}" if err.problem_mark else ""
@@ -243,43 +233,15 @@ def _file(text: bytes) -> _KubeconfigFile:
     return file
 
 
-def _first_document(content: bytes) -> Any:
-    """Returns the first of several documents, as kubectl reads it, or None for an empty file."""
-    loader = _Loader(content)
-    try:
-        return loader.get_data() if loader.check_data() else None
-    finally:
-        loader.dispose()
-
-
-def _json(value: Any, converted: dict[int, Any]) -> Any:
-    """Returns the value with text keys, as in JSON; `converted` maps ids to values, as a value that aliases name exists
-    once."""
-    if id(value) not in converted and isinstance(value, dict):
-        converted[id(value)] = {_key(key): _json(item, converted) for key, item in value.items()}
-    elif id(value) not in converted and isinstance(value, list):
-        converted[id(value)] = [_json(item, converted) for item in value]
-    return converted.get(id(value), value)
-
-
-def _key(key: Any) -> str:
-    if key is None:
-        raise ConfigError("not a kubeconfig: a key is null")
-    return ("false", "true")[key] if isinstance(key, bool) else str(key)
-
-
-E = TypeVar("E", ClusterEntry, User, Context)
-
-
-def _by_name(section: str, entries: Iterable[tuple[str, E]]) -> dict[str, E]:
-    by_name: dict[str, E] = {}
-    for name, entry in entries:
-        if name in by_name:
-            raise ConfigError(f"{section}: two entries are called {name!r}")
-        extensions = [extension.name for extension in entry.extensions]
+def _by_name(file: _KubeconfigFile, kind: str) -> dict[str, Any]:
+    by_name: dict[str, Any] = {}
+    for entry in getattr(file, f"{kind}s"):
+        if entry.name in by_name:
+            raise ConfigError(f"{kind}s: two entries are called {entry.name!r}")
+        value = by_name[entry.name] = getattr(entry, kind)
+        extensions = [extension.name for extension in value.extensions]
         if len(extensions) > len(set(extensions)):
-            raise ConfigError(f"{section}: {name!r} has two extensions of one name")
-        by_name[name] = entry
+            raise ConfigError(f"{kind}s: {entry.name!r} has two extensions of one name")
     return by_name
 
 

@@ -6,38 +6,30 @@ import base64
 import ipaddress
 import os
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kubeloop.client.errors import ConfigError
 
 _PORTS = {"http": "80", "https": "443"}
 _NO_URL: Final = re.compile(r"[\x00-\x20\x7f]|%(?![0-9a-fA-F]{2})")
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Login(NamedTuple):
-    """User and password of a URL."""
-
-    user: str
-    password: str
-
-    def basic(self) -> str:
-        """The value of an Authorization header."""
-        return f"Basic {base64.b64encode(':'.join(self).encode()).decode()}"
+def basic_authorization(user: str, password: str) -> str:
+    """The value of an Authorization header."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-def without_login(url: str) -> tuple[str, Login | None]:
-    """The URL as it may be shown and logged, and what stood before its @."""
+def without_login(url: str) -> tuple[str, str | None]:
+    """The URL as it may be shown and logged, and the Authorization that stood before its @."""
     scheme, separator, address = url.rpartition("://")
     authority, slash, path = address.partition("/")
     login, at_sign, host = authority.rpartition("@")
     if not at_sign:
         return url, None
     user, _, password = login.partition(":")
-    return f"{scheme}{separator}{host}{slash}{path}", Login(unquote(user), unquote(password))
+    return f"{scheme}{separator}{host}{slash}{path}", basic_authorization(unquote(user), unquote(password))
 
 
 def redacted_url(url: str) -> str:
@@ -84,19 +76,14 @@ def environment_proxy(host: str) -> str | None:
     parts = split_url(host)
     hostname, port = parts.hostname or "", str(parts.port or _PORTS.get(parts.scheme, ""))
     proxy = _variable(f"{parts.scheme}_proxy")
-    if not proxy or is_loopback(hostname) or any(_matches(entry, hostname, port) for entry in _exceptions()):
+    exceptions = filter(None, map(str.strip, _variable("no_proxy").lower().split(",")))
+    if not proxy or is_loopback(hostname) or any(_matches(entry, hostname, port) for entry in exceptions):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _variable(name: str) -> str:
     return os.environ.get(name.upper()) or os.environ.get(name) or ""
-
-
-def _exceptions() -> Iterator[str]:
-    for entry in _variable("no_proxy").lower().split(","):
-        if stripped := entry.strip():
-            yield stripped
 
 
 def _matches(entry: str, hostname: str, port: str) -> bool:
@@ -109,21 +96,16 @@ def _matches(entry: str, hostname: str, port: str) -> bool:
         if address is not None and network.version > address.version:
             address = ipaddress.IPv6Address(f"::ffff:{address}")
         return address is not None and address in network
-    name, only = _split_port(entry)
+    name, colon, only = entry.rpartition(":")
+    if not colon or (":" in name and not name.endswith("]")):
+        name, only = entry, ""
     if only not in ("", port):
         return False
+    name = name.strip("[]")
     if (listed := _address(name)) is not None or address is not None:
         return listed == address
     name = name.removeprefix("*") if name.startswith("*.") else name
     return bool(name) and (hostname.endswith(name if name.startswith(".") else f".{name}") or hostname == name)
-
-
-def _split_port(entry: str) -> tuple[str, str]:
-    """Returns host and port of `host:port` or `[v6]:port`; the port is "" where there is none."""
-    host, colon, port = entry.rpartition(":")
-    if colon and host.startswith("[") and host.endswith("]"):
-        return host[1:-1], port
-    return (host, port) if colon and ":" not in host else (entry, "")
 
 
 def _address(text: str) -> Address | None:

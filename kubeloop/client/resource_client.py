@@ -194,7 +194,7 @@ class ResourceClient(ResourceReader[T]):
             params={**self._options, **params},
             body=msgspec.json.encode(body),
             content_type=content_type,
-            accept=self._accept.object,
+            accept=self._accept,
             repeatable=repeatable,
         )
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
@@ -23,14 +23,7 @@ SLIM_PAGE_SIZE = 100
 """Objects of a page of which a part is dropped: a whole page is held until then."""
 
 
-class Accept(NamedTuple):
-    """The media types that are asked for: of an object (a watch's, too) and of a list."""
-
-    object: str = JSON
-    list: str = JSON
-
-
-PLAIN = Accept()
+_PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 
 class ResourceReader(Generic[T]):
@@ -38,26 +31,21 @@ class ResourceReader(Generic[T]):
     cluster-scoped kind. Which object is meant is said by keywords, here and in the cache: two strings in a row are
     swapped too easily. Names are checked before they become part of a path."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        resource: Resource[T],
-        *,
-        accept: Accept = PLAIN,
-        transform: Callable[[T], T] | None = None,
-    ) -> None:
-        """`transform` sees every object of a `list` before the next page comes (to drop fields)."""
+    _transform: Callable[[T], T] | None = None
+    """Sees every object of a `list` before the next page comes (to drop fields)."""
+
+    def __init__(self, transport: Transport, resource: Resource[T]) -> None:
         self.transport = transport
         self.resource = resource
-        self._accept = accept
-        self._transform = transform
-        of_kind = (resource.api_version, resource.kind) if resource.type is PartialObjectMetadata else None
+        is_partial = resource.type is PartialObjectMetadata
+        self._accept, self._accept_list = (_PARTIAL.format(""), _PARTIAL.format("List")) if is_partial else (JSON, JSON)
+        of_kind = (resource.api_version, resource.kind) if is_partial else None
         self._decoder: Decoder[T] = decoder_for(resource.type, of_kind)
 
     async def get(self, *, name: str, namespace: str = "") -> T:
         """Returns the object. Raises NotFound; NotServed for a kind that is not installed."""
         path = self._object_path(name, namespace)
-        return self._answer(name, await self.transport.request("GET", path, accept=self._accept.object))
+        return self._answer(name, await self.transport.request("GET", path, accept=self._accept))
 
     async def list(self, namespace: str = "", *, label_selector: str = "", field_selector: str = "") -> ObjectList[T]:
         """Returns every object. Raises Gone when the pages' snapshot expires midway."""
@@ -104,7 +92,7 @@ class ResourceReader(Generic[T]):
             "GET",
             path,
             params=params,
-            accept=self._accept.list,
+            accept=self._accept_list,
             timeout=None,
             read_timeout=REQUEST_TIMEOUT,
             retry=retry,
@@ -151,7 +139,7 @@ class ResourceReader(Generic[T]):
             fieldSelector=field_selector,
         )
         path = self._collection_path(namespace)
-        async with self.transport.stream(path, params, read_timeout, accept=self._accept.object) as lines:
+        async with self.transport.stream(path, params, read_timeout, accept=self._accept) as lines:
             decode = self._decoder.watch_event
             events = (decode(line, transform) async for line in lines)
             try:

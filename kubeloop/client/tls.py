@@ -43,7 +43,8 @@ class TLSSettings:
         return TLSSettings(_text(self.ca), _text(self.certificate), _text(self.key), self.verify)
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
+        """A client context of these files; `certificate` (a credential plugin's) beats the settings' own. Raises
+        ConfigError."""
         ca, own_certificate, key = map(_text, (self.ca, self.certificate, self.key))
         context = ssl.create_default_context(cadata=None if ca is None else _authorities(ca))
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier
@@ -52,8 +53,14 @@ class TLSSettings:
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if certificate is not None or (own_certificate and key):
-            _present(context, certificate or Certificate(own_certificate or "", key or ""))
+        if certificate is None and own_certificate and key:
+            certificate = Certificate(own_certificate, key)
+        if certificate is not None:
+            try:
+                load_pair(certificate.certificate.encode(), certificate.key.encode(), context)
+            except (ssl.SSLError, ValueError) as err:
+                problem = "the client certificate and key are not valid or don't belong together"
+                raise ConfigError(f"{problem}: {err}") from err
         return context
 
 
@@ -120,13 +127,6 @@ def _authorities(ca: str) -> str:
     if not valid:
         raise ConfigError(f"the cluster's certificate authority is not a valid PEM certificate: {reason}")
     return "\n".join(valid)
-
-
-def _present(context: ssl.SSLContext, certificate: Certificate) -> None:
-    try:
-        load_pair(certificate.certificate.encode(), certificate.key.encode(), context)
-    except (ssl.SSLError, ValueError) as err:
-        raise ConfigError(f"the client certificate and key are not valid or don't belong together: {err}") from err
 
 
 def load_pair(certificate: bytes, key: bytes, *contexts: ssl.SSLContext) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import time
 from dataclasses import replace
@@ -16,7 +18,7 @@ from aiohttp import web
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.client import credentials
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.credentials import Certificate, Credential, ExecPlugin, PluginCommand, Reread, parse_exec_status
+from kubeloop.client.credentials import Certificate, Credential, ExecPlugin, PluginCommand, Reread, parse_answer
 from kubeloop.client.errors import ConfigError, Unauthorized
 from kubeloop.client.loading import load_config
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, status
@@ -32,21 +34,26 @@ NOON = from_rfc3339("2026-01-01T12:00:00Z")
 class Runs:
     """A plugin's runs, counted."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, expiry: float = math.inf) -> None:
         self.count = 0
-        self.fields = fields
+        self.expiry = expiry
         self.seconds = 0.0
 
-    async def __call__(self) -> dict[str, Any]:
+    async def __call__(self) -> tuple[Credential, float]:
         await asyncio.sleep(self.seconds)
         self.count += 1
-        return {"token": f"t{self.count}", **self.fields}
+        return Credential(f"Bearer t{self.count}"), self.expiry
+
+
+def answered(status: Any) -> tuple[Credential, float]:
+    answer = {"apiVersion": Plugin.API, "kind": "ExecCredential", "status": status}
+    return parse_answer(json.dumps(answer).encode(), Plugin.API)
 
 
 async def test_a_plugin_runs_again_shortly_before_its_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(NOON)
     monkeypatch.setattr(credentials, "time", SimpleNamespace(time=clock))
-    source = ExecPlugin(Runs(expirationTimestamp="2026-01-01T12:10:00Z"))
+    source = ExecPlugin(Runs(NOON + 600))
     tokens = []
     for seconds in (0, 500, 589, 591):
         clock.now = NOON + seconds
@@ -87,7 +94,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
     ],
 )
 def test_what_a_plugin_may_give(status: dict[str, Any], credential: Credential) -> None:
-    assert parse_exec_status(status) == (credential, None)
+    assert answered(status) == (credential, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -96,27 +103,27 @@ def test_what_a_plugin_may_give(status: dict[str, Any], credential: Credential) 
         ("2026-01-01T12:00:00Z", NOON),
         ("2026-01-01T14:00:00+02:00", NOON),
         ("2026-01-01T12:00:00.5Z", NOON + 0.5),
-        (None, None),
+        (None, math.inf),
     ],
 )
-def test_expiry(timestamp: str | None, expiry: float | None) -> None:
-    assert parse_exec_status({"token": "t", "expirationTimestamp": timestamp})[1] == expiry
+def test_expiry(timestamp: str | None, expiry: float) -> None:
+    assert answered({"token": "t", "expirationTimestamp": timestamp})[1] == expiry
 
 
 @pytest.mark.parametrize(
     ("status", "message"),
     [
         ({}, "neither a token nor a client certificate"),
-        (None, "is not an object"),
-        ([], "is not an object"),
+        (None, "Expected `object`"),
+        ([], "Expected `object`"),
         ({"clientKeyData": "k"}, "only one of"),
         ({"token": "t", "clientCertificateData": "c"}, "only one of"),
-        ({"token": "t", "expirationTimestamp": "tomorrow"}, "expirationTimestamp 'tomorrow' is not a time"),
+        ({"token": "t", "expirationTimestamp": "tomorrow"}, "'tomorrow' is not a time"),
     ],
 )
 def test_what_a_plugin_may_not_give(status: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse_exec_status(status)
+    with pytest.raises(ValueError, match=message):
+        answered(status)
 
 
 # -- a real plugin
@@ -190,8 +197,8 @@ async def test_a_plugin_that_is_not_installed_says_how_to_install_it(tmp_path: P
     ("text", "code", "complaint", "message"),
     [
         ("", 3, "please\nlog in", "process returned 3. please log in"),
-        ("nonsense", 0, "", "failed to decode process output"),
-        ("{}", 0, "", "missing key 'apiVersion'"),
+        ("nonsense", 0, "", "JSON is malformed"),
+        ("{}", 0, "", "missing required field `apiVersion`"),
         ('{"apiVersion":"client.authentication.k8s.io/v9","kind":"ExecCredential","status":{}}', 0, "", "v9"),
     ],
     ids=["it fails", "it prints no JSON", "it prints other JSON", "it speaks another version"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -209,10 +210,10 @@ class TokenPlugin:
         self.runs = 0
         self._repeats = repeats
 
-    async def __call__(self) -> dict[str, Any]:
+    async def __call__(self) -> tuple[Credential, float]:
         self.runs += 1
         await asyncio.sleep(0.05)
-        return {"token": "t" if self._repeats else f"t{self.runs}"}
+        return Credential("Bearer t" if self._repeats else f"Bearer t{self.runs}"), math.inf
 
 
 @pytest.mark.parametrize("repeats", [False, True], ids=["another token", "the same token"])
@@ -241,10 +242,10 @@ async def test_a_token_about_to_expire_does_not_rerun_its_plugin(rig: TransportR
     """A plugin that caches its token to the end gives the same one again."""
     runs = 0
 
-    async def run() -> dict[str, Any]:
+    async def run() -> tuple[Credential, float]:
         nonlocal runs
         runs += 1
-        return {"token": "t", "expirationTimestamp": "2001-01-01T00:00:00Z"}
+        return Credential("Bearer t"), 1e9
 
     rig.server.always(GET, PATH, OK)
     transport = rig.new_transport(rig.server.config(credentials=ExecPlugin(run)))

@@ -229,11 +229,12 @@ class Tokens:
     refreshable = True
 
     def __init__(self) -> None:
-        self.generation = 1
+        self.credentials = [Credential("Bearer t1")]
 
     async def get(self, *, refresh: bool = False) -> Credential:
-        self.generation += refresh
-        return Credential(f"Bearer t{self.generation}")
+        if refresh:
+            self.credentials.append(Credential(f"Bearer t{len(self.credentials) + 1}"))
+        return self.credentials[-1]
 
 
 async def test_a_refused_token_is_renewed_once(rig: TransportRig) -> None:
