@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster import cluster, processes
-from kubeloop.testing.cluster.cluster import Cluster, Program
+from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.control_plane import Program
 from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.polling import eventually
 from lab import bodies
@@ -82,7 +83,7 @@ class RancherAgent:
     @property
     def release(self) -> str:
         """The release that is played."""
-        argv = processes.argv(self._directory, "rancher")
+        argv = processes.find(self._directory, "rancher").argv
         return argv[argv.index(_RELEASE) + 1] if _RELEASE in argv else releases.DEFAULT
 
     def install(self, release: str) -> None:
@@ -90,13 +91,14 @@ class RancherAgent:
 
         Raises AssertionError when it does not within two minutes."""
         starts = self._count_lines(_WORKS)
-        argv = processes.argv(self._directory, "rancher")
+        argv = processes.find(self._directory, "rancher").argv
         if _RELEASE in argv:
             place = argv.index(_RELEASE)
             argv = argv[:place] + argv[place + 2 :]
-        processes.restart(self._directory, "rancher", [*argv, _RELEASE, release])
+        processes.find(self._directory, "rancher").restart([*argv, _RELEASE, release])
         eventually(
-            lambda: self._count_lines(_WORKS) > starts, why=lambda: processes.last_log_line(self._directory, "rancher")
+            lambda: self._count_lines(_WORKS) > starts,
+            why=lambda: processes.find(self._directory, "rancher").last_log_line(),
         )
 
     def restarts(self) -> int:
@@ -108,7 +110,7 @@ class RancherAgent:
 
     def _count_lines(self, *texts: str) -> int:
         try:
-            log = processes.log_path(self._directory, "rancher").read_text("utf-8", "replace")
+            log = processes.find(self._directory, "rancher").log.read_text("utf-8", "replace")
         except OSError:
             return 0
         return sum(all(text in line for text in texts) for line in log.splitlines())

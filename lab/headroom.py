@@ -172,7 +172,7 @@ def in_cluster(directory: Path, kubeconfig: Path, flags: Sequence[str]) -> Headr
     serves = ("--bind-address", address, "--webhook-url", f"https://{address}") if WEBHOOK in flags else ()
     arguments = ("controller", "--kubeconfig", str(kubeconfig), *serves, *flags)
     launch = functools.partial(_spawn_in_cluster, directory)
-    return Headroom(processes.log_path(directory, _NAME), *arguments, launch=launch)
+    return Headroom(processes.find(directory, _NAME).log, *arguments, launch=launch)
 
 
 def _spawn_in_cluster(directory: Path, arguments: Sequence[str], _log: Path, env: Mapping[str, str]) -> Handle:

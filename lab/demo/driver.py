@@ -149,8 +149,8 @@ class Driver:
         migration that has no mark about it."""
         flags = ("--source-linger", f"{max(linger / self.speed, 2.0):g}", "--phase-delay", f"{EARLY_PHASE_SECONDS:g}")
         directory = self.cluster.directory
-        argv = [*processes.argv(directory, "kubevirt"), *flags]
-        await asyncio.to_thread(processes.restart, directory, "kubevirt", argv)
+        kubevirt = processes.find(directory, "kubevirt")
+        await asyncio.to_thread(kubevirt.restart, [*kubevirt.argv, *flags])
 
     async def clear(self, *vms: str) -> None:
         for vm in vms:

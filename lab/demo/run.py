@@ -14,9 +14,8 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.errors import one_line
 from kubeloop.testing.cluster import processes
-from kubeloop.testing.cluster.cluster import Cluster
+from kubeloop.testing.cluster.cluster import Cluster, ending_on_sigterm
 from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.guard import ending_on_sigterm
 from kubeloop.testing.cluster.progress import Lines as Progress
 from lab.cluster import EmbeddedCluster
 from lab.demo import seed
@@ -70,7 +69,7 @@ async def _run(cluster: Cluster, speed: float, picture_path: Path | None) -> int
         write(picture_path, record, report, record.clock())
         lines.say(f"picture: {picture_path}")
     if report.failed_count:
-        log = processes.log_path(cluster.directory, "headroom")
+        log = processes.find(cluster.directory, "headroom").log
         for line in log.read_text("utf-8", "replace").splitlines()[-_TAIL:] if log.exists() else ():
             print(f"headroom's log: {line}", file=sys.stderr)
     lines.say(f"refused after the raise: {refused_after_raise(record)}")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import ensure_binaries
+from kubeloop.testing.cluster.cluster import Guard
 from kubeloop.testing.cluster.control_plane import kwok
-from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.progress import Lines
 from lab.cluster import EmbeddedCluster, Options, stand_in
 from lab.headroom import WEBHOOK, Headroom, in_cluster
@@ -60,7 +60,8 @@ class Site:
 
     def check(self, *names: str) -> None:
         """Raises ClusterError when one of the processes has ended by itself."""
-        processes.check(self.directory, names)
+        for name in names:
+            processes.find(self.directory, name).check()
 
 
 @contextlib.contextmanager

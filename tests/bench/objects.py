@@ -10,7 +10,7 @@ from typing import Any
 
 from kubeloop.api import registry
 from kubeloop.client.client import Client
-from kubeloop.testing.cluster.processes import argv
+from kubeloop.testing.cluster.processes import find
 from kubeloop.testing.polling import until
 from lab import bodies
 from lab.namespace import VMIMS, VMIS, Namespace
@@ -102,5 +102,5 @@ async def migration(namespace: Namespace, vm: str) -> None:
 def api_server(directory: Path) -> tuple[str, dict[str, str]]:
     """Returns how the API server of the cluster in `directory` is run, its audit log left out: the binary, and its
     flags."""
-    binary, *words = argv(directory, "kube-apiserver")
+    binary, *words = find(directory, "kube-apiserver").argv
     return binary, dict(word.partition("=")[::2] for word in words if not word.startswith("--audit-"))

@@ -20,14 +20,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster.build import build
-from kubeloop.testing.cluster.download import Artifact, fetch, release_sources
+from kubeloop.testing.cluster.download import download
 from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.paths import locked
 from kubeloop.testing.cluster.progress import Progress
@@ -45,7 +43,6 @@ from kubeloop.testing.cluster.versions import (
     minor_release,
 )
 
-_SCRATCH_PREFIX = ".unfinished-"
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 
 
@@ -96,27 +93,25 @@ def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
     return kubernetes(requested)
 
 
-def _ensure(progress: Progress, environ: Mapping[str, str], components: tuple[Component, ...]) -> dict[str, Path]:
-    binaries = find_binaries(environ, components)
-    unfinished = [c for c in components if c.packages.keys() - binaries]
-    sources = release_sources(unfinished, environ, progress) if unfinished else {}
-    for component in unfinished:
-        binaries |= _complete(component, component.packages.keys() - binaries, sources, environ, progress)
+def _ensure(progress: Progress, environ: Mapping[str, str], components: Iterable[Component]) -> dict[str, Path]:
+    binaries: dict[str, Path] = {}
+    for component in components:
+        existing = _find(component, environ)
+        binaries |= existing
+        if missing := component.packages.keys() - existing:
+            binaries |= _make(component, missing, environ, progress)
     return binaries
 
 
-def find_binaries(
-    environ: Mapping[str, str] = os.environ, components: tuple[Component, ...] | None = None
-) -> dict[str, Path]:
-    """The binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
+def _find(component: Component, environ: Mapping[str, str]) -> dict[str, Path]:
+    """The component's binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
+    assets, cache = environ.get("KUBEBUILDER_ASSETS", ""), cache_folder(component, environ)
     binaries: dict[str, Path] = {}
-    assets = environ.get("KUBEBUILDER_ASSETS", "")
-    for component in components or components_of(environ=environ):
-        for name in component.packages:
-            if assets and _fits(Path(assets) / name, component):
-                binaries[name] = (Path(assets) / name).absolute()
-            elif is_executable(cached := cache_folder(component, environ) / name):
-                binaries[name] = cached.absolute()
+    for name in component.packages:
+        if assets and _fits(Path(assets) / name, component):
+            binaries[name] = (Path(assets) / name).absolute()
+        elif _is_executable(cache / name):
+            binaries[name] = cache / name
     return binaries
 
 
@@ -124,7 +119,7 @@ def _fits(binary: Path, component: Component) -> bool:
     """Reports whether this binary of `$KUBEBUILDER_ASSETS` may run as the component's. A Kubernetes binary has to be of
     the same release."""
     if component.name != "kubernetes":
-        return is_executable(binary)
+        return _is_executable(binary)
     return minor_release(reported_version(binary)) == minor_release(component.version)
 
 
@@ -143,13 +138,14 @@ def reported_version(binary: Path) -> str:
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """Returns `$XDG_CACHE_HOME/kubeloop`; a relative XDG_CACHE_HOME is ignored, as its specification asks."""
-    base = Path(environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():
-        return base / "kubeloop"
-    home = environ.get("HOME")
-    if not home:
-        raise ClusterError("neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries")
-    return Path(home) / ".cache" / "kubeloop"
+    base, home = Path(environ.get("XDG_CACHE_HOME", "")), environ.get("HOME")
+    if not base.is_absolute():
+        if not home:
+            raise ClusterError(
+                "neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries"
+            )
+        base = Path(home) / ".cache"
+    return base / "kubeloop"
 
 
 def cache_folder(component: Component, environ: Mapping[str, str] = os.environ) -> Path:
@@ -157,16 +153,12 @@ def cache_folder(component: Component, environ: Mapping[str, str] = os.environ) 
     return cache_directory(environ) / "bin" / f"{component.name}-{component.version}-{platform}"
 
 
-def is_executable(path: Path) -> bool:
+def _is_executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _complete(
-    component: Component,
-    names: Iterable[str],
-    sources: Mapping[str, Artifact],
-    environ: Mapping[str, str],
-    progress: Progress,
+def _make(
+    component: Component, names: Iterable[str], environ: Mapping[str, str], progress: Progress
 ) -> dict[str, Path]:
     """Steps 3 and 4 for these binaries of `component`; their paths in the cache."""
     folder = cache_folder(component, environ)
@@ -180,32 +172,20 @@ def _complete(
     def waiting(seconds: float) -> None:
         progress.tick(f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s")
 
-    def make(name: str, scratch: Path) -> Path:
-        if name in sources:
-            try:
-                return fetch(name, sources[name], scratch, progress)
-            except DownloadError as error:
-                progress.step(f"{name}: {error}; building it instead")
-        return build(component, name, scratch, environ=environ, log_folder=cache_directory(environ), progress=progress)
-
     paths = {name: folder / name for name in sorted(names)}
-    with locked(folder / ".lock", waiting=waiting), _scratch(folder) as scratch:
+    scratch = folder / ".unfinished"  # on the cache's own file system, so that the last step can be a rename
+    with locked(folder / ".lock", waiting=waiting):
         # Asked again under the lock: the process that held it may have made them.
         for name, path in paths.items():
-            if not is_executable(path):
-                binary = make(name, scratch)
+            if not _is_executable(path):
+                shutil.rmtree(scratch, ignore_errors=True)
+                scratch.mkdir()
+                try:
+                    binary = download(component, name, scratch, environ, progress)
+                except DownloadError as error:
+                    progress.step(f"{name}: {error}; building it instead")
+                    binary = build(component, name, scratch, cache_directory(environ), environ, progress)
                 binary.chmod(0o755)
                 binary.replace(path)
-    return paths
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder on the cache's own file system, so that the last step can be a rename. Call it under the lock."""
-    for left_over in folder.glob(_SCRATCH_PREFIX + "*"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=folder))
-    try:
-        yield scratch
-    finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return paths

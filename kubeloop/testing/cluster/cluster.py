@@ -8,23 +8,25 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Self, TypeVar
 
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, reported_version
-from kubeloop.testing.cluster.control_plane import SERVERS, Command, ControlPlane, fake_node, node_names, prepare
+from kubeloop.testing.cluster.control_plane import SERVERS, ControlPlane, Program, fake_node, node_names, prepare
 from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.guard import CALLED_OFF, Guard
 from kubeloop.testing.cluster.paths import Paths, locked
 from kubeloop.testing.cluster.processes import Process
 from kubeloop.testing.cluster.progress import Progress
@@ -34,15 +36,8 @@ T = TypeVar("T")
 # Seconds: `down` waits for an `up` that is under way, and programs may finish what they are writing.
 _LOCK_TIMEOUT = 30.0
 _PROGRAM_GRACE = 3.0
-
-
-@dataclass(frozen=True)
-class Program:
-    """A process that runs beside the servers; `--kubeconfig FILE` of a cluster admin is appended to its argv."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+_CALLED_OFF = b"."
+"""The byte that a guard's process reads when it is to end without doing anything."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,8 @@ class Options:
     crds: tuple[Path, ...] = ()
     """YAML files, a CustomResourceDefinition each. `up` returns when they are served."""
     programs: tuple[Program, ...] = ()
-    """Started in this order when the CRDs are served, and ended before the servers."""
+    """Started in this order when the CRDs are served, and ended before the servers; `--kubeconfig FILE` of a cluster
+    admin is appended to the argv of each."""
     audit_policy: Path | None = None
     """The audit policy of the API server, which writes to `audit.log` of the directory; None: nothing."""
 
@@ -87,7 +83,7 @@ class Cluster:
 
     def restart(self, name: str) -> Process:
         """Kills one of its processes ("kwok", a program's name, …) and starts it again."""
-        return processes.restart(self.directory, name)
+        return processes.find(self.directory, name).restart()
 
 
 @dataclass(frozen=True)
@@ -170,6 +166,50 @@ class EmbeddedCluster:
         self._stack.close()
 
 
+class Guard:
+    """Guards the cluster in `directory` while it is entered: a small process ends the cluster when the process that
+    started it has ended, however. Leaving it ends the guard and nothing else. With `remove` the directory itself goes
+    too, when the guard has to act.
+
+    It waits on a pipe whose other end its parent holds and the kernel closes. (PR_SET_PDEATHSIG is about the *thread*
+    that started a process: a cluster started from a worker thread would die with the thread.)"""
+
+    def __init__(self, directory: Path, *, remove: bool = False) -> None:
+        self._directory = directory
+        self._remove = remove
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        remove = "remove" if self._remove else "keep"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.cluster", str(self._directory.absolute()), remove],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.communicate(_CALLED_OFF)
+
+
+@contextlib.contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: through every `finally`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    old_handler = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)
+
+
 def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -225,7 +265,7 @@ async def _start(plane: ControlPlane, options: Options) -> str:
         await patience.until("the CRDs are not served", lambda: readiness.crds_served(client, definitions))
         for program in options.programs:
             argv = [*program.argv, "--kubeconfig", str(plane.paths.kubeconfig)]
-            _spawn(Command(program.name, argv, program.env), plane, patience)
+            _spawn(replace(program, argv=argv), plane, patience)
         if options.kwok:
             names = node_names(options.nodes)
             await patience.until("the nodes are not ready", lambda: readiness.nodes_ready(client, names))
@@ -240,8 +280,8 @@ async def _is_ready(kubeconfig: Path) -> bool:
         return await readiness.server_ready(client)
 
 
-def _spawn(command: Command, plane: ControlPlane, patience: readiness.Patience) -> None:
-    patience.watch(processes.spawn(command.name, command.argv, plane.paths.directory, command.env))
+def _spawn(program: Program, plane: ControlPlane, patience: readiness.Patience) -> None:
+    patience.watched.append(processes.spawn(program.name, program.argv, plane.paths.directory, program.env))
 
 
 def _versions(binaries: Binaries, options: Options) -> dict[str, str]:
@@ -264,7 +304,7 @@ def _down(paths: Paths) -> list[str]:
 
 def _guard(directory: str, remove: str) -> None:
     """Is the guard's own process, whose pipe is standard input."""
-    if os.read(0, 1) != CALLED_OFF:
+    if os.read(0, 1) != _CALLED_OFF:
         down(Path(directory))
         if remove == "remove":
             shutil.rmtree(directory, ignore_errors=True)

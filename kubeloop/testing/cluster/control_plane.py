@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kubeloop.errors import needs_extra
 from kubeloop.testing.cluster.binaries import Binaries
@@ -51,36 +50,12 @@ _GO_TUNING = {"GOGC": "200"}
 
 
 @dataclass(frozen=True)
-class Command:
+class Program:
     """A process to start: name, argv, additional environment."""
 
     name: str
-    argv: list[str]
-    env: Mapping[str, str]
-
-
-class KeyPairFiles(NamedTuple):
-    """PEM files."""
-
-    certificate: Path
-    key: Path
-
-
-def _issue(
-    folder: Path, authority: trustme.CA, file_name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()
-) -> KeyPairFiles:
-    """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
-    `group` (organization)."""
-    # A critical list of alternative names that is empty is not taken by Go.
-    certificate = authority.issue_cert(*hosts or [file_name], common_name=user, organization_name=group)
-    pair = _pair(folder, file_name)
-    write_private(pair.certificate, certificate.cert_chain_pems[0].bytes())
-    write_private(pair.key, certificate.private_key_pem.bytes())
-    return pair
-
-
-def _pair(folder: Path, name: str) -> KeyPairFiles:
-    return KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,10 +77,7 @@ class ControlPlane:
     def etcd_address(self) -> tuple[str, int]:
         return _LOOPBACK, self.etcd_port
 
-    def _keys(self, name: str) -> KeyPairFiles:
-        return _pair(self.paths.pki, name)
-
-    def etcd(self) -> Command:
+    def etcd(self) -> Program:
         client = f"https://{_LOOPBACK}:{self.etcd_port}"
         peer = f"https://{_LOOPBACK}:{self.etcd_peer_port}"
         argv = [
@@ -117,15 +89,18 @@ class ControlPlane:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
-            *_etcd_tls("", self._keys("etcd"), self.paths.authority),
-            *_etcd_tls("peer-", self._keys("etcd"), self.paths.authority),
             "--unsafe-no-fsync",
             "--log-level=warn",
         ]
-        return Command("etcd", argv, _GO_TUNING)
+        for side in ("", "peer-"):
+            argv += [f"--{side}cert-file={self.paths.pki}/etcd.crt", f"--{side}key-file={self.paths.pki}/etcd.key"]
+            argv += [f"--{side}trusted-ca-file={self.paths.authority}", f"--{side}client-cert-auth"]
+        return Program("etcd", argv, _GO_TUNING)
 
-    def kube_apiserver(self) -> Command:
-        serving, etcd_client, accounts = map(self._keys, ("kube-apiserver", "etcd-client", _ACCOUNTS))
+    def kube_apiserver(self) -> Program:
+        serving, etcd_client, accounts = (
+            self.paths.pki / name for name in ("kube-apiserver", "etcd-client", _ACCOUNTS)
+        )
         argv = [
             str(self.binaries.kube_apiserver),
             f"--bind-address={_LOOPBACK}",
@@ -133,36 +108,35 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             # An Endpoints object may not hold a loopback address: the reconciler would only log errors.
             "--endpoint-reconciler-type=none",
-            f"--tls-cert-file={serving.certificate}",
-            f"--tls-private-key-file={serving.key}",
+            f"--tls-cert-file={serving}.crt",
+            f"--tls-private-key-file={serving}.key",
             f"--client-ca-file={self.paths.authority}",
             f"--etcd-servers=https://{_LOOPBACK}:{self.etcd_port}",
             f"--etcd-cafile={self.paths.authority}",
-            f"--etcd-certfile={etcd_client.certificate}",
-            f"--etcd-keyfile={etcd_client.key}",
+            f"--etcd-certfile={etcd_client}.crt",
+            f"--etcd-keyfile={etcd_client}.key",
             "--etcd-count-metric-poll-period=0",
             "--authorization-mode=RBAC",
             # It taints every new node as not ready, and waits for the node controller, which does not run here.
             "--disable-admission-plugins=TaintNodesByCondition",
             f"--service-cluster-ip-range={_SERVICE_RANGE}",
             f"--service-account-issuer={_ISSUER}",
-            f"--service-account-key-file={accounts.certificate}",
-            f"--service-account-signing-key-file={accounts.key}",
+            f"--service-account-key-file={accounts}.crt",
+            f"--service-account-signing-key-file={accounts}.key",
             "--allow-privileged=true",
             "--profiling=false",
         ]
         if self.audit_policy is not None:
             argv += [f"--audit-policy-file={self.audit_policy}", f"--audit-log-path={self.paths.audit_log}"]
-        return Command("kube-apiserver", argv, _GO_TUNING)
+        return Program("kube-apiserver", argv, _GO_TUNING)
 
-    def kube_controller_manager(self) -> Command:
-        config = self.paths.pki / f"{_MANAGER}.kubeconfig"
+    def kube_controller_manager(self) -> Program:
         argv = [
             str(self.binaries.kube_controller_manager),
-            f"--kubeconfig={config}",
+            f"--kubeconfig={self.paths.pki / _MANAGER}.kubeconfig",
             f"--controllers={','.join(_CONTROLLERS)}",
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={self._keys(_ACCOUNTS).key}",
+            f"--service-account-private-key-file={self.paths.pki / _ACCOUNTS}.key",
             f"--root-ca-file={self.paths.authority}",
             "--leader-elect=false",
             # It serves nothing that is needed here.
@@ -172,16 +146,16 @@ class ControlPlane:
             "--kube-api-burst=2000",
             "--profiling=false",
         ]
-        return Command("kube-controller-manager", argv, _GO_TUNING)
+        return Program("kube-controller-manager", argv, _GO_TUNING)
 
-    def kwok(self) -> Command:
+    def kwok(self) -> Program:
         # There is no node lifecycle controller, so no node needs a heartbeat.
         return kwok(
             self.binaries, self.paths.kubeconfig, self.paths.pki / "kwok", "annotation", "kwok.x-k8s.io/node=fake"
         )
 
 
-def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, *, lease: int = 0) -> Command:
+def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, *, lease: int = 0) -> Program:
     """Returns the command of kwok for the nodes of a selector by label or annotation. `lease`: seconds of their
     heartbeats, 0 for none; `home` holds nothing: a kwok.yaml of the person who runs this must not get in."""
     argv = [
@@ -195,7 +169,7 @@ def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, 
         "--node-ip=10.127.0.1",
         "--v=WARN",
     ]
-    return Command("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(home)})
+    return Program("kwok", argv, {**_GO_TUNING, "KWOK_WORKDIR": str(home)})
 
 
 def node_names(count: int) -> list[str]:
@@ -205,30 +179,23 @@ def node_names(count: int) -> list[str]:
 def fake_node(name: str) -> dict[str, Any]:
     """A Node that kwok keeps Ready, and on which it runs pods. There is no scheduler: a pod is created with its node's
     name."""
+    labels = {
+        "type": "kwok",
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/hostname": name,
+        "node-role.kubernetes.io/worker": "",
+    }
+    unknown = ("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "machineID", "osImage")
+    info = {"architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": "fake"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {
-                "type": "kwok",
-                "kubernetes.io/arch": "amd64",
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/hostname": name,
-                "node-role.kubernetes.io/worker": "",
-            },
-        },
+        "metadata": {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": labels},
         "status": {
             "capacity": dict(_CAPACITY),
             "allocatable": dict(_CAPACITY),
-            "nodeInfo": {
-                "architecture": "amd64",
-                "operatingSystem": "linux",
-                "kubeletVersion": "fake",
-                **dict.fromkeys(("bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"), ""),
-                **dict.fromkeys(("machineID", "osImage", "systemUUID"), ""),
-            },
+            "nodeInfo": {**info, **dict.fromkeys((*unknown, "systemUUID"), "")},
         },
     }
 
@@ -236,53 +203,47 @@ def fake_node(name: str) -> dict[str, Any]:
 def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) -> ControlPlane:
     """Chooses ports, makes certificates and kubeconfigs."""
     etcd_port, peer_port, api_port = free_ports(3)
+    plane = ControlPlane(paths, binaries, etcd_port, peer_port, api_port, audit_policy)
     paths.pki.mkdir(parents=True, exist_ok=True, mode=0o700)
     # One CA signs every server and client certificate of the cluster; its own key is never written.
     authority = trustme.CA()
     write_private(paths.authority, authority.cert_pem.bytes())
-    issue = partial(_issue, paths.pki, authority)
+
+    def issue(name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()) -> None:
+        """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
+        `group` (organization)."""
+        # A critical list of alternative names that is empty is not taken by Go.
+        certificate = authority.issue_cert(*hosts or [name], common_name=user, organization_name=group)
+        write_private(paths.pki / f"{name}.crt", certificate.cert_chain_pems[0].bytes())
+        write_private(paths.pki / f"{name}.key", certificate.private_key_pem.bytes())
+
     issue("etcd", "etcd", hosts=(_LOOPBACK, "localhost"))
     issue("etcd-client", "kube-apiserver")
     issue("kube-apiserver", "kube-apiserver", hosts=_API_HOSTS)
     issue(_ACCOUNTS, _ACCOUNTS)
-    admin = issue("admin", "kubernetes-admin", "system:masters")
-    manager = issue(_MANAGER, f"system:{_MANAGER}")
-    plane = ControlPlane(paths, binaries, etcd_port, peer_port, api_port, audit_policy)
-    write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane.url, paths.authority, manager)
-    write_kubeconfig(paths.kubeconfig, plane.url, paths.authority, admin)
+    issue("admin", "kubernetes-admin", "system:masters")
+    issue(_MANAGER, f"system:{_MANAGER}")
+    _write_kubeconfig(paths.kubeconfig, plane, "admin")
+    _write_kubeconfig(paths.pki / f"{_MANAGER}.kubeconfig", plane, _MANAGER)
     return plane
 
 
-def _etcd_tls(prefix: str, keys: KeyPairFiles, authority: Path) -> list[str]:
-    return [
-        f"--{prefix}cert-file={keys.certificate}",
-        f"--{prefix}key-file={keys.key}",
-        f"--{prefix}trusted-ca-file={authority}",
-        f"--{prefix}client-cert-auth",
-    ]
+def _write_kubeconfig(path: Path, plane: ControlPlane, user: str) -> None:
+    """Writes the kubeconfig of a user whose certificate was issued."""
 
+    def data(file: Path) -> str:
+        return base64.b64encode(file.read_bytes()).decode("ascii")
 
-NAME = "kubeloop-cluster"
-
-
-def write_kubeconfig(path: Path, url: str, authority: Path, user: KeyPairFiles) -> None:
-    """Writes `path`, at once or not at all: `user`'s client certificate at the API server `url`."""
+    name, pki = "kubeloop-cluster", plane.paths.pki
+    cluster = {"server": plane.url, "certificate-authority-data": data(plane.paths.authority)}
+    keys = {"client-certificate-data": data(pki / f"{user}.crt"), "client-key-data": data(pki / f"{user}.key")}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": NAME,
-        "clusters": [{"name": NAME, "cluster": {"server": url, "certificate-authority-data": _data(authority)}}],
-        "users": [
-            {
-                "name": NAME,
-                "user": {"client-certificate-data": _data(user.certificate), "client-key-data": _data(user.key)},
-            }
-        ],
-        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": keys}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
     }
     # JSON is YAML, and every kubeconfig reader takes it.
     write_private(path, json.dumps(content, indent=2).encode())
-
-
-def _data(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode("ascii")

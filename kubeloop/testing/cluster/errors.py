@@ -15,10 +15,6 @@ class UnknownRelease(ClusterError):
     exit_code = 2
 
 
-class BuildError(ClusterError):
-    """A binary could not be built from the Go module proxy."""
-
-
 class DownloadError(ClusterError):
     """An official release could not be had: not reachable, not complete, or not what its checksum says."""
 

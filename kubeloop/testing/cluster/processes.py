@@ -43,7 +43,28 @@ class Process:
 
     @property
     def log(self) -> Path:
-        return log_path(self.directory, self.name)
+        return self.directory / "logs" / f"{self.name}.log"
+
+    def last_log_line(self) -> str:
+        """The last line that it logged, shortened; "no message" when there is none."""
+        try:
+            lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].strip()[:300] if lines else "no message"
+
+    @property
+    def argv(self) -> list[str]:
+        """Its command line. Raises ClusterError where no such process was started."""
+        words: list[str] = self._spec()["argv"]
+        return words
+
+    def _spec(self) -> dict[str, Any]:
+        try:
+            spec: dict[str, Any] = json.loads(_file(self.directory, self.name, "json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"{self.directory} has no process {self.name} to restart") from error
+        return spec
 
     def alive(self) -> bool:
         """Does exactly this process still run? A zombie has ended, a stranger with its pid is not it."""
@@ -57,22 +78,30 @@ class Process:
             os.waitpid(self.pid, os.WNOHANG)
         return False
 
+    def check(self) -> None:
+        """Raises StartError if it does not run."""
+        if not self.alive():
+            raise StartError(f"{self.name} ended unexpectedly: {self.last_log_line()} (whole log: {self.log})")
+
     def signal(self, number: signal.Signals) -> None:
         """Sends the process a signal, if it still runs."""
         if not self.alive():
             return
-        try:
+        with contextlib.suppress(OSError):
             # Held open, the pid cannot pass to a stranger between the look at it and the signal.
             descriptor = os.pidfd_open(self.pid)
-        except OSError:
-            return
-        try:
-            if self.alive():
-                signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(descriptor)
+            try:
+                if self.alive():
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+
+    def restart(self, argv: Sequence[str] = ()) -> Process:
+        """Kills the process (SIGKILL: a crash, as far as it knows) and starts it again as it was started, or as
+        `argv`."""
+        spec = self._spec()
+        _end([self], signal.SIGKILL, _KILL_TIMEOUT)
+        return spawn(self.name, argv or spec["argv"], self.directory, spec["env"])
 
 
 def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str] | None = None) -> Process:
@@ -80,28 +109,36 @@ def spawn(name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str
 
     `env` is added to the caller's environment. The process leads its own session, so that neither a Ctrl-C nor the end
     of the caller's terminal reaches it. StartError when it does not come up at all."""
-    folder = directory / "processes"
-    for needed in (folder, directory / "logs"):
-        needed.mkdir(parents=True, exist_ok=True)
+    directory = directory.absolute()
+    for folder in ("processes", "logs"):
+        (directory / folder).mkdir(parents=True, exist_ok=True)
     spec = {
         "argv": [str(word) for word in argv],
         "env": {**os.environ, **(env or {})},
-        "cwd": str(directory.absolute()),
-        "log": str(log_path(directory, name).absolute()),
+        "cwd": str(directory),
+        "log": str(Process(name, directory).log),
     }
-    (folder / f"{name}.pid").unlink(missing_ok=True)
-    path = (folder / f"{name}.json").absolute()
+    _file(directory, name, "pid").unlink(missing_ok=True)
+    path = _file(directory, name, "json")
     write_private(path, json.dumps(spec).encode())
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(path)]
     # Not subprocess: a Popen that is dropped while its process runs complains, and these are meant to be dropped.
     pid = os.posix_spawn(sys.executable, launcher, os.environ)
-    return _await_record(name, directory, pid)
+    deadline = time.monotonic() + _LAUNCH_TIMEOUT
+    while True:
+        has_failed = time.monotonic() > deadline or not _look_at(pid)[0]  # before the record: one may end at once
+        process = find(directory, name)
+        if process.pid == pid:
+            return process
+        if has_failed:
+            raise StartError(f"{name} did not start: {process.last_log_line()}")
+        time.sleep(_POLL)
 
 
 def find(directory: Path, name: str) -> Process:
     """The recorded process `name` of the cluster in `directory`, running or not."""
     try:
-        pid, _, token = (directory / "processes" / f"{name}.pid").read_text("ascii").strip().partition(" ")
+        pid, _, token = _file(directory, name, "pid").read_text("ascii").strip().partition(" ")
         return Process(name, directory, int(pid), token)
     except (OSError, ValueError):
         return Process(name, directory)
@@ -114,43 +151,12 @@ def names(directory: Path) -> list[str]:
     return sorted({file.stem for file in files if file.suffix in (".json", ".pid")})
 
 
-def check(directory: Path, required: Iterable[str]) -> None:
-    """Raises ClusterError if one of the processes does not run."""
-    for name in required:
-        if not find(directory, name).alive():
-            last_line = last_log_line(directory, name) or "no message"
-            raise ClusterError(f"{name} exited unexpectedly: {last_line}")
-
-
-def restart(directory: Path, name: str, argv: Sequence[str] = ()) -> Process:
-    """Kills process `name` (SIGKILL: a crash, as far as it knows) and starts it again as it was started, or as
-    `argv`."""
-    spec = _spec(directory, name)
-    _end([find(directory, name)], signal.SIGKILL, _KILL_TIMEOUT)
-    return spawn(name, argv or spec["argv"], directory, spec["env"])
-
-
-def argv(directory: Path, name: str) -> list[str]:
-    """Returns the command line of process `name`."""
-    words: list[str] = _spec(directory, name)["argv"]
-    return words
-
-
-def _spec(directory: Path, name: str) -> dict[str, Any]:
-    try:
-        spec: dict[str, Any] = json.loads((directory / "processes" / f"{name}.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"{directory} has no process {name} to restart") from error
-    return spec
-
-
 def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0.0) -> list[str]:
     """Ends the recorded processes (all, or `only` these), forgets them, and returns the names of those that ran.
     SIGTERM and up to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
-    folder = directory / "processes"
     chosen_names = names(directory) if only is None else list(only)
     for name in chosen_names:
-        (folder / f"{name}.json").unlink(missing_ok=True)
+        _file(directory, name, "json").unlink(missing_ok=True)
     running = [process for name in chosen_names if (process := find(directory, name)).alive()]
     survivors = _end(running, signal.SIGTERM, grace) if grace else running
     survivors = _end(survivors, signal.SIGKILL, _KILL_TIMEOUT)
@@ -158,36 +164,13 @@ def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0
         listing = ", ".join(f"{process.name} ({process.pid})" for process in survivors)
         raise ClusterError(f"these processes do not exit: {listing}")
     for name in chosen_names:
-        (folder / f"{name}.pid").unlink(missing_ok=True)
+        _file(directory, name, "pid").unlink(missing_ok=True)
     _wait_reaped(running)
     return [process.name for process in running]
 
 
-def log_path(directory: Path, name: str) -> Path:
-    return directory / "logs" / f"{name}.log"
-
-
-def last_log_line(directory: Path, name: str) -> str:
-    """The last line that process `name` logged, shortened; "" when there is none."""
-    try:
-        lines = log_path(directory, name).read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip()[:300] if lines else ""
-
-
-def _await_record(name: str, directory: Path, pid: int) -> Process:
-    """Waits until launcher `pid` has recorded itself."""
-    deadline = time.monotonic() + _LAUNCH_TIMEOUT
-    while time.monotonic() < deadline:
-        process = find(directory, name)
-        if process.pid == pid:
-            return process
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                break
-        time.sleep(_POLL)
-    raise StartError(f"{name} did not start: {last_log_line(directory, name) or 'no message'}")
+def _file(directory: Path, name: str, suffix: str) -> Path:
+    return directory / "processes" / f"{name}.{suffix}"
 
 
 def _look_at(pid: int) -> tuple[bool, str]:

@@ -17,7 +17,7 @@ from kubeloop.api.registry import NODES, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import STATUS_404, AlreadyExists, ApiError
 from kubeloop.testing.cluster.errors import StartError
-from kubeloop.testing.cluster.processes import Process, last_log_line
+from kubeloop.testing.cluster.processes import Process
 
 #: Seconds for the whole start. Four are usual; a machine that has other work takes many times as long.
 START_TIMEOUT = 300.0
@@ -27,30 +27,24 @@ _POLL = 0.05
 class Patience:
     """The deadline of the whole start, and the processes that must live meanwhile: at least one when it is over."""
 
-    def __init__(self, timeout: float = START_TIMEOUT) -> None:
-        self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
-        self._watched: list[Process] = []
-
-    def watch(self, process: Process) -> None:
-        """Adds a process whose end is the end of the wait."""
-        self._watched.append(process)
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + START_TIMEOUT
+        self.watched: list[Process] = []
+        """Processes whose end is the end of the wait."""
 
     async def until(self, problem: str, condition: Callable[[], Awaitable[bool]]) -> None:
         """Polls `condition`. Raises StartError with the process that ended, or with `problem` when the time is over."""
         while not await condition():
             self.check()
             if time.monotonic() > self._deadline:
-                logs = self._watched[0].log.parent
-                raise StartError(f"{problem} after {self._timeout:.0f} s: see the logs in {logs}")
+                logs = self.watched[0].log.parent
+                raise StartError(f"{problem} after {START_TIMEOUT:.0f} s: see the logs in {logs}")
             await asyncio.sleep(_POLL)
 
     def check(self) -> None:
         """Raises StartError if one of the watched processes has ended."""
-        for process in self._watched:
-            if not process.alive():
-                last_line = last_log_line(process.directory, process.name) or "no message"
-                raise StartError(f"{process.name} ended while starting: {last_line} (whole log: {process.log})")
+        for process in self.watched:
+            process.check()
 
 
 async def listens(address: tuple[str, int]) -> bool:

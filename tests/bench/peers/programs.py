@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster.build import find_go, go_environment
-from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.progress import Lines
 from lab.scale.site import usage
 
@@ -105,7 +105,7 @@ def _built(notes: list[str]) -> Path | None:
     say("building the client-go programs …")
     try:
         go = find_go(os.environ, Lines())
-    except BuildError as error:
+    except ClusterError as error:
         notes.append(f"client-go: not measured ({error})")
         return None
     command = [str(go), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(target), "."]

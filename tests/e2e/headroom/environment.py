@@ -89,13 +89,13 @@ class Environment:
     async def release(self, profile: str, version: str, *flags: str) -> AsyncIterator[None]:
         """Another release of KubeVirt's controllers, which the CR says too; `flags` are the stand-in's."""
         directory = self.cluster.directory
-        argv = processes.argv(directory, "kubevirt")
-        processes.restart(directory, "kubevirt", [*argv, "--overhead-profile", profile, *flags])
+        argv = processes.find(directory, "kubevirt").argv
+        processes.find(directory, "kubevirt").restart([*argv, "--overhead-profile", profile, *flags])
         await self._observed_version(version)
         try:
             yield
         finally:
-            processes.restart(directory, "kubevirt", argv)
+            processes.find(directory, "kubevirt").restart(argv)
             await self._observed_version("v1.8.0")
 
     async def _observed_version(self, version: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -137,18 +135,6 @@ def serve(answers: Mapping[str, Answer]) -> Iterator[tuple[str, list[str]]]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def trickle(handler: BaseHTTPRequestHandler) -> None:
-    """Answer a byte now and then: never silent long enough for a socket's timeout, never done."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "64")
-    handler.end_headers()
-    with contextlib.suppress(ConnectionError):  # the client has given up
-        for _ in range(64):
-            handler.wfile.write(b"0")
-            handler.wfile.flush()
-            time.sleep(0.4)
 
 
 def cut_short(content: bytes) -> Callable[[BaseHTTPRequestHandler], None]:

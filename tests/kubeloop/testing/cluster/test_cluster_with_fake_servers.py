@@ -15,8 +15,8 @@ import pytest
 
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster import cluster, processes, readiness
+from kubeloop.testing.cluster.cluster import Guard
 from kubeloop.testing.cluster.errors import ClusterError, StartError
-from kubeloop.testing.cluster.guard import Guard
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from kubeloop.testing.polling import eventually
 
@@ -77,7 +77,7 @@ def test_a_server_that_ends_at_once_is_one_clear_error(server: str, servers: Pat
     with pytest.raises(StartError) as caught:
         cluster.up(directory)
     message = str(caught.value)
-    assert message.startswith(f"{server} ended while starting: unknown flag: --frobnicate (whole log: ")
+    assert message.startswith(f"{server} ended unexpectedly: unknown flag: --frobnicate (whole log: ")
     assert "\n" not in message
     assert processes.names(directory) == []
 

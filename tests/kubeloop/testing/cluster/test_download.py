@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from kubeloop.testing.cluster.download import REACHABILITY_TIMEOUT, artifacts_of, checksum_in, fetch, release_sources
+from kubeloop.testing.cluster.download import artifact_of, checksum_in, download
 from kubeloop.testing.cluster.errors import DownloadError
 from kubeloop.testing.cluster.versions import (
     ETCD,
@@ -21,15 +19,14 @@ from kubeloop.testing.cluster.versions import (
     KWOK_COMPONENT,
     PROMETHEUS,
     PROMETHEUS_COMPONENT,
+    Component,
     kubernetes,
 )
-from kubeloop.testing.polling import PATIENCE
 
-from .fakes import Answer, Notes, cut_short, kwok_site, serve, sha256, tarball, trickle
+from .fakes import Answer, Notes, cut_short, kwok_site, serve, sha256, tarball
 
 KUBERNETES_COMPONENT = kubernetes(KUBERNETES_DEFAULT)
 KUBERNETES = KUBERNETES_COMPONENT.version
-COMPONENTS = (ETCD_COMPONENT, KUBERNETES_COMPONENT, KWOK_COMPONENT)
 DIGEST = "0123456789abcdef" * 4
 PROGRAM = b"program" * 1000
 
@@ -62,16 +59,15 @@ OFFICIAL = {
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_official_addresses_of(name: str) -> None:
     component, url, checksums = OFFICIAL[name]
-    artifact = artifacts_of(component, {})[name]
-    assert (artifact.url, artifact.checksum_url) == (url, f"{url.rpartition('/')[0]}/{checksums}")
+    assert artifact_of(component, name, {})[:2] == (url, f"{url.rpartition('/')[0]}/{checksums}")
 
 
 def test_the_address_follows_mirror_version_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     newer = dataclasses.replace(ETCD_COMPONENT, version="v9.9.9")
-    artifact = artifacts_of(newer, {"KUBELOOP_DOWNLOAD_ETCD": "http://mirror.example/etcd/"})["etcd"]
-    assert artifact.url == "http://mirror.example/etcd/v9.9.9/etcd-v9.9.9-linux-arm64.tar.gz"
-    assert artifact.member == "etcd-v9.9.9-linux-arm64/etcd"
+    url, _, member = artifact_of(newer, "etcd", {"KUBELOOP_DOWNLOAD_ETCD": "http://mirror.example/etcd/"})
+    assert url == "http://mirror.example/etcd/v9.9.9/etcd-v9.9.9-linux-arm64.tar.gz"
+    assert member == "etcd-v9.9.9-linux-arm64/etcd"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +91,10 @@ def test_a_checksum_is_read_from(text: str, expected: str) -> None:
     assert checksum_in(text, "etcd.tar.gz") == expected
 
 
-def _fetch_kwok(answers: Mapping[str, Answer], scratch: Path) -> Path:
+def _fetch(component: Component, name: str, answers: Mapping[str, Answer], scratch: Path) -> Path:
     with serve(answers) as (address, _):
-        sources = release_sources([KWOK_COMPONENT], {"KUBELOOP_DOWNLOAD_KWOK": address}, Notes())
-        return fetch("kwok", sources["kwok"], scratch, Notes())
+        environ = {f"KUBELOOP_DOWNLOAD_{component.name.upper()}": address}
+        return download(component, name, scratch, environ, Notes())
 
 
 @pytest.mark.parametrize(
@@ -112,31 +108,29 @@ def _fetch_kwok(answers: Mapping[str, Answer], scratch: Path) -> Path:
 )
 def test_a_download_fails_with_its_reason_when_the_file(answer: Answer, reason: str, tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=reason):
-        _fetch_kwok(kwok_site(answer, sha256(PROGRAM).encode()), tmp_path)
+        _fetch(KWOK_COMPONENT, "kwok", kwok_site(answer, sha256(PROGRAM).encode()), tmp_path)
 
 
 def test_a_binary_without_a_published_checksum_is_not_downloaded(tmp_path: Path) -> None:
-    folder, notes = f"/release/{KUBERNETES}/bin/linux/amd64", Notes()
+    folder = f"/release/{KUBERNETES}/bin/linux/amd64"
     answers: dict[str, Answer] = {
         f"{folder}/kube-apiserver": b"api",
         f"{folder}/kube-apiserver.sha256": sha256(b"api").encode(),
         f"{folder}/kube-controller-manager": b"manager",
+        f"{folder}/kubectl.sha256": b"<html>",
     }
-    with serve(answers) as (address, _):
-        environ = {"KUBELOOP_DOWNLOAD_KUBERNETES": address}
-        sources = release_sources([KUBERNETES_COMPONENT], environ, notes)
-        assert fetch("kube-apiserver", sources["kube-apiserver"], tmp_path, Notes()).read_bytes() == b"api"
-    assert list(sources) == ["kube-apiserver"]
-    assert notes.steps == ["kube-controller-manager: no verified release can be downloaded"]
+    assert _fetch(KUBERNETES_COMPONENT, "kube-apiserver", answers, tmp_path).read_bytes() == b"api"
+    with pytest.raises(DownloadError, match="HTTP 404"):
+        _fetch(KUBERNETES_COMPONENT, "kube-controller-manager", answers, tmp_path)
+    with pytest.raises(DownloadError, match="names no checksum"):
+        _fetch(KUBERNETES_COMPONENT, "kubectl", answers, tmp_path)
 
 
 def _fetch_etcd(archive: bytes, scratch: Path) -> Path:
     stem = f"etcd-{ETCD}-linux-amd64"
     sums = f"{'0' * 64}  etcd-{ETCD}-darwin-amd64.zip\n{sha256(archive)}  {stem}.tar.gz\n"
     answers: dict[str, Answer] = {f"/{ETCD}/{stem}.tar.gz": archive, f"/{ETCD}/SHA256SUMS": sums.encode()}
-    with serve(answers) as (address, _):
-        sources = release_sources([ETCD_COMPONENT], {"KUBELOOP_DOWNLOAD_ETCD": address}, Notes())
-        return fetch("etcd", sources["etcd"], scratch, Notes())
+    return _fetch(ETCD_COMPONENT, "etcd", answers, scratch)
 
 
 @pytest.mark.parametrize(
@@ -154,44 +148,24 @@ def test_etcd_is_not_taken_from_an_archive_that(archive: bytes, tmp_path: Path) 
         _fetch_etcd(archive, tmp_path)
 
 
-def _bases(address: str) -> dict[str, str]:
-    return {f"KUBELOOP_DOWNLOAD_{component.name.upper()}": address for component in COMPONENTS}
-
-
-def test_sites_that_never_answer_are_given_up_together() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, serve(kwok_site(PROGRAM, trickle)) as (trickling, _):
-        environ = _bases(f"http://127.0.0.1:{silent.getsockname()[1]}") | {"KUBELOOP_DOWNLOAD_KWOK": trickling}
-        began = time.monotonic()
-        assert release_sources(COMPONENTS, environ, Notes()) == {}
-        elapsed = time.monotonic() - began
-    assert elapsed < 3 * REACHABILITY_TIMEOUT, "four one after the other take four times as long; it trickles for 25 s"
-
-
-def test_a_silent_site_does_not_hide_one_that_answers(tmp_path: Path) -> None:
-    silent = socket.create_server(("127.0.0.1", 0))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        """The silent one is silent until now; what it accepted is reset."""
-        handler.send_response(200)
-        handler.end_headers()
-        handler.wfile.write(sha256(b"program").encode())
-        silent.close()
-
-    with silent, serve(kwok_site(b"program", answer)) as (address, _):
-        environ = _bases(f"http://127.0.0.1:{silent.getsockname()[1]}") | {"KUBELOOP_DOWNLOAD_KWOK": address}
-        sources = release_sources(COMPONENTS, environ, Notes(), timeout=PATIENCE)
-        assert list(sources) == ["kwok"]
-        assert fetch("kwok", sources["kwok"], tmp_path, Notes()).read_bytes() == b"program"
-
-
 @pytest.mark.parametrize("base", ["http://127.0.0.1:9", "http://no-such-host.invalid", "not a url"])
-def test_nothing_is_downloaded_from(base: str) -> None:
-    assert release_sources(COMPONENTS, _bases(base), Notes()) == {}
+def test_nothing_is_downloaded_from(base: str, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match="could not be downloaded"):
+        download(ETCD_COMPONENT, "etcd", tmp_path, {"KUBELOOP_DOWNLOAD_ETCD": base}, Notes())
 
 
-@pytest.mark.parametrize("value", ["off", "OFF", "0", "false", "no"])
-def test_downloads_are_switched_off_by(value: str) -> None:
+def test_a_site_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubeloop.testing.cluster.download.ANSWER_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environ = {"KUBELOOP_DOWNLOAD_KWOK": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        with pytest.raises(DownloadError, match="timed out"):
+            download(KWOK_COMPONENT, "kwok", tmp_path, environ, Notes())
+
+
+@pytest.mark.parametrize("value", ["off", "OFF"])
+def test_downloads_are_switched_off_by(value: str, tmp_path: Path) -> None:
     with serve(kwok_site(PROGRAM)) as (address, requests):
         environ = {"KUBELOOP_DOWNLOAD": value, "KUBELOOP_DOWNLOAD_KWOK": address}
-        assert release_sources([KWOK_COMPONENT], environ, Notes()) == {}
+        with pytest.raises(DownloadError, match="downloads are off"):
+            download(KWOK_COMPONENT, "kwok", tmp_path, environ, Notes())
     assert requests == []

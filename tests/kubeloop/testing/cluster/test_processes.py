@@ -78,7 +78,7 @@ def test_the_callers_open_files_are_not_inherited(directory: Path, inheritable: 
 def test_a_program_that_cannot_be_started_says_so_in_its_log(directory: Path) -> None:
     process = processes.spawn("nothing", ["/no/such/program"], directory)
     assert eventually(lambda: not process.alive())
-    assert "/no/such/program cannot be started: No such file" in processes.last_log_line(directory, "nothing")
+    assert "/no/such/program cannot be started: No such file" in process.last_log_line()
 
 
 def test_a_launcher_that_fails_is_a_start_error(directory: Path) -> None:
@@ -181,12 +181,12 @@ def test_restart_starts_the_same_command_and_environment(directory: Path) -> Non
     command = ["/bin/sh", "-c", "echo $WORD; exec sleep 600"]
     first_process = processes.spawn("worker", command, directory, {"WORD": "hello"})
     assert eventually(lambda: first_process.log.exists() and first_process.log.read_text() == "hello\n")
-    second_process = processes.restart(directory, "worker")
+    second_process = processes.find(directory, "worker").restart()
     assert (first_process.alive(), second_process.alive()) == (False, True)
     assert first_process.pid != second_process.pid
     assert eventually(lambda: second_process.log.read_text() == "hello\nhello\n")
     second_process.signal(signal.SIGKILL)
     assert eventually(lambda: not second_process.alive())
-    assert processes.restart(directory, "worker").alive(), "one that died is started too"
+    assert processes.find(directory, "worker").restart().alive(), "one that died is started too"
     with pytest.raises(ClusterError, match="has no process unknown to restart"):
-        processes.restart(directory, "unknown")
+        processes.find(directory, "unknown").restart()

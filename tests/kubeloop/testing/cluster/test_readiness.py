@@ -92,11 +92,11 @@ async def test_what_is_done_counts_although_a_process_ended(tmp_path: Path) -> N
     process = processes.spawn("etcd", ["/bin/true"], tmp_path)
     assert eventually(lambda: not process.alive())
     patience = readiness.Patience()
-    patience.watch(process)
+    patience.watched.append(process)
 
     async def is_ready() -> bool:
         return True
 
     await patience.until("already", is_ready)
-    with pytest.raises(StartError, match=r"etcd ended while starting: no message \(whole log: .*/logs/etcd.log\)"):
+    with pytest.raises(StartError, match=r"etcd ended unexpectedly: no message \(whole log: .*/logs/etcd.log\)"):
         patience.check()
