@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
@@ -17,14 +16,10 @@ from pkg.cmd.options import (
     ProcessOptions,
     WebhookOptions,
     WrongCall,
+    settings_of,
 )
-from pkg.cmd.settings import settings_of
-from pkg.config.settings import Settings
 from pkg.process.leftovers import look_at_registered
 from pkg.process.replica import Replica
-
-if TYPE_CHECKING:
-    from pkg.webhook.register import Webhooks
 
 
 def controller(
@@ -41,7 +36,11 @@ def controller(
     if controllers.webhook and controllers.remove_webhooks:
         raise WrongCall("--webhook and --remove-webhooks exclude each other")
     settings = settings_of(policy, process, webhooks, controllers)
-    served = _webhooks(settings, policy, controllers, webhooks)
+    served = None
+    if controllers.webhook:
+        from pkg.cmd.webhook import webhooks_of  # a controller without webhooks has no use for their libraries
+
+        served = webhooks_of(settings, webhooks)
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     settings = replace(settings, namespace=settings.namespace or config.namespace)
@@ -62,16 +61,3 @@ def controller(
         leader_task=None if settings.dry_run or (served and served.settings.register) else leader_task,
     )
     return run_until_signal(replica.serve)
-
-
-def _webhooks(
-    settings: Settings, policy: PolicyOptions, controllers: ControllerOptions, webhooks: WebhookOptions
-) -> Webhooks | None:
-    """Returns the webhooks of this process, None without them; their flags are checked all the same. Raises
-    ConfigError."""
-    if not (controllers.webhook or policy.kubevirt_user or policy.rancher_user or webhooks != WebhookOptions()):
-        return None
-    from pkg.cmd.webhook import webhooks_of  # a controller without webhooks has no use for their libraries
-
-    served = webhooks_of(settings, webhooks)
-    return served if controllers.webhook else None

@@ -18,6 +18,7 @@ import typer
 from kubeloop.errors import ReportedError
 from kubeloop.text import printable
 from pkg.cmd.flags import add_command
+from pkg.cmd.options import WrongCall
 
 USAGE = 2
 FAILURE = 1
@@ -45,12 +46,6 @@ LAB_COMMANDS = ("testcluster", "demo", "scale")
 
 _UsageError: type[Exception] = typer.BadParameter.mro()[1]
 # typer carries its own copy of click and exports only some of its errors; this one is for every wrong call.
-
-
-class NotInstalled(ReportedError):
-    """A command of a distribution that is not there."""
-
-    exit_code = USAGE
 
 
 def application(names: Iterable[str] = OWN) -> typer.Typer:
@@ -83,26 +78,30 @@ def run(arguments: list[str]) -> int:
         app = application(own_commands or OWN)
         if not own_commands:
             add_lab(app)
-        return _code(app(args=arguments, prog_name="headroom", standalone_mode=False))
+        code = app(args=arguments, prog_name="headroom", standalone_mode=False)
+    except SystemExit as exc:
+        code = exc.code
     except typer.Exit as exc:
         return exc.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except _UsageError as exc:
-        return _say_usage(exc)
+        message: str = exc.format_message()  # type: ignore[attr-defined]
+        if "\n" not in message:
+            return _say(message, USAGE)
+        print(message, file=sys.stderr)  # the help, where the command itself is missing
+        return USAGE
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (closed at exit: nothing is left to flush)
         return FAILURE
-    except SystemExit as exc:
-        return _code(exc.code)
-    except ReportedError as exc:
-        return _say(str(exc), getattr(exc, "exit_code", FAILURE))
-    except OSError as exc:
-        return _say(f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc), FAILURE)
+    except (ReportedError, OSError) as exc:
+        text = f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) and exc.filename else str(exc)
+        return _say(text, getattr(exc, "exit_code", FAILURE))
     except Exception as exc:
         if os.environ.get("HEADROOM_TRACEBACK"):
             raise
         return _say(f"{type(exc).__name__}: {exc}", FAILURE)
+    return code if isinstance(code, int) else 0
 
 
 def add_lab(app: typer.Typer) -> None:
@@ -116,23 +115,10 @@ def add_lab(app: typer.Typer) -> None:
 
 
 def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> NoReturn:
-    raise NotInstalled(
+    raise WrongCall(
         f"{', '.join(LAB_COMMANDS)} are part of the lab, which is not installed: run `make install` in a clone of "
         "headroom, or `pip install ./lab` there"
     )
-
-
-def _say_usage(exc: Exception) -> int:
-    """Prints a wrong call in one line; where the command itself is missing, its help."""
-    message: str = exc.format_message()  # type: ignore[attr-defined]
-    if "\n" in message:
-        print(message, file=sys.stderr)
-        return USAGE
-    return _say(message, USAGE)
-
-
-def _code(result: object) -> int:
-    return result if isinstance(result, int) else 0
 
 
 def _say(message: str, code: int) -> int:

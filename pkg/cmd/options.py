@@ -1,4 +1,5 @@
-"""The groups of flags that several commands share, and what follows from them. `pkg.cmd.flags` says how to add a flag.
+"""The groups of flags that several commands share, and the settings of a process that follow from them.
+`pkg.cmd.flags` says how to add a flag.
 
 Enums are imported from where they are used; those modules import nothing heavy, for a command line starts with them.
 """
@@ -6,23 +7,25 @@ Enums are imported from where they are used; those modules import nothing heavy,
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
 from pkg.cmd.flags import option, optional
-from pkg.config.settings import QuotaGuard
-from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, RancherQuotas
+from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
+from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
 
 if TYPE_CHECKING:
     from kubeloop.leaderelection.elector import LeaderElectionConfig
     from pkg.util.kubevirt.profiles import Profile
 
-DEFAULT_SERVICE = "headroom-webhook"
-DEFAULT_SECRET = "headroom-webhook-tls"
+DEFAULT_SERVICE: Final = "headroom-webhook"
+DEFAULT_SECRET: Final = "headroom-webhook-tls"
+_POLICIES: Final = ("Ignore", "Fail")
 
 
 class WrongCall(ReportedError):
@@ -154,14 +157,6 @@ class PolicyOptions:
         metavar="NAME",
     )
 
-    def reserves(self) -> bool:
-        """Reports whether other pods are kept out of the headroom that is added for migrations."""
-        return self.mode is Mode.TAKEOVER if self.reserve is None else self.reserve is Switch.ON
-
-    def profile(self) -> Profile | None:
-        """Returns the chosen profile; None: as the KubeVirt object says. Raises WrongCall."""
-        return None if self.kubevirt_profile is None else overhead_profile(self.kubevirt_profile)
-
 
 @dataclass(frozen=True)
 class ControllerOptions:
@@ -250,8 +245,8 @@ class WebhookOptions:
         "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )
     webhook_url: str | None = optional(
-        "https://host:port to register instead of the Service, where the API server cannot reach a Service; the same for "
-        "all replicas.",
+        "https://host:port to register instead of the Service, where the API server cannot reach a Service; the same "
+        "for all replicas.",
         metavar="URL",
     )
     quota_guard: QuotaGuard = option(
@@ -297,6 +292,65 @@ class WebhookOptions:
     def address(self, in_cluster: bool) -> str:
         """Returns where the webhooks listen: in a pod on every address, a Service has to reach them."""
         return self.bind_address or (":9443" if in_cluster else "127.0.0.1:9443")
+
+
+def settings_of(
+    policy: PolicyOptions,
+    process: ProcessOptions,
+    webhooks: WebhookOptions,
+    controllers: ControllerOptions | None = None,
+) -> Settings:
+    """Returns the settings of a process; the namespace is "" where no flag names it. Raises WrongCall for what cannot
+    work."""
+    controllers = controllers or ControllerOptions()
+    return Settings(
+        policy=Policy(
+            policy.mode,
+            policy.estimate,
+            hold_limit=policy.hold_limit,
+            foreign_grace=controllers.foreign_grace,
+            compensate=controllers.compensate,
+            render=controllers.render_default_quota,
+        ),
+        profile=None if policy.kubevirt_profile is None else overhead_profile(policy.kubevirt_profile),
+        namespace=process.namespace or "",
+        reserve=policy.mode is Mode.TAKEOVER if policy.reserve is None else policy.reserve is Switch.ON,
+        rancher_quotas=policy.rancher_quotas,
+        dry_run=process.dry_run,
+        only_namespaces=tuple(controllers.only_namespace or ()),
+        controller_users=tuple(policy.controller_user or ()),
+        kubevirt_users=tuple(exact_user(user) for user in policy.kubevirt_user or ()),
+        lock_limit=controllers.lock_limit,
+        never_lock=tuple(controllers.never_lock or ()),
+        quota_guard=webhooks.quota_guard,
+        strict=strict_webhooks(webhooks.failure_policy or ()),
+        rancher_users=tuple(policy.rancher_user or RANCHER_USERS),
+        secret_name=webhooks.secret_name,
+        register=webhooks.register and not process.dry_run,
+        client_names=tuple(webhooks.client_name or ()),
+        inject_ca_from=webhooks.inject_ca_from,
+    )
+
+
+def exact_user(user: str) -> str:
+    """Returns the user name. Raises WrongCall for an empty one, and for a pattern, which would match tenants' too."""
+    if not user or not set("*?[").isdisjoint(user):
+        raise WrongCall(f"--kubevirt-user: {user!r} is not an exact user name")
+    return user
+
+
+def strict_webhooks(texts: Iterable[str]) -> list[str]:
+    """Returns those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each
+    holds. Raises WrongCall."""
+    policies: dict[str, str] = {}
+    for text in texts:
+        webhook, is_single, policy = text.rpartition("=")
+        if policy not in _POLICIES:
+            raise WrongCall(f"--failure-policy: {text!r} does not end in one of {', '.join(_POLICIES)}")
+        if is_single and webhook not in WEBHOOKS:
+            raise WrongCall(f"--failure-policy: {webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
+        policies[webhook] = policy
+    return [name for name in WEBHOOKS if policies.get(name, policies.get("")) == "Fail"]
 
 
 def overhead_profile(name: str) -> Profile:

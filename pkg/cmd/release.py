@@ -115,8 +115,8 @@ class Runs(ReportedError):
 async def _release(
     config: ClientConfig, options: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
 ) -> tuple[GivenBack, str]:
-    """Releases what the options name; returns a remark, too, or "". Every step may be repeated: a release that was interrupted is run again. Without
-    an `election` the Lease is not waited for; `refuses`: where a controller runs.
+    """Releases what the options name; returns a remark, too, or "". Every step may be repeated: a release that was
+    interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
 
     Raises Runs, ApiError, LeaseLost.
     """

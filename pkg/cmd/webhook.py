@@ -11,8 +11,7 @@ from kubeloop.controllers.run import run_until_signal
 from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
-from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions
-from pkg.cmd.settings import settings_of
+from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions, settings_of
 from pkg.config.settings import Settings
 from pkg.process.replica import AdmissionReplica
 from pkg.webhook.configurations import mutating, validating
@@ -37,8 +36,8 @@ def webhook(
 
 
 def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
-    """The webhooks that the flags ask for. Raises ConfigError and BindError for what cannot work, before anything is
-    started."""
+    """Returns the webhooks that the flags ask for. Raises ConfigError and BindError for what cannot work, before
+    anything is started."""
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
     if flags.client_name and flags.client_ca_file is None:
@@ -62,7 +61,7 @@ def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
 
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:
-    """The Service, or `https://host:port` of --webhook-url. Raises ConfigError."""
+    """Returns the Service, or `https://host:port` of --webhook-url. Raises ConfigError."""
     url = flags.webhook_url
     if not url:
         return Endpoint(service_name=flags.service_name)

@@ -18,6 +18,7 @@ from kubeloop.controllers.errors import BindError
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.scripted_server import GET, raw, status
 from pkg.cmd import main
+from pkg.cmd.options import WrongCall
 from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call, ThreadedServer, kubeconfig_for
 from tests.program import COMMAND, ROOT
@@ -271,7 +272,7 @@ def without_lab(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
 @pytest.mark.parametrize("words", ["testcluster up --dir /d", "demo --help", "scale --vms=3", "demo"])
 def test_without_the_lab_its_commands_say_what_to_install(words: str, without_lab: typer.Typer) -> None:
     result = CliRunner().invoke(without_lab, words)
-    assert isinstance(result.exception, main.NotInstalled)
+    assert isinstance(result.exception, WrongCall)
     assert result.exception.exit_code == 2
     assert "pip install ./lab" in str(result.exception)
 

@@ -9,8 +9,7 @@ import pytest
 
 from kubeloop.client.errors import ConfigError, Forbidden
 from kubeloop.controllers.reconcile import Trouble
-from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions
-from pkg.cmd.settings import settings_of
+from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions, overhead_profile, settings_of
 from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
 from pkg.process.replica import HealthChecks
@@ -79,7 +78,7 @@ def test_who_is_who_is_passed_on() -> None:
     settings = settings_of(policy, ProcessOptions(), flags)
     assert (settings.kubevirt_users, settings.controller_users) == (("kubevirt",), ("controller",))
     assert (settings.secret_name, settings.client_names, settings.inject_ca_from) == ("tls", ("api",), "ns/certificate")
-    assert (settings.policy, settings.profile) == (EXACT, policy.profile())
+    assert (settings.policy, settings.profile) == (EXACT, overhead_profile("v1.5.0"))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.client.decode import decoder_for
-from kubeloop.client.errors import ConfigError
 from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
-from pkg.cmd.settings import exact_user
+from pkg.cmd.options import WrongCall, exact_user
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers, rendered_from
 from pkg.util.kubevirt.overhead import overhead_of
@@ -286,6 +285,6 @@ def test_without_a_cr_two_accounts_are_usual_or_those_chosen() -> None:
 
 @pytest.mark.parametrize("user", ["", "system:serviceaccount:*:kubevirt-controller", "kub?virt", "[a-z]"])
 def test_a_pattern_is_no_account(user: str) -> None:
-    with pytest.raises(ConfigError, match="not an exact user name"):
+    with pytest.raises(WrongCall, match="not an exact user name"):
         exact_user(user)
     assert exact_user(IN_KUBEVIRT) == IN_KUBEVIRT
