@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
@@ -18,7 +17,6 @@ from pkg.cmd.options import (
     WrongCall,
     settings_of,
 )
-from pkg.process.leftovers import look_at_registered
 from pkg.process.replica import Replica
 
 
@@ -47,17 +45,15 @@ def controller(
     served = served and replace(served, settings=settings)
     # A dry run writes nothing, the Lease included.
     elected = not settings.dry_run and (config.in_cluster if election.leader_elect is None else election.leader_elect)
-
-    leader_task = partial(look_at_registered, namespace=settings.namespace, remove=controllers.remove_webhooks)
     replica = Replica(
-        config,
-        settings,
-        controllers.workers,
-        durations if elected else None,
-        process.health_bind_address,
-        process.metrics_bind_address,
-        webhooks=served.server if served else None,
+        config=config,
+        settings=settings,
+        health_bind_address=process.health_bind_address,
+        metrics_bind_address=process.metrics_bind_address,
+        workers=controllers.workers,
+        election=durations if elected else None,
+        webhooks=served,
         webhook_address=webhooks.address(config.in_cluster),
-        leader_task=None if settings.dry_run or (served and served.settings.register) else leader_task,
+        remove_webhooks=controllers.remove_webhooks,
     )
     return run_until_signal(replica.serve)

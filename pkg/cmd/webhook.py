@@ -13,7 +13,7 @@ from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions, settings_of
 from pkg.config.settings import Settings
-from pkg.process.replica import AdmissionReplica
+from pkg.process.replica import Replica
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.register import Webhooks
 
@@ -30,8 +30,14 @@ def webhook(
     served = webhooks_of(settings_of(policy, process, webhooks), webhooks)
     config = load_config(cluster.kubeconfig)
     settings = replace(served.settings, namespace=served.settings.namespace or config.namespace)
-    served, address = replace(served, settings=settings), webhooks.address(config.in_cluster)
-    replica = AdmissionReplica(config, served, address, process.health_bind_address, process.metrics_bind_address)
+    replica = Replica(
+        config=config,
+        settings=settings,
+        health_bind_address=process.health_bind_address,
+        metrics_bind_address=process.metrics_bind_address,
+        webhooks=replace(served, settings=settings),
+        webhook_address=webhooks.address(config.in_cluster),
+    )
     return run_until_signal(replica.serve)
 
 

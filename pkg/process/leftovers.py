@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
@@ -13,8 +12,6 @@ from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.webhook.registration import NotReached, registered
-from pkg.config.management import Management
-from pkg.selfcheck.installation import about
 from pkg.selfcheck.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
@@ -85,9 +82,3 @@ class Leftovers:
             f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
             "`headroom release --only webhooks --force` removes them"
         )
-
-
-async def look_at_registered(management: Management, namespace: str, *, remove: bool = False) -> None:
-    """Looks after webhooks that this process does not register: another one's, or of before."""
-    tell = partial(management.recorder("headroom").event, about(namespace), "Warning")
-    await Leftovers(management.client, namespace, remove=remove, tell=tell).run()

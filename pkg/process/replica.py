@@ -1,14 +1,15 @@
-"""The processes of `headroom controller` and `headroom webhook`: health, election, controllers, webhooks, started and
-ended in order."""
+"""A process of `headroom controller` or `headroom webhook`: health, election, controllers, webhooks, started and ended
+in order."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
@@ -24,7 +25,7 @@ from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
-from pkg.process.leftovers import look_at_registered
+from pkg.process.leftovers import Leftovers
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_either, wait_for_version
@@ -75,22 +76,22 @@ class HealthChecks:
         return notes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replica:
-    """A process of `headroom controller`, one of several where there is an election."""
+    """A process of `headroom controller`, or of `headroom webhook`, which has no `workers`."""
 
     config: ClientConfig
     settings: Settings
-    workers: int
-    election: LeaderElectionConfig | None
-    """None: the only replica."""
     health_bind_address: str
     metrics_bind_address: str | None = None
-    webhooks: Callable[[Client, Management], Awaitable[AdmissionServer]] | None = None
-    """Makes the webhooks of this process, on its caches; None: it serves none."""
+    workers: int = 0
+    """Of each kind's queue; 0: another process has the controllers."""
+    election: LeaderElectionConfig | None = None
+    """None: the only replica, or one of which each answers."""
+    webhooks: Webhooks | None = None
     webhook_address: str = ""
-    leader_task: Callable[[Management], Coroutine[Any, Any, None]] | None = None
-    """What else the leader does, until it is cancelled."""
+    remove_webhooks: bool = False
+    """No process serves any."""
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises LeaseLost."""
@@ -113,7 +114,7 @@ class Replica:
             management = Management(
                 leader,
                 kubernetes.releases,
-                workers=self.workers,
+                workers=self.workers or 1,
                 selects=self.settings.selects,
                 rancher=RancherWrites(leader, owner, self.settings.rancher_quotas),
             )
@@ -143,22 +144,20 @@ class Replica:
         replica: Client,
         elector: LeaderElector | None,
     ) -> None:
-        register_all(management, management.recorder("headroom"), self.settings)
-        # Without them every migration would seem to have ended.
-        instances, migrations = management.virtual_machine_instances, management.virtual_machine_instance_migrations
-        management.require(instances, migrations, if_defined=True)
-        admission = await self.webhooks(replica, management) if self.webhooks else None
-        checks.admission, checks.management = admission, management
         leading, leads = asyncio.Event(), elector.is_leader if elector else lambda: True
         if elector is None:
             leading.set()
+        state = self._register(management, leads) if self.workers else None
+        admission = await self.webhooks.server(replica, management) if self.webhooks else None
+        checks.admission, checks.management = admission, management
+        checks.upkeep = self._upkeep(management, leading)
         election = asyncio.create_task(elector.run(leading.set) if elector else stop.wait())
         tasks = [asyncio.create_task(kubernetes.run(replica))]
-        state = self._state_metrics(management, leads)
         try:
-            tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
+            if self.workers and not self.settings.dry_run:
+                tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
             await management.start(leading)
-            tasks.append(asyncio.create_task(self._look_after(management, leading, state, checks)))
+            tasks.append(asyncio.create_task(self._look_after(management, leading, state, checks.upkeep)))
             if admission is not None:
                 await admission.start(self.webhook_address)
             await wait_for_either(stop, election)
@@ -174,13 +173,29 @@ class Replica:
             if elector is not None:
                 await elector.release()
 
-    def _state_metrics(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
-        """Call before `management.start`, which waits for the caches that are asked for."""
-        management.virtual_machine_instance_migrations.informer.add_event_handler(observe_wait(leads, management.clock))
+    def _register(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
+        """Registers the controllers and returns the metrics of what they see. Call before `management.start`, which
+        waits for the caches that are asked for."""
+        register_all(management, management.recorder("headroom"), self.settings)
+        # Without them every migration would seem to have ended.
+        instances, migrations = management.virtual_machine_instances, management.virtual_machine_instance_migrations
+        management.require(instances, migrations, if_defined=True)
+        migrations.informer.add_event_handler(observe_wait(leads, management.clock))
         # A dry run needs no rights for what it never writes.
         locks = None if self.settings.dry_run else management.locks.cache()
         return StateMetrics(
             management.source(), locks, lock_limit=self.settings.lock_limit, leads=leads, clock=management.clock
+        )
+
+    def _upkeep(self, management: Management, leading: asyncio.Event) -> Upkeep:
+        kubevirts, writes_events = management.kubevirts.cache(), bool(self.workers) and not self.settings.dry_run
+        return Upkeep(
+            management.client,
+            management.recorder("headroom"),
+            self.settings.namespace,
+            lambda: policy_accounts(kubevirts.list(), self.settings.kubevirt_users),
+            management.set_policy_in_force,
+            lambda: writes_events and leading.is_set(),
         )
 
     async def _publish(
@@ -189,8 +204,6 @@ class Replica:
         """Publishes the installation from the election on, also while the caches do not sync: then it says that."""
         policy, own_version = self.settings.policy, version("harvester-headroom")
         await leading.wait()
-        if self.settings.dry_run:
-            return
         recorder, installation = management.recorder("headroom"), about(self.settings.namespace)
         troubles = Troubles(management.troubles, recorder, installation, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
         troubles.more_causes = management.reverts.causes
@@ -220,35 +233,21 @@ class Replica:
             await publisher.end()
 
     async def _look_after(
-        self, management: Management, leading: asyncio.Event, state: StateMetrics, checks: HealthChecks
+        self, management: Management, leading: asyncio.Event, state: StateMetrics | None, upkeep: Upkeep
     ) -> None:
-        """Export the cluster's state and check the pod policy, from the first sync on."""
-        checks.upkeep = upkeep = _upkeep(
-            management, self.settings, lambda: leading.is_set() and not self.settings.dry_run
-        )
+        """Exports the cluster's state and checks the pod policy, from the first sync on; and, once elected, webhooks
+        that this process does not register: another one's, or of before."""
         await management.wait_for_sync()
-        REGISTRY.register(state)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(upkeep.run())
-                await leading.wait()
-                if self.leader_task is not None:
-                    tasks.create_task(self.leader_task(management))
-        finally:
-            REGISTRY.unregister(state)
-
-
-def _upkeep(management: Management, settings: Settings, reports: Callable[[], bool]) -> Upkeep:
-    """Returns the check of the pod policy."""
-    kubevirts = management.kubevirts.cache()
-    return Upkeep(
-        management.client,
-        management.recorder("headroom"),
-        settings.namespace,
-        lambda: policy_accounts(kubevirts.list(), settings.kubevirt_users),
-        management.set_policy_in_force,
-        reports,
-    )
+        if state is not None:
+            REGISTRY.register(state)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(upkeep.run())
+            await leading.wait()
+            if not (self.settings.dry_run or (self.webhooks and self.settings.register)):
+                namespace, recorder = self.settings.namespace, management.recorder("headroom")
+                tell = partial(recorder.event, about(namespace), WARNING)
+                leftovers = Leftovers(management.client, namespace, remove=self.remove_webhooks, tell=tell)
+                tasks.create_task(leftovers.run())
 
 
 def _drain_seconds(elector: LeaderElector | None) -> float:
@@ -256,51 +255,3 @@ def _drain_seconds(elector: LeaderElector | None) -> float:
         return DRAIN_SECONDS
     # Without the lease nothing can be written any more.
     return ELECTED_DRAIN_SECONDS if elector.is_leader() else 0.0
-
-
-@dataclass(frozen=True)
-class AdmissionReplica:
-    """A replica of any number: each answers, none is elected."""
-
-    config: ClientConfig
-    webhooks: Webhooks
-    address: str
-    """host:port of the webhooks."""
-    health_bind_address: str
-    metrics_bind_address: str | None = None
-
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set."""
-        checks, settings = HealthChecks(), self.webhooks.settings
-        health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
-        try:
-            refuse = refuse_write if settings.dry_run else None
-            async with Client(self.config, user_agent=USER_AGENT, before_write=refuse) as client:
-                kubernetes = await wait_for_version(client, stop)
-                if kubernetes is None:
-                    return
-                health.log_addresses()
-                await self._run(stop, checks, Management(client, kubernetes.releases), kubernetes)
-        finally:
-            await health.close()
-
-    async def _run(
-        self, stop: asyncio.Event, checks: HealthChecks, management: Management, kubernetes: KubernetesVersion
-    ) -> None:
-        settings, client = self.webhooks.settings, management.client
-        checks.admission = admission = await self.webhooks.server(client, management)
-        checks.management = management
-        checks.upkeep = upkeep = _upkeep(management, settings, lambda: False)
-        tasks = [asyncio.create_task(kubernetes.run(client))]
-        if not settings.register and not settings.dry_run:
-            tasks.append(asyncio.create_task(look_at_registered(management, settings.namespace)))
-        try:
-            await management.start()
-            tasks.append(asyncio.create_task(upkeep.run()))
-            await admission.start(self.address)
-            await stop.wait()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await admission.stop()
-            await management.stop(timeout=5.0)

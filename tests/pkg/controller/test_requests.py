@@ -69,14 +69,12 @@ async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.Monkey
     API server in process sends no bookmarks, so that they end early."""
     connection = Connection(FakeCluster(), endpoint)
     monkeypatch.setattr(replica, "Client", lambda *_, **__: Client(connection))
-    webhooks = Webhooks(WEBHOOKS, endpoint, server_context())
     process = Replica(
-        ClientConfig("http://fake.invalid"),
-        Settings(POLICY, reserve=True, namespace="default"),
+        config=ClientConfig("http://fake.invalid"),
+        settings=Settings(POLICY, reserve=True, namespace="default"),
         workers=2,
-        election=None,
         health_bind_address="127.0.0.1:0",
-        webhooks=webhooks.server,
+        webhooks=Webhooks(WEBHOOKS, endpoint, server_context()),
         webhook_address="127.0.0.1:0",
     )
     stop = asyncio.Event()
