@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from prometheus_client import REGISTRY, Metric
@@ -20,10 +20,6 @@ K = TypeVar("K", bound=Hashable)
 DEFAULT_PRIORITY = 0
 LOW_PRIORITY = -100
 """The priority of the first listing and of resyncs: live events overtake them (controller-runtime's LowPriority)."""
-
-
-LEFTOVERS = 64
-"""Entries that no longer count, beyond as many as do: then they are dropped."""
 
 
 class ShutDown(Exception):
@@ -39,35 +35,26 @@ def loop_time() -> float:
 
 
 class Queue(Generic[K]):
-    """Items that wait for a worker. `name` labels the metrics; a queue without a name has none."""
+    """Items that wait for a worker. `name` labels the metrics."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str) -> None:
         self._dirty: dict[K, int] = {}
         # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
         self._processing: dict[K, int] = {}
         # Invariant: the items that a worker has, with the priority they were handed out with.
-        self._lines: dict[int, deque[K]] = {}
-        # Invariant: the items that wait, in order, by the priority that `_dirty` says, and the entries that
-        # `_stale_entries` counts. No line is empty: there are as many as priorities in use, two mostly.
-        self._stale_entries: Counter[tuple[int, K]] = Counter()
-        # Invariant: how many of an item's entries in a line, the first ones, no longer count: taking one out of the
-        # middle would cost O(n). There are never many more of them than of the others.
-        self._stale_total = 0
-        # Invariant: their sum.
-        self._postponed: set[K] = set()
-        # Invariant: the items that no `add` may bring before their time; a delaying queue has some.
+        self._lines: dict[int, OrderedDict[K, None]] = {}
+        # Invariant: the items that wait, in order, by the priority that `_dirty` says. No line is empty: there are as
+        # many as priorities in use, two mostly.
         self._getters: deque[asyncio.Future[None]] = deque()
-        self._drainers: deque[asyncio.Future[None]] = deque()
         self._shutting_down = False
-        self._draining = False
-        self._metrics: QueueMetrics = new_queue_metrics(name, self._depth)
+        self._metrics = QueueMetrics(name, self._depth)
         self.name = name
 
     def __len__(self) -> int:
         """The number of items that a worker can take now, without those that were added again during their
         processing."""
-        return sum(map(len, self._lines.values())) - self._stale_total
+        return sum(map(len, self._lines.values()))
 
     def _depth(self) -> int:
         """Returns the number of items that need processing, as client-go counts them: those that were added again
@@ -80,9 +67,6 @@ class Queue(Generic[K]):
         An item that waits already keeps its place, unless `priority` is higher than what it waits with: then it moves
         to the end of that priority."""
         if self._shutting_down:
-            return
-        if self._postponed and item in self._postponed:
-            self._raise_postponed(item, priority)
             return
         old_priority = self._dirty.get(item)
         if old_priority is None:
@@ -98,19 +82,13 @@ class Queue(Generic[K]):
     async def get(self) -> K:
         """Waits for an item and takes it; the caller must call `done` with it. A cancelled call takes nothing. Raises
         ShutDown once the queue is shut down and empty."""
-        lines = self._lines
-        while True:
-            while not lines:
-                if self._shutting_down:
-                    raise ShutDown
-                await self._wait_for_item()
-            priority = max(lines) if len(lines) > 1 else next(iter(lines))
-            line = lines[priority]
-            item = line.popleft()
-            if not line:
-                del lines[priority]
-            if not self._stale_entries or not self._take_stale_entry(item, priority):
-                break
+        while not self._lines:
+            if self._shutting_down:
+                raise ShutDown
+            await self._wait_for_item()
+        priority = max(self._lines)
+        item = next(iter(self._lines[priority]))
+        self._leave(item, priority)
         self._processing[item] = self._dirty.pop(item)
         self._metrics.get(item)
         return item
@@ -123,66 +101,23 @@ class Queue(Generic[K]):
         priority = self._dirty.get(item)
         if priority is not None:
             self._push(item, priority)
-        if not self._processing:
-            _wake_all(self._drainers)
 
     def shut_down(self) -> None:
-        """Ignores new items from now on. Workers still get what waits, then ShutDown. A drain that waits ends."""
+        """Ignores new items from now on. Workers still get what waits, then ShutDown."""
         self._shutting_down = True
-        self._draining = False
-        _wake_all(self._getters)
-        _wake_all(self._drainers)
-
-    async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
-        """Shuts down and waits until no item is being processed; False if that takes more than `timeout` s, or if
-        `shut_down` ends it."""
-        self.shut_down()
-        self._draining = True
-        try:
-            async with asyncio.timeout(timeout):
-                while self._processing and self._draining:
-                    drained = asyncio.get_running_loop().create_future()
-                    self._drainers.append(drained)
-                    await drained
-        except TimeoutError:
-            return False
-        return not self._processing
+        while self._getters:
+            self._wake_getter()
 
     def _push(self, item: K, priority: int) -> None:
-        line = self._lines.get(priority)
-        if line is None:
-            line = self._lines[priority] = deque()
-        line.append(item)
-        if self._getters:
-            _wake_one(self._getters)
+        self._lines.setdefault(priority, OrderedDict())[item] = None
+        self._wake_getter()
 
     def _leave(self, item: K, priority: int) -> None:
         """The item, which waits with this priority, waits no more."""
-        self._stale_entries[priority, item] += 1
-        self._stale_total += 1
-        if self._stale_total > len(self) + LEFTOVERS:
-            self._drop_stale_entries()
-
-    def _take_stale_entry(self, item: K, priority: int) -> bool:
-        """Takes a stale entry of the item, and reports whether there was one."""
-        entries = self._stale_entries.pop((priority, item), 0)
-        if not entries:
-            return False
-        if entries > 1:
-            self._stale_entries[priority, item] = entries - 1
-        self._stale_total -= 1
-        return True
-
-    def _drop_stale_entries(self) -> None:
-        for priority, line in list(self._lines.items()):
-            counting = [item for item in line if not self._take_stale_entry(item, priority)]
+        line = self._lines[priority]
+        del line[item]
+        if not line:
             del self._lines[priority]
-            if counting:
-                self._lines[priority] = deque(counting)
-
-    def _raise_postponed(self, item: K, priority: int) -> None:
-        """Notes the higher priority of an item that is postponed."""
-        raise NotImplementedError
 
     async def _wait_for_item(self) -> None:
         getter = asyncio.get_running_loop().create_future()
@@ -196,21 +131,15 @@ class Queue(Generic[K]):
                     self._getters.remove(getter)
             else:
                 # Woken and cancelled in the same turn: pass the call on, or an item sleeps beside a worker.
-                _wake_one(self._getters)
+                self._wake_getter()
             raise
 
-
-def _wake_one(sleepers: deque[asyncio.Future[None]]) -> None:
-    while sleepers:
-        sleeper = sleepers.popleft()
-        if not sleeper.done():
-            sleeper.set_result(None)
-            return
-
-
-def _wake_all(sleepers: deque[asyncio.Future[None]]) -> None:
-    while sleepers:
-        _wake_one(sleepers)
+    def _wake_getter(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
 
 
 # controller-runtime's buckets: 10 ns to 1000 s, a factor of 10 each.
@@ -223,17 +152,8 @@ WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 
 class QueueMetrics:
-    """The metrics of a queue's items, under client-go's names, so that dashboards that know `workqueue_*` work as they
-    are; a queue without a name has none."""
-
-    def add(self, item: Hashable) -> None: ...
-    def get(self, item: Hashable) -> None: ...
-    def done(self, item: Hashable) -> None: ...
-    def retry(self) -> None: ...
-
-
-class _NamedQueueMetrics(QueueMetrics):
-    """Counts and durations of one queue; `depth` is asked at every scrape."""
+    """Counts and durations of a queue's items, under client-go's names, so that dashboards that know `workqueue_*` work
+    as they are. `depth` is asked at every scrape: a bound method of the queue, which it keeps alive no longer."""
 
     def __init__(self, name: str, depth: Callable[[], int]) -> None:
         self.name = name
@@ -244,6 +164,7 @@ class _NamedQueueMetrics(QueueMetrics):
         self._retries = RETRIES.labels(name)
         self._queue_duration = QUEUE_DURATION.labels(name)
         self._work_duration = WORK_DURATION.labels(name)
+        _instances.add(self)
 
     def add(self, item: Hashable) -> None:
         self._adds.inc()
@@ -267,40 +188,25 @@ class _NamedQueueMetrics(QueueMetrics):
         return [now - started for started in self._started.values()]
 
 
-_instances: weakref.WeakSet[_NamedQueueMetrics] = weakref.WeakSet()
-
-
-def new_queue_metrics(name: str, depth: Callable[[], int]) -> QueueMetrics:
-    """Metrics of a queue; `depth` must be a bound method of it and keeps it alive no longer."""
-    if not name:
-        return QueueMetrics()
-    metrics = _NamedQueueMetrics(name, depth)
-    _instances.add(metrics)
-    return metrics
+_instances: weakref.WeakSet[QueueMetrics] = weakref.WeakSet()
 
 
 class _Gauges(Collector):
     """The gauges that are computed when metrics are scraped: client-go updates these twice a second instead."""
 
     def collect(self) -> Iterator[Metric]:
-        queues = sorted(_by_name().items())
-        yield _gauge("workqueue_depth", {name: waiting for name, (waiting, _) in queues})
-        yield _gauge("workqueue_unfinished_work_seconds", {name: sum(running) for name, (_, running) in queues})
-        longest = {name: max(running, default=0.0) for name, (_, running) in queues}
-        yield _gauge("workqueue_longest_running_processor_seconds", longest)
-
-
-def _gauge(name: str, values: Mapping[str, float]) -> Metric:
-    return FRAMEWORK[name].family(((queue,), value) for queue, value in values.items())
-
-
-def _by_name() -> dict[str, tuple[int, list[float]]]:
-    totals: dict[str, tuple[int, list[float]]] = {}
-    for metrics in list(_instances):
-        depth = metrics.depth()
-        waiting, running = totals.get(metrics.name, (0, []))
-        totals[metrics.name] = (waiting + (depth() if depth else 0), running + metrics.running())
-    return totals
+        waiting: Counter[str] = Counter()
+        running: defaultdict[str, list[float]] = defaultdict(list)
+        for metrics in list(_instances):
+            depth = metrics.depth()
+            waiting[metrics.name] += depth() if depth else 0
+            running[metrics.name] += metrics.running()
+        for gauge, values in (
+            ("workqueue_depth", waiting),
+            ("workqueue_unfinished_work_seconds", {name: sum(ages) for name, ages in running.items()}),
+            ("workqueue_longest_running_processor_seconds", {n: max(ages, default=0.0) for n, ages in running.items()}),
+        ):
+            yield FRAMEWORK[gauge].family(((name,), value) for name, value in sorted(values.items()))
 
 
 REGISTRY.register(_Gauges())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
 from kubeloop.once import Tokens
@@ -52,14 +52,13 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
 class BucketRateLimiter(Generic[K]):
     """A token bucket over all items: `burst` at once, then `qps` a second. Every call takes its token."""
 
-    def __init__(self, qps: float = 10.0, burst: int = 100, *, clock: Callable[[], float] = loop_time) -> None:
+    def __init__(self, qps: float = 10.0, burst: int = 100) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
         self._tokens = Tokens(qps, burst)
-        self._clock = clock
 
     def when(self, item: K) -> float:
-        return self._tokens.take(self._clock())
+        return self._tokens.take(loop_time())
 
     def forget(self, item: K) -> None:
         """Tokens are not given back."""
@@ -85,9 +84,7 @@ class MaxOfRateLimiter(Generic[K]):
         return max((limiter.num_requeues(item) for limiter in self._limiters), default=0)
 
 
-def default_controller_rate_limiter(*, clock: Callable[[], float] = loop_time) -> RateLimiter[K]:
+def default_controller_rate_limiter() -> RateLimiter[K]:
     """Returns client-go's rate limiter: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over
     all."""
-    return MaxOfRateLimiter(
-        ItemExponentialFailureRateLimiter(base=0.005, max=1000.0), BucketRateLimiter(qps=10.0, burst=100, clock=clock)
-    )
+    return MaxOfRateLimiter(ItemExponentialFailureRateLimiter(), BucketRateLimiter())

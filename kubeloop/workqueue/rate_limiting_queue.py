@@ -8,8 +8,15 @@ import itertools
 import logging
 from typing import NamedTuple
 
-from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LEFTOVERS, K, Queue
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, K, Queue
 from kubeloop.workqueue.rate_limiters import RateLimiter, default_controller_rate_limiter
+
+log = logging.getLogger(__name__)
+
+_LEFTOVERS = 64
+"""Entries that no longer count, beyond as many as do: then they are dropped."""
+_WITHOUT_LIMITER = 30.0
+"""Seconds that a failed item waits whose rate limiter failed too."""
 
 
 class _Due(NamedTuple):
@@ -21,13 +28,19 @@ class _Due(NamedTuple):
     priority: int
 
 
-class DelayingQueue(Queue[K]):
-    """A queue whose items may wait outside for a while."""
+class RateLimitingQueue(Queue[K]):
+    """A queue whose items may wait outside for a while, and that knows how long a failed one should.
 
-    def __init__(self, name: str = "") -> None:
+    `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
+    that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
+
+    def __init__(self, name: str, *, rate_limiter: RateLimiter[K] | None = None) -> None:
         super().__init__(name)
+        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
         self._due: dict[K, _Due] = {}
         # Invariant: the delayed items, each with the earliest moment that was asked for.
+        self._postponed: set[K] = set()
+        # Invariant: those of them that no `add` may bring before their time.
         self._due_heap: list[tuple[_Due, K]] = []
         # Invariant: holds every entry of `_due`. Others are leftovers of other moments and skipped; there are never
         # many more of them than items.
@@ -36,18 +49,23 @@ class DelayingQueue(Queue[K]):
         # Invariant: set for the first entry of `_due_heap`; None while that is empty. One timer for all, because
         # the loop's own heap does not keep the order of timers of the same moment.
 
+    def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
+        """Adds as Queue does. An item of `add_not_before` that is not due yet gets the priority alone."""
+        if item not in self._postponed:
+            super().add(item, priority)
+        elif priority > (due := self._due[item]).priority:
+            self._put_off(item, due._replace(priority=priority))
+
     def add_not_before(self, item: K, seconds: float, priority: int = DEFAULT_PRIORITY) -> None:
         """Adds an item in `seconds`, and hands it out no sooner, even if it is added meanwhile: a server's Retry-After.
         What was added before is put off as well. Ignored once the queue is shutting down. Needs the running loop."""
         if self._shutting_down:
             return
-        old_due = self._due.get(item)
         when = asyncio.get_running_loop().time() + seconds
-        if old_due is not None:
+        if (old_due := self._due.get(item)) is not None:
             priority = max(priority, old_due.priority)
             when = max(when, old_due.when) if item in self._postponed else when
-        waiting = self._dirty.pop(item, None)
-        if waiting is not None:
+        if (waiting := self._dirty.pop(item, None)) is not None:
             if item not in self._processing:
                 self._leave(item, waiting)
             priority = max(priority, waiting)
@@ -67,73 +85,12 @@ class DelayingQueue(Queue[K]):
             self.add(item, priority)
             return
         when = asyncio.get_running_loop().time() + seconds
-        old_due = self._due.get(item)
-        if old_due is not None:
+        if (old_due := self._due.get(item)) is not None:
             when = old_due.when if item in self._postponed else min(when, old_due.when)
             priority = max(priority, old_due.priority)
             if (when, priority) == (old_due.when, old_due.priority):
                 return
         self._put_off(item, _Due(when, next(self._sequence), priority))
-
-    def shut_down(self) -> None:
-        """Shuts down as Queue does; items that are still delayed are dropped, as in client-go."""
-        super().shut_down()
-        self._due.clear()
-        self._due_heap.clear()
-        self._postponed.clear()
-        self._set_timer()
-
-    def _raise_postponed(self, item: K, priority: int) -> None:
-        due = self._due[item]
-        if priority > due.priority:
-            self._put_off(item, due._replace(priority=priority))
-
-    def _put_off(self, item: K, due: _Due) -> None:
-        self._due[item] = due
-        heapq.heappush(self._due_heap, (due, item))
-        if len(self._due_heap) > 2 * len(self._due) + LEFTOVERS:
-            self._due_heap = [(entry, key) for key, entry in self._due.items()]
-            heapq.heapify(self._due_heap)
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        first_due = self._due_heap[0][0].when if self._due_heap else None
-        if self._timer is not None:
-            if self._timer.when() == first_due:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if first_due is not None:
-            self._timer = asyncio.get_running_loop().call_at(first_due, self._fire, first_due)
-
-    def _fire(self, until: float) -> None:
-        """Adds what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
-        self._timer = None
-        until = max(until, asyncio.get_running_loop().time())
-        while self._due_heap and self._due_heap[0][0].when <= until:
-            due, item = heapq.heappop(self._due_heap)
-            if self._due.get(item) == due:
-                del self._due[item]
-                self._postponed.discard(item)
-                self.add(item, due.priority)
-        self._set_timer()
-
-
-log = logging.getLogger(__name__)
-
-_WITHOUT_LIMITER = 30.0
-"""Seconds that a failed item waits whose rate limiter failed too."""
-
-
-class RateLimitingQueue(DelayingQueue[K]):
-    """A queue that knows how long a failed item should wait.
-
-    `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
-    that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
-
-    def __init__(self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None) -> None:
-        super().__init__(name)
-        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
 
     def add_rate_limited(self, item: K) -> None:
         """Adds an item when its rate limiter says it is time: one more failure is counted. It keeps the priority with
@@ -161,3 +118,41 @@ class RateLimitingQueue(DelayingQueue[K]):
         except Exception:
             log.exception("queue %s: the rate limiter failed for %s", self.name, item)
         return _WITHOUT_LIMITER
+
+    def shut_down(self) -> None:
+        """Shuts down as Queue does; items that are still delayed are dropped, as in client-go."""
+        super().shut_down()
+        self._due.clear()
+        self._due_heap.clear()
+        self._postponed.clear()
+        self._set_timer()
+
+    def _put_off(self, item: K, due: _Due) -> None:
+        self._due[item] = due
+        heapq.heappush(self._due_heap, (due, item))
+        if len(self._due_heap) > 2 * len(self._due) + _LEFTOVERS:
+            self._due_heap = [(entry, key) for key, entry in self._due.items()]
+            heapq.heapify(self._due_heap)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        first_due = self._due_heap[0][0].when if self._due_heap else None
+        if self._timer is not None:
+            if self._timer.when() == first_due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if first_due is not None:
+            self._timer = asyncio.get_running_loop().call_at(first_due, self._fire, first_due)
+
+    def _fire(self, until: float) -> None:
+        """Adds what is due. Loops fire within their clock's resolution, so `until` may lie ahead of the clock."""
+        self._timer = None
+        until = max(until, asyncio.get_running_loop().time())
+        while self._due_heap and self._due_heap[0][0].when <= until:
+            due, item = heapq.heappop(self._due_heap)
+            if self._due.get(item) == due:
+                del self._due[item]
+                self._postponed.discard(item)
+                self.add(item, due.priority)
+        self._set_timer()

@@ -8,7 +8,6 @@ import itertools
 
 import pytest
 
-from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import LOW_PRIORITY
 from kubeloop.workqueue.rate_limiters import (
     BucketRateLimiter,
@@ -17,33 +16,28 @@ from kubeloop.workqueue.rate_limiters import (
     RateLimiter,
     default_controller_rate_limiter,
 )
-from kubeloop.workqueue.rate_limiting_queue import DelayingQueue, RateLimitingQueue
-from tests.kinds import Clock
+from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
 
 pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_delay_that_is_not_a_number_means_at_once() -> None:
-    queue: DelayingQueue[str] = DelayingQueue()
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
     queue.add_after("a", float("nan"))
     assert (len(queue), len(queue._due)) == (1, 0)
 
 
-async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
-    queue: DelayingQueue[str] = DelayingQueue()
+async def test_a_shutdown_drops_what_is_delayed() -> None:
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
     queue.add("a")
-    await queue.get()
     queue.add_after("b", 1)
-    drain = asyncio.create_task(queue.shut_down_with_drain())
+    queue.shut_down()
     await asyncio.sleep(5)
-    assert not drain.done()
-    queue.done("a")
-    assert await drain is True
-    assert len(queue) == 0
+    assert (await queue.get(), len(queue)) == ("a", 0)
 
 
 async def test_items_that_are_put_off_often_leave_nothing_behind() -> None:
-    queue: DelayingQueue[str] = DelayingQueue()
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
     for _ in range(5000):
         queue.add_after("a", 3600)
         queue.add_after("a", 1)
@@ -53,7 +47,7 @@ async def test_items_that_are_put_off_often_leave_nothing_behind() -> None:
 
 
 async def test_items_whose_priority_rises_leave_nothing_behind() -> None:
-    queue: DelayingQueue[str] = DelayingQueue()
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
     for _ in range(5000):
         queue.add("a", LOW_PRIORITY)
         queue.add("a")
@@ -66,7 +60,7 @@ async def test_items_whose_priority_rises_leave_nothing_behind() -> None:
 
 
 async def test_a_held_item_goes_by_its_highest_priority() -> None:
-    queue: DelayingQueue[str] = DelayingQueue()
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
     queue.add_not_before("low", 1, LOW_PRIORITY)
     for item, priority, second_priority in (("raised", LOW_PRIORITY, 0), ("not lowered", 0, LOW_PRIORITY)):
         queue.add_not_before(item, 1, priority)
@@ -95,7 +89,7 @@ class BrokenLimiter:
 
 @pytest.mark.parametrize("says", [None, float("nan"), -1.0])
 async def test_a_rate_limiter_that_raises_costs_no_key(says: float | None) -> None:
-    queue: RateLimitingQueue[str] = RateLimitingQueue(rate_limiter=BrokenLimiter(says))
+    queue: RateLimitingQueue[str] = RateLimitingQueue("queue", rate_limiter=BrokenLimiter(says))
     queue.add("a")
     item = await queue.get()
     queue.add_rate_limited(item)
@@ -138,24 +132,22 @@ BUCKETS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {
     "half a token is not a token": ([(0, 2), (0.25, 1)], [0, 0.25]),
     "a debt is worked off first": ([(0, 4), (0.5, 1)], [1.0, 1.0]),
     "an idle day fills the bucket, not more": ([(0, 2), (86400, 3)], [0, 0.5]),
-    "a clock that goes back costs nothing": ([(0, 1), (-5, 1), (0, 1)], [0, 0, 0.5]),
 }
 
 
 @pytest.mark.parametrize("case", BUCKETS)
-def test_bucket(case: str) -> None:
+async def test_bucket(case: str) -> None:
     steps, expected = BUCKETS[case]
-    clock = Clock()
-    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2, clock=clock)
+    limiter: BucketRateLimiter[str] = BucketRateLimiter(qps=2, burst=2)
     delays = []
     for seconds, calls in steps:
-        clock.now += seconds
+        await asyncio.sleep(seconds)
         delays.append([limiter.when("a") for _ in range(calls)][-1])
     assert delays == pytest.approx(expected)
 
 
 def test_the_bucket_counts_no_failures() -> None:
-    limiter: BucketRateLimiter[str] = BucketRateLimiter(clock=Clock())
+    limiter: BucketRateLimiter[str] = BucketRateLimiter()
     limiter.when("a")
     limiter.forget("a")
     assert limiter.num_requeues("a") == 0
@@ -198,16 +190,10 @@ def test_the_maximum_of_none_is_no_delay() -> None:
     assert (limiter.when("a"), limiter.num_requeues("a")) == (0.0, 0)
 
 
-def test_by_default_items_back_off_and_share_ten_a_second() -> None:
-    limiter: RateLimiter[str] = default_controller_rate_limiter(clock=Clock())
+async def test_by_default_items_back_off_and_share_ten_a_second() -> None:
+    limiter: RateLimiter[str] = default_controller_rate_limiter()
     assert [limiter.when("a") for _ in range(3)] == [0.005, 0.01, 0.02]
     other_delays = [limiter.when(f"other {n}") for n in range(107)]
     assert other_delays[:97] == [0.005] * 97
     assert other_delays[97:] == pytest.approx([0.1 * n for n in range(1, 11)])
     assert [limiter.when("a") for _ in range(17)][-2:] == [1000.0, 1000.0]
-
-
-@virtual_time
-async def test_the_default_clock_is_the_loops() -> None:
-    limiter: BucketRateLimiter[str] = BucketRateLimiter(1, 1)
-    assert [limiter.when("a"), limiter.when("a")] == [0.0, 1.0]
