@@ -3,8 +3,7 @@ limits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator
 
 from kubeloop.api.core import Pod
 from kubeloop.api.objects import find_condition
@@ -19,15 +18,13 @@ from pkg.api.kubevirt import (
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
-from pkg.util.kubevirt.claims import Move, moves_of, volume_overlap
+from pkg.util.kubevirt.claims import moves_of, volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
-from pkg.util.kubevirt.sides import sides_of
 from pkg.util.resourcequota.base import counts_of_devices
 
-_PAGE = "docs/limits.md"
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
-    f"{_PAGE}#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
+    f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
 )
 _BLOCKED = (
     (constants.CONDITION_BLOCKED_BY_BACKUP, "KubeVirt waits for a backup of the VM"),
@@ -37,14 +34,16 @@ _GATES = {
     "ApplicationAwareQuotaGate": "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
     "kueue.x-k8s.io/admission": "Kueue holds its target pod back",
 }
-_REFUSALS = (
-    (("maximum ", "minimum ", " limit to request ratio"), "a LimitRange refuses its target pod", ADMISSION),
-    (("must specify",), "a quota refuses its target pod, which does not name what it limits", ADMISSION),
-    (("violates PodSecurity",), "Pod Security refuses its target pod", ADMISSION),
-)
+_REFUSALS = {
+    "maximum ": "a LimitRange refuses its target pod",
+    "minimum ": "a LimitRange refuses its target pod",
+    " limit to request ratio": "a LimitRange refuses its target pod",
+    "must specify": "a quota refuses its target pod, which does not name what it limits",
+    "violates PodSecurity": "Pod Security refuses its target pod",
+}
+"""Words of the API server's message, and the reason."""
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _START = "headroom adds nothing for a start: enlarge the quota"
-_LIVE_MIGRATABLE = "LiveMigratable"
 _REQUESTS_STORAGE = "requests.storage"
 
 
@@ -59,63 +58,63 @@ def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
     for kind, text in _BLOCKED:
         condition = find_condition(migration.status.conditions, kind)
         if condition is not None and condition.status == "True":
-            return f"{text}{f': {condition.message}' if condition.message else ''}"
+            return ": ".join(filter(None, [text, condition.message]))
     return ""
 
 
 def priority_note(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
     """Returns how many of the waiting migrations KubeVirt starts first by their priority; "" for none."""
-    priority = PRIORITIES.get(migration.spec.priority or "", 0)
-    waiting = [m for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
-    ahead_count = sum(PRIORITIES.get(m.spec.priority or "", 0) > priority for m in waiting)
+    own = PRIORITIES.get(migration.spec.priority or "", 0)
+    waiting = [m.spec.priority or "" for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
+    ahead_count = sum(PRIORITIES.get(priority, 0) > own for priority in waiting)
     return f"{ahead_count} that wait have a higher priority" if ahead_count else ""
 
 
 def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
     """Returns why a target pod that exists does not run; "" if no reason is known."""
-    if target.status.phase != constants.PHASE_PENDING:
+    spec, status = target.spec, target.status
+    if status.phase != constants.PHASE_PENDING:
         return ""
-    for gate in target.spec.scheduling_gates or ():
+    for gate in spec.scheduling_gates or ():
         if gate.name in _GATES:
             return f"{_GATES[gate.name]} (scheduling gate {gate.name}): {ADMISSION}"
-    created = {claim.name for claim in target.status.resource_claim_statuses or () if claim.resource_claim_name}
-    missing = [
-        claim.name for claim in target.spec.resource_claims or () if claim.template and claim.name not in created
-    ]
-    if missing:
-        notes = "".join(f"; {text}" for text in _device_limit_notes(snapshot, target.namespace))
-        return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}{notes}: {PLACEMENT}"
-    scheduled = find_condition(target.status.conditions, "PodScheduled")
+    created = {claim.name for claim in status.resource_claim_statuses or () if claim.resource_claim_name}
+    if missing := {claim.name for claim in spec.resource_claims or () if claim.template} - created:
+        notes = "; ".join([", ".join(sorted(missing)), *_device_limit_notes(snapshot, target.namespace)])
+        return f"ResourceClaims for its devices are not created: {notes}: {PLACEMENT}"
+    scheduled = find_condition(status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
-    if node := target.spec.node_name:
-        return f"its containers have not started on {node}: the events of pod {target.name} say what they wait for"
+    if spec.node_name:
+        events = f"the events of pod {target.name} say what they wait for"
+        return f"its containers have not started on {spec.node_name}: {events}"
     return f"kube-scheduler has not placed pod {target.name} yet"
+
+
+def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
+    for quota in snapshot.quotas_of(namespace):
+        for name, limit in sorted(quota.hard.items()):
+            if counts_of_devices(name):
+                yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
 
 
 def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
     """Returns what refused a pod, by what KubeVirt quotes of the API server; "" if that is not known."""
-    for words, text, part in _REFUSALS:
-        if any(word in message for word in words):
-            return f"{text}: {part}"
     name = refusing_quota(message)
+    reasons = [reason for words, reason in _REFUSALS.items() if words in message]
     if name and name not in {quota.name for quota in snapshot.quotas_of(namespace)}:
-        return f"{name} is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota: {ADMISSION}"
-    return ""
+        reasons.append(f"{name} is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota")
+    return f"{reasons[0]}: {ADMISSION}" if reasons else ""
 
 
 def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it, that its volumes move."""
-    notes = [text for text in [unmigratable_reason(snapshot, vmi)] if text]
-    volume_moves = moves_of(vmi, snapshot.source.machines.get(namespace=vmi.namespace, name=vmi.name))
-    if volume_moves:
-        notes.append(_volumes_note(snapshot, vmi.namespace, volume_moves))
-    return notes
+    return list(filter(None, [unmigratable_reason(snapshot, vmi), _volumes_note(snapshot, vmi)]))
 
 
 def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
-    migratable = find_condition(trusted_status(vmi).conditions, _LIVE_MIGRATABLE)
+    migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
     if migratable is None or migratable.status != "False":
         return next(_refusing_limits(snapshot, vmi), "")
     reason = migratable.message or migratable.reason or "no reason is given"
@@ -124,19 +123,32 @@ def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
 
 def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterator[str]:
     """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
-    if not (limit_ranges := snapshot.source.limit_ranges.list(vmi.namespace)):
-        return
-    sides = sides_of(vmi, snapshot.migrations_of(vmi.namespace, vmi.name), snapshot.controlled(vmi.namespace)).source
-    for limit_range, side in product(limit_ranges, sides[:1]):
-        items = [item for item in limit_range.spec.limits if item.type == "Container"]
-        for item, container in product(items, side.launcher.spec.containers):
-            limits, most = parse_resource_list(container.resources.limits), parse_resource_list(item.max)
-            if beyond := {name: most[name] for name in limits.keys() & most.keys() if limits[name] > most[name]}:
-                limited = format_amounts({name: limits[name] for name in beyond})
+    maximums = [
+        (limit_range.name, parse_resource_list(item.max))
+        for limit_range in snapshot.source.limit_ranges.list(vmi.namespace)
+        for item in limit_range.spec.limits
+        if item.type == "Container"
+    ]
+    source = snapshot.source_side(vmi) if maximums else None
+    for name, most in maximums:
+        for container in source.launcher.spec.containers if source else ():
+            limits = parse_resource_list(container.resources.limits)
+            if beyond := [limit for limit in limits.keys() & most.keys() if limits[limit] > most[limit]]:
                 yield (
-                    f"LimitRange {limit_range.name} refuses a target pod: a container may have "
-                    f"{format_amounts(beyond)}, {container.name} has {limited}: {ADMISSION}"
+                    f"LimitRange {name} refuses a target pod: a container may have "
+                    f"{format_amounts({limit: most[limit] for limit in beyond})}, {container.name} has "
+                    f"{format_amounts({limit: limits[limit] for limit in beyond})}: {ADMISSION}"
                 )
+
+
+def _volumes_note(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+    """Returns which volumes move, and how much of their disks a volume migration counts twice; "" for none."""
+    source, namespace = snapshot.source, vmi.namespace
+    moves = moves_of(vmi, source.machines.get(namespace=namespace, name=vmi.name))
+    claims = {claim.name: claim for claim in source.claims.list(namespace)} if moves else {}
+    doubled_size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
+    effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
+    return f"its volumes {', '.join(move.volume for move in moves)} move{effect}: {STORAGE}" if moves else ""
 
 
 def halted_reason(vm: VirtualMachine) -> str:
@@ -157,22 +169,5 @@ def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
     about, since = {(VIRTUAL_MACHINE_INSTANCES.kind, vmi.name)}, vmi.metadata.creation_timestamp or ""
     if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi.namespace, about, since):
-        reasons.append(str(max(failures)))
-        if refusing_quota(max(failures).message):
-            reasons.append(_START)
+        reasons += [str(max(failures)), *([_START] if refusing_quota(max(failures).message) else ())]
     return "; ".join(reasons)
-
-
-def _volumes_note(snapshot: Snapshot, namespace: str, volume_moves: Sequence[Move]) -> str:
-    """Returns which volumes move, and how much of their disks a volume migration counts twice."""
-    claims = {claim.name: claim for claim in snapshot.claims if claim.namespace == namespace}
-    doubled_size = volume_overlap(volume_moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
-    effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
-    return f"its volumes {', '.join(move.volume for move in volume_moves)} move{effect}: {STORAGE}"
-
-
-def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
-    for quota in snapshot.quotas_of(namespace):
-        for name, limit in sorted(quota.hard.items()):
-            if counts_of_devices(name):
-                yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"

@@ -99,7 +99,6 @@ def collected_files(
         *(obj for obj in _in_namespaces(snapshot.failures, selection) if obj.involved_object.kind in EVENTS_ABOUT),
         *snapshot.kubevirts,
         *snapshot.settings,
-        *snapshot.projects,
     ]
     kinds_of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {

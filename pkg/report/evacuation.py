@@ -22,7 +22,6 @@ from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_evacuations
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
@@ -223,9 +222,7 @@ def _target(
     snapshot: Snapshot, vmi: VirtualMachineInstance, capacity: NodeCapacity, ratio: str | None
 ) -> tuple[ResourceList, PlacedPod | None]:
     """Returns the target pod's requests, and the source's launcher, which requires the same of nodes."""
-    namespace = vmi.namespace
-    sides = sides_of(vmi, snapshot.migrations_of(namespace, vmi.name), snapshot.controlled(namespace))
-    source = sides.source[0] if sides.source else None
-    usage = target_usage(vmi, source, snapshot.rendering(namespace, ratio), _EVERYWHERE)
+    source = snapshot.source_side(vmi)
+    usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace, ratio), _EVERYWHERE)
     requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
     return requests, capacity.pods_by_key.get(source.launcher.key) if source else None

@@ -35,7 +35,6 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode
-from pkg.util.resourcequota.rancher_request import project_room, project_shortage
 from pkg.util.resourcequota.vm import VmUsage
 
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
@@ -174,13 +173,10 @@ def _write_refusal(snapshot: Snapshot, observed: Facts) -> str:
 
 
 def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
-    """Returns why Rancher will not grant what the plan requests of it: its project has no room, if that may be read,
-    else the text of headroom's last event; "" if nothing is known."""
+    """Returns headroom's last event about the project of Rancher that has no room for what the plan requests; "" if
+    there is none."""
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
-    if project := snapshot.project_of(observed.rancher.namespace):
-        remaining = project_room(project, snapshot.namespaces, observed.quota.namespace)
-        return project_shortage(project, remaining, _raised_by(observed.quota, decided))
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     since, objects = min(waiting_since, default=""), {(RESOURCE_QUOTAS.kind, observed.quota.name)}
     latest = max(snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota.namespace, objects, since), default=NO_FAILURE)

@@ -25,7 +25,6 @@ from pkg.api import kubevirt
 from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.api.rancher import PROJECTS, Project
 from pkg.config.cause import decode_causes
 from pkg.report.evacuation import PLACED_PODS, NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
@@ -88,14 +87,8 @@ async def read_snapshot(
     home = _prevailing(homes)
     basis = await _read_basis(client, assumptions, home)
     failures = [] if events is None else await list_allowed(client, registry.EVENTS, namespace, fields=events)
-    projects: Sequence[Project] = ()
-    if basis.rancher_quotas is RancherQuotas.ANNOTATION:
-        # What all namespaces of a project request takes its room.
-        everywhere = await list_allowed(client, kind) if namespace else namespaces
-        projects = await list_allowed(client, PROJECTS) if everywhere else ()
-        namespaces = everywhere if projects else namespaces
-        if events and not projects:
-            failures += await list_allowed(client, registry.EVENTS, namespace, fields=f"reason={EVENT_PROJECT_FULL}")
+    if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
+        failures += await list_allowed(client, registry.EVENTS, namespace, fields=f"reason={EVENT_PROJECT_FULL}")
     settings = await list_allowed(client, SETTINGS, fields=f"metadata.name={constants.SETTING_OVERHEAD_RATIO}")
     migrations = await _list_or_none(client, kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
     if migrations is None:
@@ -117,7 +110,6 @@ async def read_snapshot(
         locks=configurations,
         installed=await _read_installed(client, homes, home, configurations),
         failures=failures,
-        projects=projects,
     )
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from msgspec import field, structs
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, subtract, total
+from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, positive, subtract, total
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
@@ -27,7 +28,6 @@ from pkg.util.kubevirt.defaults import with_defaults
 from pkg.util.kubevirt.instancetype import missing_instancetype
 from pkg.util.kubevirt.launcher import vmi_of
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import sides_of
 from pkg.util.kubevirt.target import target_usage, usage_of
 from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
@@ -54,6 +54,16 @@ class Growth:
     memory: Quantity | None = None
 
 
+class MemorySize(Document, frozen=True):
+    """The size of a quota's memory that all VMs need to run, the largest to migrate, and several, at an overhead
+    ratio."""
+
+    ratio: str = field(name="overheadRatio")
+    run: Quantity = field(name="allRun")
+    largest: Quantity = field(name="largestMigrates")
+    at_once: Quantity
+
+
 class ResourceSize(Document, frozen=True):
     """The size of one resource of a quota: its limit without added headroom (the person's, as far as Rancher granted
     it), what is used now and how much of that is not VMs'; and how large it must be for all VMs to run, for the largest
@@ -62,16 +72,6 @@ class ResourceSize(Document, frozen=True):
     limited: Quantity
     used: Quantity
     others: Quantity
-    run: Quantity = field(name="allRun")
-    largest: Quantity = field(name="largestMigrates")
-    at_once: Quantity
-
-
-class MemorySize(Document, frozen=True):
-    """The size of a quota's memory that all VMs need to run, the largest to migrate, and several, at an overhead
-    ratio."""
-
-    ratio: str = field(name="overheadRatio")
     run: Quantity = field(name="allRun")
     largest: Quantity = field(name="largestMigrates")
     at_once: Quantity
@@ -109,23 +109,19 @@ def sizes(
     """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too. Raises NotSized
     for a VM that does not exist or whose size is not known, and for invalid quantities."""
     rendering = snapshot.rendering(namespace, ratio)
-    running = {vmi.name: vmi for vmi in snapshot.instances if vmi.namespace == namespace}
-    halted = {vm.name: vm for vm in vms if vm.name not in running}
-    unread = {name: missing for name, vm in halted.items() if (missing := missing_instancetype(vm))}
+    vmis = {vmi.name: vmi for vmi in snapshot.source.instances.list(namespace)}
+    unread = {vm.name: missing for vm in vms if vm.name not in vmis and (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
         raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} cannot be read: start the VM first")
-    grown_vm = growth.vm if growth else ""
     try:
-        vmis = {name: with_defaults(vmi_of(vm), rendering) for name, vm in halted.items() if name not in unread}
-        vmis |= running
-        if growth is not None and growth.vm in vmis:
-            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
-        elif growth is not None:
+        halted = (vm for vm in vms if vm.name not in vmis.keys() | unread.keys())
+        vmis |= {vm.name: with_defaults(vmi_of(vm), rendering) for vm in halted}
+        if growth is not None and growth.vm not in vmis:
             raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
-        by_quota = [
-            _size(_Question(snapshot, quota, vmis, grown_vm, at_once), rendering)
-            for quota in snapshot.quotas_of(namespace)
-        ]
+        if growth is not None:
+            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
+        sizings = [_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace)]
+        by_quota = [sizing.answer(rendering) for sizing in sizings]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
     remarks = [
@@ -137,20 +133,8 @@ def sizes(
     return Sizes(namespace, rendering.ratio or None, at_once, sorted(vmis), quotas)
 
 
-@dataclass(frozen=True)
-class _Question:
-    """The question about one quota: of these VMs, of which one has grown, several migrate at once."""
-
-    snapshot: Snapshot
-    quota: ResourceQuota
-    vmis: Mapping[str, VirtualMachineInstance]
-    grown_vm: str
-    at_once: int
-
-
-@dataclass(frozen=True)
-class _VmSize:
-    """The usage that a quota counts of a VM: running now, restarted, at least to run, and with a second side."""
+class _VmUsage(NamedTuple):
+    """What a quota counts of a VM: running now, restarted, at least to run, and of its second side."""
 
     name: str
     running: ResourceList
@@ -159,106 +143,105 @@ class _VmSize:
     second: ResourceList
 
 
-def _size(question: _Question, rendering: Rendering) -> QuotaSize:
-    vms = _vm_sizes(question, rendering)
-    needs = _resource_sizes(question, vms, rendering)
-    verdicts = [*_restart_verdicts(vms, needs), *_migration_verdicts(question, needs)]
-    if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
-        verdicts.insert(0, f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}")
-    ratios = []
-    for ratio in _RATIOS if _MEMORY in needs else ():
-        at_ratio = question.snapshot.rendering(question.quota.namespace, ratio)
-        size = _resource_sizes(question, _vm_sizes(question, at_ratio), at_ratio)[_MEMORY]
-        ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
-    return QuotaSize(question.quota.name, needs, verdicts, ratios)
+@dataclass(frozen=True)
+class _Sizing:
+    """The question about one quota: of these VMs, of which one may have grown, several migrate at once."""
+
+    snapshot: Snapshot
+    quota: ResourceQuota
+    vmis: Mapping[str, VirtualMachineInstance]
+    growth: Growth | None
+    at_once: int
+
+    def answer(self, rendering: Rendering) -> QuotaSize:
+        vms = self._usages(rendering)
+        needs = self._needs(vms, rendering)
+        missing = _above_base({name: need.run for name, need in needs.items()}, needs)
+        verdicts = [
+            *([f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"] if missing else ()),
+            *_restart_verdicts(vms, needs),
+            *self._migration_verdicts(needs),
+        ]
+        ratios = []
+        for ratio in _RATIOS if _MEMORY in needs else ():
+            at_ratio = self.snapshot.rendering(self.quota.namespace, ratio)
+            size = self._needs(self._usages(at_ratio), at_ratio)[_MEMORY]
+            ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
+        return QuotaSize(self.quota.name, needs, verdicts, ratios)
+
+    def _usages(self, rendering: Rendering) -> list[_VmUsage]:
+        spec = self.quota.spec
+        claims = {claim.name: claim for claim in self.snapshot.source.claims.list(self.quota.namespace)}
+        usages = []
+        for name, vmi in self.vmis.items():
+            is_grown = self.growth is not None and name == self.growth.vm
+            source = self.snapshot.source_side(vmi)
+            running = usage_of(source.pods, spec, rendering.kubernetes) if source else {}
+            restarted = target_usage(vmi, None if is_grown else source, rendering, spec)
+            side = restarted if is_grown else maximum(running, restarted)
+            second = add(side, target_claim_usage(vmi, claims, rendering))
+            usages.append(_VmUsage(name, running, restarted, side, second))
+        return usages
+
+    def _needs(self, vms: Sequence[_VmUsage], rendering: Rendering) -> dict[str, ResourceSize]:
+        quota, base = self.quota, self.snapshot.base(self.quota)
+        used, all_run = parse_resource_list(quota.used), total(vm.side for vm in vms)
+        of_vms = usage_of(self.snapshot.source.pods.list(quota.namespace), quota.spec, rendering.kubernetes)
+        needs = {}
+        for name in sorted(filter(is_scaled, base)):
+            in_use = used.get(name, ZERO)
+            others = max(ZERO, in_use - of_vms.get(name, ZERO))
+            run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
+            largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True)[: self.at_once]
+            one_migrates = sum(largest[:1], run)
+            needs[name] = ResourceSize(base[name], in_use, others, run, one_migrates, sum(largest, run))
+        return needs
+
+    def _migration_verdicts(self, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
+        """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
+        observed = self.snapshot.observe(self.quota)
+        is_raised = is_served(self.quota) and not observed.namespace_off and not observed.mtq
+        reason = "less may be added" if is_raised or observed.mtq else "headroom does not scale this quota"
+        try:
+            caps = list(self._caps(observed)) if is_raised or observed.mtq else [dict.fromkeys(needs, ZERO)]
+        except InvalidEntry as exc:
+            yield f"{exc}: nothing is added"
+            return
+        for vms, size_of in (
+            ("the largest VM", attrgetter("largest")),
+            (f"the {self.at_once} largest VMs at once", attrgetter("at_once")),
+        ):
+            asked = {name: size_of(need) for name, need in needs.items()}
+            added = {name: asked[name] - need.run for name, need in needs.items()}
+            added = added if is_raised else _above_base(asked, needs)
+            if beyond := {name: added[name] for cap in caps for name in cap if added.get(name, ZERO) > cap[name]}:
+                yield f"too small for {vms} to migrate: {format_amounts(beyond)} more are needed, and {reason}"
+                return
+
+    def _caps(self, observed: Facts) -> Iterator[ResourceList]:
+        """Yields what headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
+        if observed.mtq:
+            for budget in self.snapshot.source.budgets.list(self.quota.namespace):
+                yield parse_resource_list(readable(budget.additional)[0])
+            return
+        for text in (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra):
+            if text:
+                yield parse_resources(constants.ANNOTATION_MAX_EXTRA, text)
 
 
-def _restart_verdicts(vms: Sequence[_VmSize], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
+def _restart_verdicts(vms: Sequence[_VmUsage], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
     """Yields the VMs that run and would not start again if they were stopped: the quota, or the overhead ratio, has
     changed. What migrations have left behind goes by itself."""
-    running = total(vm.running for vm in vms)
+    now = add({name: need.others for name, need in needs.items()}, total(vm.running for vm in vms))
     for vm in vms:
-        of_others = add({name: need.others for name, need in needs.items()}, subtract(running, vm.running))
-        missing = _above_base(add(of_others, vm.restarted), needs) if vm.running else {}
+        missing = _above_base(add(subtract(now, vm.running), vm.restarted), needs) if vm.running else {}
         if missing := {name: amount for name, amount in missing.items() if vm.restarted.get(name)}:
             yield f"VM {vm.name} would not start again: {format_amounts(missing)} are missing"
 
 
-def _migration_verdicts(question: _Question, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
-    """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
-    snapshot, at_once = question.snapshot, question.at_once
-    observed = snapshot.observe(question.quota)
-    is_scaled_quota = is_served(question.quota) and not observed.namespace_off and not observed.mtq
-    try:
-        caps = list(_headroom_caps(snapshot, observed)) if is_scaled_quota or observed.mtq else []
-    except InvalidEntry as exc:
-        yield f"{exc}: nothing is added"
-        return
-    if is_scaled_quota and not caps:
-        return
-    for number, vms in ((1, "the largest VM"), (at_once, f"the {at_once} largest VMs at once")):
-        limits = {name: need.largest if number == 1 else need.at_once for name, need in needs.items()}
-        additional = (
-            {name: limits[name] - need.run for name, need in needs.items()}
-            if is_scaled_quota
-            else _above_base(limits, needs)
-        )
-        above_caps = (
-            {name: additional[name] for cap in caps for name in cap if additional.get(name, ZERO) > cap[name]}
-            if caps
-            else additional
-        )
-        if above_caps:
-            reason = "less may be added" if caps else "headroom does not scale this quota"
-            yield f"too small for {vms} to migrate: {format_amounts(above_caps)} more are needed, and {reason}"
-            return
-
-
-def _headroom_caps(snapshot: Snapshot, observed: Facts) -> Iterator[ResourceList]:
-    """Yields what headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
-    if observed.mtq:
-        for budget in snapshot.source.budgets.list(observed.quota.namespace):
-            yield parse_resource_list(readable(budget.additional)[0])
-        return
-    for text in (observed.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra):
-        if text:
-            yield parse_resources(constants.ANNOTATION_MAX_EXTRA, text)
-
-
 def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize]) -> ResourceList:
     """Returns what is asked for above the base."""
-    return {name: limits[name] - need.limited for name, need in needs.items() if limits.get(name, ZERO) > need.limited}
-
-
-def _vm_sizes(question: _Question, rendering: Rendering) -> list[_VmSize]:
-    snapshot, quota = question.snapshot, question.quota
-    controlled = snapshot.controlled(quota.namespace)
-    claims = {claim.name: claim for claim in snapshot.source.claims.list(quota.namespace)}
-    vm_sizes = []
-    for name, vmi in question.vmis.items():
-        is_grown = name == question.grown_vm
-        source = sides_of(vmi, snapshot.migrations_of(quota.namespace, name), controlled).source[:1]
-        running = usage_of(source[0].pods, quota.spec, rendering.kubernetes) if source else {}
-        restarted = target_usage(vmi, source[0] if source and not is_grown else None, rendering, quota.spec)
-        side = restarted if is_grown else maximum(running, restarted)
-        vm_sizes.append(_VmSize(name, running, restarted, side, add(side, target_claim_usage(vmi, claims, rendering))))
-    return vm_sizes
-
-
-def _resource_sizes(question: _Question, vms: Sequence[_VmSize], rendering: Rendering) -> dict[str, ResourceSize]:
-    snapshot, quota = question.snapshot, question.quota
-    hard, used = snapshot.base(quota), parse_resource_list(quota.used)
-    of_vms = usage_of(snapshot.source.pods.list(quota.namespace), quota.spec, rendering.kubernetes)
-    all_run = total(vm.side for vm in vms)
-
-    def need(name: str, limit: Quantity) -> ResourceSize:
-        used_now = used.get(name, ZERO)
-        of_others = max(ZERO, used_now - of_vms.get(name, ZERO))
-        run = of_others if counts_of_claims(name) else of_others + all_run.get(name, ZERO)
-        largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True) or [ZERO]
-        return ResourceSize(limit, used_now, of_others, run, run + largest[0], sum(largest[: question.at_once], run))
-
-    return {name: need(name, limit) for name, limit in sorted(hard.items()) if is_scaled(name)}
+    return positive({name: limits[name] - need.limited for name, need in needs.items() if name in limits})
 
 
 def _with_growth(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:

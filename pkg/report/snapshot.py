@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -18,11 +17,11 @@ from kubeloop.text import quoted
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.api.rancher import Project
 from pkg.report.installation import Installed
 from pkg.util.constants import CONFIG_MAP, EVENT_FAILED_CREATE
 from pkg.util.kubevirt.rendering import Rendering
-from pkg.util.kubevirt.sides import ControlledPods
+from pkg.util.kubevirt.sides import ControlledPods, sides_of
+from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
@@ -30,7 +29,6 @@ from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
-from pkg.util.resourcequota.rancher import project_of
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 FAILURE_REASONS: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
@@ -117,8 +115,6 @@ class Snapshot:
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
     budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
-    projects: Sequence[Project] = ()
-    """Rancher's, where it is asked for the quotas of this cluster and they may be read."""
     basis: Basis = field(default_factory=Basis)
     locks: Sequence[ValidatingWebhookConfiguration] = ()
     """The locks of namespaces that managed tenant quota has locked."""
@@ -150,10 +146,6 @@ class Snapshot:
             and (about.kind, about.name) in objects
         ]
 
-    def project_of(self, namespace: Namespace) -> Project | None:
-        """Returns the namespace's Rancher project, or None if it is not known."""
-        return next((project for project in self.projects if project.id == project_of(namespace)), None)
-
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""
         rendering = self.source.rendering(namespace)
@@ -164,16 +156,13 @@ class Snapshot:
         facts = self.observer.observe(quota, self.now)
         return facts if ratio is None else replace(facts, rendering=self.rendering(quota.namespace, ratio))
 
-    def controlled(self, namespace: str) -> ControlledPods:
-        """Returns the namespace's pods by the VMIs that control them."""
-        return self._controlled.get(namespace) or ControlledPods((), self.now)
-
-    @cached_property
-    def _controlled(self) -> dict[str, ControlledPods]:
-        pods: dict[str, list[Pod]] = defaultdict(list)
-        for pod in self.pods:
-            pods[pod.namespace].append(pod)
-        return {namespace: ControlledPods(pods_here, self.now) for namespace, pods_here in pods.items()}
+    def source_side(self, vmi: VirtualMachineInstance) -> Side | None:
+        """Returns the pods of the side on which a VM lives, or None if it does not run."""
+        pods = tuple(self.source.pods.list(vmi.namespace))
+        key = ("controlled pods", vmi.namespace)
+        controlled_pods = self.cache.get_or_compute(key, pods, lambda: ControlledPods(pods, self.now))
+        sides = sides_of(vmi, self.migrations_of(vmi.namespace, vmi.name), controlled_pods)
+        return sides.source[0] if sides.source else None
 
     def base(self, quota: ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""

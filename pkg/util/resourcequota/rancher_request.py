@@ -205,7 +205,7 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
     needed = _listed({name: amount for name, amount in sorted(headroom.items()) if amount > ZERO})
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
-    text = f"{subject} waits: {_NO_ROOM.format(project=project, needed=needed)}{says}"
+    text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
     return Problem(errors.EVENT_PROJECT_FULL, text)
 
 
@@ -232,8 +232,6 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
 
 # ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------
 
-_NO_ROOM = "Rancher's project {project} has no room for {needed} more"
-
 
 def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -> ResourceList:
     """Returns what the namespace of that name may request beyond what its person does, by the ResourceQuota's resource
@@ -246,16 +244,6 @@ def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -
     used = total(map(limits_of_annotation, requests.values()))
     limits = limits_of_annotation(json.dumps({"limit": (quota.limit if quota else None) or {}}))
     return {name: max(ZERO, limit - used.get(name, ZERO)) for name, limit in limits.items()}
-
-
-def project_shortage(project: Project, remainders: Mapping[str, Quantity], needs: Mapping[str, Quantity]) -> str:
-    """Returns why the project cannot grant so much more, with what is needed and what is left; "" where it can."""
-    missing = {
-        name: amount for name, amount in sorted(needs.items()) if name in remainders and amount > remainders[name]
-    }
-    if not missing:
-        return ""
-    return f"{_NO_ROOM.format(project=project.id, needed=_listed(missing))}: {text_of(remainders, missing)}"
 
 
 def text_of(remainders: Mapping[str, Quantity], names: Iterable[str]) -> str:

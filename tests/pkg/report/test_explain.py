@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.api.rancher import Project
 from pkg.config.cause import Cause
 from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed, LeaseState
@@ -320,37 +317,22 @@ FULL = edited(
     failed("Rancher's project c-m-1:p-abc has no room", vm="default-abc", kind="ResourceQuota"),
     reason="ProjectQuotaExceeded",
 )
-ROOM_OF_PROJECTS: dict[str, tuple[dict[str, str] | None, Sequence[Event], str]] = {
-    "it has no room, and how much is left": (
-        {"limitsCpu": "7", "limitsMemory": "20Gi"},
-        (),
-        "Rancher's project c-m-1:p-abc has no room for 2015m of limits.cpu more: left 1 of limits.cpu",
+FULL_PROJECTS: dict[str, tuple[Sequence[Event], str]] = {
+    "headroom's last event says it": (
+        [FULL], "event of default-abc at 2026-01-01T00:00:09Z: \"Rancher's project c-m-1:p-abc has no room\""
     ),
-    "it has room for it": ({"limitsCpu": "9", "limitsMemory": "20Gi"}, (FULL,), ""),
-    "it limits something else": ({"pods": "3"}, (FULL,), ""),
-    "it may not be read: headroom's last event says it": (
-        None, (FULL,), "event of default-abc at 2026-01-01T00:00:09Z: \"Rancher's project c-m-1:p-abc has no room\""
-    ),
-    "it may not be read, and the event is old": (None, (edited(FULL, lastTimestamp="2025-12-31T00:00:00Z"),), ""),
-    "it may not be read, and the event is from elsewhere": (
-        None, (edited(FULL, involvedObject={"namespace": "ns2"}),), ""
-    ),
-    "it may not be read, and nothing was refused": (None, (), ""),
+    "the event is old": ([edited(FULL, lastTimestamp="2025-12-31T00:00:00Z")], ""),
+    "the event is from elsewhere": ([edited(FULL, involvedObject={"namespace": "ns2"})], ""),
+    "nothing was refused": ([], ""),
 }  # fmt: skip
 
 
-@sentences(ROOM_OF_PROJECTS)
-def test_the_room_of_a_project_of_rancher(case: tuple[dict[str, str] | None, Sequence[Event], str]) -> None:
-    limit, events, refusal = case
+@sentences(FULL_PROJECTS)
+def test_a_project_of_rancher_without_room(case: tuple[Sequence[Event], str]) -> None:
+    events, refusal = case
     snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], annotations=PROJECT)
-    ns2 = edited(snapshot.namespaces[0], metadata={"name": "ns2"})
-    annotations = {**ns2.annotations, **dict.fromkeys(PROJECT, "c-m-1:p-def")}
-    foreign = edited(ns2, metadata={"name": "ns3", "annotations": annotations})
-    snapshot = replace(snapshot, namespaces=[*snapshot.namespaces, ns2, foreign])
-    spec = {"resourceQuota": {"limit": limit}}
-    projects = [msgspec.convert({"metadata": {"name": "p-abc", "namespace": "c-m-1"}, "spec": spec}, Project)]
     asks = replace(snapshot.basis, rancher_quotas=RancherQuotas.ANNOTATION)
-    explanation = explain(replace(snapshot, basis=asks, projects=projects if limit else (), failures=events), HERE)
+    explanation = explain(replace(snapshot, basis=asks, failures=events), HERE)
     (fit,) = explanation.fits
     assert fit.refusal == refusal
     assert fit.raised == {} if refusal else fit.fits_then
