@@ -126,9 +126,9 @@ class Kind(Generic[T]):
         obj = msgspec.convert(raw, self.resource.type)
         for indexer in self.indexers:
             if deleted:
-                indexer.delete(obj)
+                indexer.delete_key(obj.key)
             else:
-                indexer.update(obj)
+                indexer.add(obj)
 
     @property
     def _requests(self) -> list[Request]:

@@ -12,12 +12,7 @@ from typing import Any, Generic, TypeVar
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
 from kubeloop.cache.lister_watcher import ListerWatcher
-from kubeloop.cache.processor import (
-    HandlerRegistration,
-    ResourceEventHandler,
-    ResourceEventHandlerFuncs,
-    SharedProcessor,
-)
+from kubeloop.cache.processor import ResourceEventHandler, ResourceEventHandlerFuncs, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import Reflector
 from kubeloop.cache.store import CheckedIndexer, Indexer, shorten_keys
@@ -73,11 +68,6 @@ class SharedIndexInformer(Generic[T]):
         return str(trouble) if isinstance(trouble, Forbidden) else ""
 
     @property
-    def last_sync_resource_version(self) -> str:
-        """The resourceVersion up to which the indexer is like the server; "" before the first list."""
-        return self._reflector.last_sync_resource_version
-
-    @property
     def trouble(self) -> ApiError | None:
         """The error of the last list or watch (Forbidden: the rights are missing); None while it works."""
         return self._reflector.health.trouble
@@ -122,8 +112,7 @@ class SharedIndexInformer(Generic[T]):
         """Ends the wait for the next attempt: called when a CRD or the server is back."""
         self._reflector.retry_now()
 
-    async def run(self) -> None:
-        """Lists and watches until cancelled."""
+    async def _run(self) -> None:
         resyncs = asyncio.create_task(self._processor.resync(self._resync_period), name=f"resyncs of {self.kind}")
         try:
             await self._reflector.run()
@@ -131,10 +120,10 @@ class SharedIndexInformer(Generic[T]):
             resyncs.cancel()
 
     def start(self) -> None:
-        """Runs as a task; a second call does nothing. Raises RuntimeError after `stop`."""
+        """Lists and watches, in a task; a second call does nothing. Raises RuntimeError after `stop`."""
         self._refuse_if_stopped()
         if self._task is None:
-            self._task = asyncio.create_task(self.run(), name=f"informer {self.kind}")
+            self._task = asyncio.create_task(self._run(), name=f"informer {self.kind}")
 
     async def stop(self) -> None:
         """Ends the task that `start` made, and waits for its end. The indexer stays as it is."""
@@ -144,19 +133,15 @@ class SharedIndexInformer(Generic[T]):
             task.cancel()
             await asyncio.wait([task])
 
-    def add_event_handler(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
+    def add_event_handler(self, handler: ResourceEventHandler[T]) -> None:
         """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
         after `stop`."""
         self._refuse_if_stopped()
-        return self._processor.add(handler)
+        self._processor.add(handler)
 
     def _refuse_if_stopped(self) -> None:
         if self._stopped:
             raise RuntimeError(f"the informer of {self.kind} was stopped, and does not start again: make another")
-
-    def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
-        """Removes a handler; it is not called any more."""
-        self._processor.remove(registration)
 
 
 async def wait_for_cache_sync(*informers: SharedIndexInformer[Any], timeout: float | None = None) -> bool:
@@ -175,7 +160,6 @@ class CustomResourceWatch:
         self._client = client
         self._informers: dict[str, list[SharedIndexInformer[Any]]] = {}
         self._watch: SharedIndexInformer[PartialObjectMetadata] | None = None
-        self._first_look: asyncio.Task[None] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Registers an informer to be woken. Idempotent."""
@@ -198,8 +182,6 @@ class CustomResourceWatch:
         return not watch.has_synced() or watch.indexer.get_by_key(informer.resource.group_resource) is not None
 
     async def stop(self) -> None:
-        if self._first_look is not None:
-            self._first_look.cancel()
         if self._watch is not None:
             await self._watch.stop()
 
@@ -221,13 +203,6 @@ class CustomResourceWatch:
                 )
             )
             self._watch.start()
-            self._first_look = asyncio.create_task(self._look(self._watch), name="definitions of missing kinds")
-
-    async def _look(self, watch: SharedIndexInformer[PartialObjectMetadata]) -> None:
-        """Forgets, at the first whole list, the objects of kinds that have no definition."""
-        await watch.wait_for_sync()
-        for group_resource in self._informers:
-            self._forget(group_resource)
 
     def _forget(self, group_resource: str) -> None:
         """Forgets the objects of a kind that is not served and has no definition."""

@@ -6,41 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, as_number, is_older
-from kubeloop.api.registry import Resource
 from kubeloop.cache.store import STEP, Indexer, is_version
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import Gone, ServerError, Unreachable
-from kubeloop.client.resource_reader import Selection
+from kubeloop.client.resource_reader import ResourceReader, Selection
 
 T = TypeVar("T", bound=Object)
-
-
-class ListerWatcher(Protocol[T]):
-    """The part of a ResourceClient that a reflector uses."""
-
-    @property
-    def resource(self) -> Resource[T]: ...
-
-    async def is_served(self) -> bool: ...
-
-    async def list_page(
-        self, *, limit: int, continue_: str = "", retry: bool = True, transform: Callable[[T], T | None] | None = None
-    ) -> ListPage[T]: ...
-
-    def watch(
-        self,
-        *,
-        resource_version: str,
-        timeout_seconds: int,
-        send_initial_events: bool = False,
-        read_timeout: float = ...,
-        only: ObjectMeta | None = None,
-        transform: Callable[[T], T | None] | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]: ...
 
 
 async def bring(
@@ -55,9 +29,8 @@ async def bring(
     only = None if sample is None else sample.metadata
     first_event, version, is_there = None, "", False
     if watch_list:
-        first_event, version = await _read_first_event(
-            client, limit, resource_version="", send_initial_events=True, only=only
-        )
+        options = {"resource_version": "", "send_initial_events": True}
+        first_event, version = await _read_first_event(client, limit, only=only, **options)
     else:
         if only is not None:
             first_event, _ = await _read_first_event(client, limit, resource_version="0", only=only)
@@ -77,20 +50,15 @@ async def bring(
 async def _read_first_event(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
     """Returns the first object that a watch brings, and the version at which its initial events have ended; None and ""
     for what does not come in time."""
-    first_event = None
-    try:
-        async with (
-            asyncio.timeout(limit),
-            client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options) as events,
-        ):
+    first_event, watch = None, client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit), watch as events:
             async for event in events:
                 if event.initial_events_end:
                     return first_event, event.resource_version
                 first_event = first_event or (event if event.type == "ADDED" else None)
                 if first_event is not None and "send_initial_events" not in options:
                     break
-    except TimeoutError:
-        pass
     return first_event, ""
 
 
@@ -245,3 +213,7 @@ async def _merge(queue: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> 
 def _join_versions(versions: Sequence[str]) -> str:
     """Returns the versions in one text, "" unless each is known."""
     return ",".join(versions) if all(versions) else ""
+
+
+ListerWatcher = ResourceReader[T] | Selection[T] | Namespaces[T]
+"""What a reflector can list and watch."""

@@ -6,17 +6,8 @@ import logging
 import random
 from dataclasses import dataclass
 
-from kubeloop.client.errors import (
-    STATUS_404,
-    ApiError,
-    Forbidden,
-    Gone,
-    NotInstalled,
-    ServiceUnavailable,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from kubeloop.client import errors
+from kubeloop.client.errors import ApiError, Gone, NotInstalled, Unreachable
 from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
@@ -55,9 +46,6 @@ class ReflectorOptions:
     once."""
     list_poll: float = 30.0
     """The interval of lists of a kind that cannot be watched, or may not."""
-    second_look: float = 30.0
-    """The time after which the kind is listed again if something did not decode: it may have been a proxy's doing.
-    While lists bring it too this doubles, up to the time that watches last."""
 
 
 SHORT = 1.0
@@ -68,7 +56,10 @@ SLOW_IN_A_ROW = 3
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
 
-KEEPS_POSITION = (Unreachable, TooManyRequests, ServiceUnavailable, Unauthorized, Forbidden, *STATUS_404)
+KEEPS_POSITION = (
+    *(Unreachable, errors.TooManyRequests, errors.ServiceUnavailable, errors.Unauthorized, errors.Forbidden),
+    *errors.STATUS_404,
+)
 """These say nothing against the resourceVersion: the watch goes on where it stopped."""
 
 

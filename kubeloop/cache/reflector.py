@@ -10,20 +10,10 @@ from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object, is_older
+from kubeloop.cache import recovery
 from kubeloop.cache.lister_watcher import ListerWatcher, Listing, bring, read_list
 from kubeloop.cache.processor import SharedProcessor
-from kubeloop.cache.recovery import (
-    KEEPS_POSITION,
-    SLOW_IN_A_ROW,
-    Attempt,
-    Backoff,
-    Health,
-    InitialEventsNeverEnded,
-    Next,
-    Recovery,
-    ReflectorOptions,
-    Silent,
-)
+from kubeloop.cache.recovery import Attempt, Health, Next, Recovery, ReflectorOptions
 from kubeloop.client.decode import WatchEvent
 from kubeloop.client.errors import STATUS_404, ApiError, Forbidden, Gone, NotInstalled, Unreachable
 
@@ -55,16 +45,13 @@ class Reflector(Generic[T]):
         self._wake = asyncio.Event()
         self._resumable = False  # a watch can start at last_sync_resource_version: the store is like the server then
         self._silent = False  # the last watch brought nothing for too long: watches are probed before the next
-        # Something did not decode: the next watch does not go on, the kind is listed again.
-        self._incomplete = False
+        self._incomplete = False  # something did not decode, perhaps by a proxy's fault: the kind is listed again
         self._polls = False
-        second_look, longest = self._options.second_look, 2 * self._options.min_watch_timeout
-        self._second_looks = Backoff(second_look, longest, self._rand)
         # Of the watch that runs.
         self._opened_at: float | None = None
         self._events = 0
         self._silence_limit = 0.0
-        self._silence = self._end = asyncio.Timeout(None)
+        self._silence = asyncio.Timeout(None)
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
@@ -130,7 +117,7 @@ class Reflector(Generic[T]):
         await self._poll(refused or "its lists have no resourceVersion to watch from")
 
     def _refusal_of(self, err: ApiError) -> ApiError:
-        """The error, of a watch that was refused at once; raises others."""
+        """The error of a watch that was refused at once; raises others."""
         if self._opened_at is not None or err.status not in (403, 405):
             raise err
         return err
@@ -169,8 +156,6 @@ class Reflector(Generic[T]):
             for _ in steps:
                 await asyncio.sleep(0)
         self._incomplete = bool(listing.undecodable)
-        if not self._incomplete:
-            self._second_looks.reset()
         self.last_sync_resource_version = listing.resource_version
         self._resumable = True
         if not self.installed:
@@ -182,9 +167,9 @@ class Reflector(Generic[T]):
         """Reports whether watches bring what there is, after one that was silent; if not, lists have to. None when
         the probe itself fails, or etcd was restored."""
         sample, limit = self._sink.newest_object(), self._options.probe_limit
+        version = self.last_sync_resource_version
         try:
-            seen_version = self.last_sync_resource_version
-            brings = await bring(self._client, sample, limit, seen_version=seen_version, watch_list=self._watch_list)
+            brings = await bring(self._client, sample, limit, seen_version=version, watch_list=self._watch_list)
         except ApiError as err:
             log.info("%s: whether watches bring anything is not known, listing again: %s", self.kind, err)
             return None
@@ -194,9 +179,7 @@ class Reflector(Generic[T]):
             self.health.watch_works()
             self.health.heard(self._now())
         elif brings is None:
-            log.warning(
-                "%s: the server has older objects than it had, as after an etcd restore: listing again", self.kind
-            )
+            log.warning("%s: the server's objects are older than before (etcd restored?): listing again", self.kind)
         return brings
 
     # -- one watch ----------------------------------------------------------------------------------------------------
@@ -205,13 +188,13 @@ class Reflector(Generic[T]):
         """A WatchList and the watch that it turns into; False when the server has to be asked for a list."""
         try:
             await self._watch(send_initial_events=True)
-        except (ApiError, InitialEventsNeverEnded) as err:
+        except (ApiError, recovery.InitialEventsNeverEnded) as err:
             # Once it is synced this is a watch like any other. Other errors a list would meet as well.
-            if self._resumable or isinstance(err, (*KEEPS_POSITION, Gone)):
+            if self._resumable or isinstance(err, (*recovery.KEEPS_POSITION, Gone)):
                 raise
             if not isinstance(err, ApiError):
                 self._slow_watch_lists += 1
-                self._watch_list = self._slow_watch_lists < SLOW_IN_A_ROW
+                self._watch_list = self._slow_watch_lists < recovery.SLOW_IN_A_ROW
             elif 400 <= err.status < 500:
                 self._watch_list = False
             log.info("%s: WatchList is not supported, listing instead: %s", self.kind, err)
@@ -222,11 +205,10 @@ class Reflector(Generic[T]):
         options = self._options
         lasts = options.min_watch_timeout * (1 + self._rand.random())
         self._silence_limit = options.initial_silence_limit if send_initial_events else options.opening_limit
-        self._end = asyncio.timeout(lasts + options.watch_grace)
         self._silence = asyncio.timeout(self._silence_limit)
         try:
             async with (
-                self._end,
+                asyncio.timeout(lasts + options.watch_grace),
                 self._silence,
                 self._client.watch(
                     resource_version="" if send_initial_events else self.last_sync_resource_version,
@@ -246,15 +228,12 @@ class Reflector(Generic[T]):
                     await self._mark_synced(initial)
                 self._silence_limit = options.silence_limit
                 self._note_life()
-                if self._incomplete:
-                    self._end_early()
                 await self._follow(events)
         except TimeoutError as err:
-            if self._incomplete and self._end.expired():
-                return  # a second look
-            listing = send_initial_events and not self._resumable
             self._silent = self._silence.expired()
-            raise (InitialEventsNeverEnded if listing else Silent)(f"no data for {self._silence_limit:g} s") from err
+            is_initial = send_initial_events and not self._resumable
+            error = recovery.InitialEventsNeverEnded if is_initial else recovery.Silent
+            raise error(f"no data for {self._silence_limit:g} s") from err
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
@@ -262,9 +241,7 @@ class Reflector(Generic[T]):
             if event.resource_version:
                 self._advance(event.resource_version)
             self._pass_on(event)
-            if event.undecodable is not None and not self._incomplete:
-                self._incomplete = True
-                self._end_early()
+            self._incomplete = self._incomplete or event.undecodable is not None
             self._events += 1
             self.health.recovered()
             self.health.watch_works()
@@ -287,12 +264,6 @@ class Reflector(Generic[T]):
         elif event.undecodable is not None:
             self._sink.not_decoded(event.undecodable)
 
-    def _end_early(self) -> None:
-        """Ends the watch for a second look at what did not decode."""
-        when = self._now() + self._second_looks.next()
-        if not self._end.expired():
-            self._end.reschedule(min(when, self._end.when() or when))
-
     def _note_life(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
         now, limit = self._now(), self._silence_limit
@@ -307,22 +278,19 @@ class Reflector(Generic[T]):
         attempt = self._attempt()
         following = self._recovery.after_failure(attempt, err)
         if isinstance(err, NotInstalled):
-            self._not_installed(err)
+            self.health.heard(self._now())
+            self.health.recovered()
+            if self.installed:
+                log.info("%s: not installed, waiting for it: %s", self.kind, err)
+            self.installed = False
+            self.last_sync_resource_version = ""
+            self._sink.not_installed()
         elif isinstance(err, ApiError):
             cut = isinstance(err, Unreachable) and attempt.lasted >= self._options.healthy_after
             self.health.failed(err, cut=cut)
         else:
             log.exception("%s: list and watch failed", self.kind)
         return following
-
-    def _not_installed(self, err: NotInstalled) -> None:
-        self.health.heard(self._now())
-        self.health.recovered()
-        if self.installed:
-            log.info("%s: not installed, waiting for it: %s", self.kind, err)
-        self.installed = False
-        self.last_sync_resource_version = ""
-        self._sink.not_installed()
 
     def _attempt(self) -> Attempt:
         lasted = 0.0 if self._opened_at is None else self._now() - self._opened_at
@@ -331,11 +299,9 @@ class Reflector(Generic[T]):
         return Attempt(self._opened_at is not None, lasted, self._events)
 
     async def _pause(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
         self._wake.clear()
 
     @staticmethod

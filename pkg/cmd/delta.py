@@ -208,7 +208,7 @@ class _Cluster:
                 obj = apply_limit_ranges(obj, ())
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-        self._indexers[resource.type].update(obj)
+        self._indexers[resource.type].add(obj)
         version = observed_version(self._indexers[KubeVirt].list())
         if self._names_unknown and is_unknown(version):
             self._names_unknown = False

@@ -281,7 +281,7 @@ class TestOurOwnWrites:
         cluster.migrate("vm1")
         old = cluster.now
         await cluster.look()
-        cluster.quotas.indexer.update(old)
+        cluster.quotas.indexer.add(old)
         assert await cluster.look() is None
         assert cluster.patches == 1
 
@@ -319,7 +319,7 @@ class TestOurOwnWrites:
     async def test_versions_that_are_no_numbers_are_left_to_the_cache(self, cluster: QuotaCluster) -> None:
         cluster.migrate("vm1")
         await cluster.look()
-        cluster.quotas.indexer.update(edited(cluster.now, metadata={"resourceVersion": "abc"}))
+        cluster.quotas.indexer.add(edited(cluster.now, metadata={"resourceVersion": "abc"}))
         assert await cluster.look() is None
         assert cluster.patches == 1
 
