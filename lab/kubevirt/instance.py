@@ -153,7 +153,7 @@ def _placement_patch(vmi: VirtualMachineInstance, pod: Pod, report_overhead: boo
     if not vmi.status.node_name and pod.spec.node_name:
         patch = {"nodeName": pod.spec.node_name, "migrationMethod": "LiveMigration", "migrationTransport": "Unix"}
     overhead = pod.annotations.get(constants.ANNOTATION_MEMORY_OVERHEAD)
-    reported_overhead = vmi.status.memory.memory_overhead if vmi.status.memory else None
+    reported_overhead = (vmi.status.memory or {}).get("memoryOverhead")
     if report_overhead and overhead and str(reported_overhead) != overhead:
         patch["memory"] = {"memoryOverhead": overhead}
     image = next((container.image for container in pod.spec.containers if container.name == COMPUTE), None)

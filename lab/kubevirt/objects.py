@@ -35,6 +35,7 @@ CONDITION_SYNCHRONIZED: Final = "Synchronized"
 class MigrationState(kubevirt.MigrationState):
     """kubevirt.io/v1 VirtualMachineInstanceMigrationState, with virt-handler's fields."""
 
+    abort_requested: bool = False
     start_timestamp: str | None = None
     target_node: str | None = None
     target_node_address: str | None = None
@@ -48,6 +49,7 @@ class MigrationState(kubevirt.MigrationState):
 class VMIStatus(kubevirt.VirtualMachineInstanceStatus):
     active_pods: dict[str, str] | None = None
     launcher_container_image_version: str | None = None
+    memory: dict[str, Any] | None = None
     migration_state: MigrationState | None = None
     phase_transition_timestamps: list[PhaseTransition] | None = None
 

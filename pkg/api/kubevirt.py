@@ -1,11 +1,10 @@
-"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands.
-
-Classes are named as in KubeVirt's API where nothing else is said.
-"""
+"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands. A class whose name
+differs from that in KubeVirt's API says so first."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import msgspec
 
@@ -13,15 +12,17 @@ from kubeloop.api.core import ResourceRequirements
 from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, RawResourceList, Struct
 from kubeloop.api.registry import Resource
 
+T = TypeVar("T", bound=Object)
+
 
 class Present(Struct):
     """A field of which only the presence matters."""
 
 
-class Feature(Struct):
-    """A device that is there unless `enabled` is false."""
+class Named(Struct):
+    """A reference to something by its name, or a thing of which only the name is read."""
 
-    enabled: bool | None = None
+    name: str = ""
 
 
 class CPU(Struct):
@@ -52,32 +53,25 @@ class Memory(Struct):
     reserved_overhead: ReservedOverhead | None = None
 
 
-class PluginBinding(Struct):
-    """kubevirt.io/v1 PluginBinding: by the name that the KubeVirt CR registers it under."""
-
-    name: str = ""
-
-
 class Interface(Struct):
-    """kubevirt.io/v1 Interface. `passt` is the binding of KubeVirt up to 1.2, `passtBinding` that since 1.8."""
+    """`binding`: by the name that the KubeVirt CR registers; `passt` that of KubeVirt up to 1.2, `passtBinding` since
+    1.8."""
 
-    name: str = ""
     model: str = ""
     sriov: Present | None = None
-    binding: PluginBinding | None = None
+    binding: Named | None = None
     passt: Present | None = None
     passt_binding: Present | None = None
     ports: list[Present] | None = None
 
 
 class MultusNetwork(Struct):
-    """kubevirt.io/v1 MultusNetwork: a NetworkAttachmentDefinition, `namespace/name` or a name in the VMI's own."""
+    """A NetworkAttachmentDefinition, `namespace/name` or a name in the VMI's own."""
 
     network_name: str = ""
 
 
 class Network(Struct):
-    name: str = ""
     multus: MultusNetwork | None = None
 
 
@@ -86,23 +80,13 @@ class LunTarget(Struct):
 
 
 class Disk(Struct):
-    name: str = ""
     lun: LunTarget | None = None
 
 
-class Filesystem(Struct):
-    """kubevirt.io/v1 Filesystem: each is served by a container of its own."""
-
-    name: str = ""
-
-
 class HostDevice(Struct):
-    """kubevirt.io/v1 HostDevice and GPU: the extended resource a device counts as.
+    """HostDevice and GPU: the extended resource that it counts as. With a claim it comes from dynamic resource
+    allocation, and counts as none."""
 
-    With a claim it comes from dynamic resource allocation and counts as none.
-    """
-
-    name: str = ""
     device_name: str = ""
     claim_name: str | None = None
     request_name: str | None = None
@@ -119,7 +103,8 @@ class Devices(Struct):
     autoattach_vsock: bool | None = msgspec.field(name="autoattachVSOCK", default=None)
     log_serial_console: bool | None = None
     disks: list[Disk] | None = None
-    filesystems: list[Filesystem] | None = None
+    filesystems: list[Named] | None = None
+    """Each is served by a container of its own."""
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
@@ -127,9 +112,10 @@ class Devices(Struct):
     downward_metrics: Present | None = None
 
 
-class TPM(Feature):
-    """kubevirt.io/v1 TPMDevice."""
+class TPM(Struct):
+    """TPMDevice: it is there unless `enabled` is false."""
 
+    enabled: bool | None = None
     persistent: bool = False
 
 
@@ -140,7 +126,7 @@ class LaunchSecurity(Struct):
 
 
 class DomainResources(ResourceRequirements):
-    """kubevirt.io/v1 ResourceRequirements of a domain."""
+    """ResourceRequirements of a domain."""
 
     overcommit_guest_overhead: bool = False
 
@@ -150,7 +136,7 @@ class DiskIOThreads(Struct):
 
 
 class KernelBoot(Struct):
-    """kubevirt.io/v1 KernelBoot: an image to boot from costs containers, as a container disk does."""
+    """An image to boot from costs containers, as a container disk does."""
 
     container: Present | None = None
 
@@ -180,7 +166,7 @@ class DomainSpec(Struct):
 
 
 class Probe(Struct):
-    """kubevirt.io/v1 Probe: only the exec form costs memory."""
+    """Only the exec form costs memory."""
 
     exec: Present | None = None
 
@@ -193,21 +179,16 @@ class HotplugSource(Struct):
     hotpluggable: bool = False
 
 
-class ContainerDiskSource(Struct):
-    image: str = ""
-
-
 class ContainerPathSource(Struct):
-    """kubevirt.io/v1 ContainerPathVolumeSource: a path of the compute container that the guest gets."""
+    """ContainerPathVolumeSource: a path of the compute container that the guest gets."""
 
-    path: str = ""
     read_only: bool = False
 
 
 class Volume(Struct):
     name: str = ""
     downward_metrics: Present | None = None
-    container_disk: ContainerDiskSource | None = None
+    container_disk: Present | None = None
     container_path: ContainerPathSource | None = None
     persistent_volume_claim: HotplugSource | None = None
     data_volume: HotplugSource | None = None
@@ -224,12 +205,11 @@ class VirtualMachineInstanceSpec(Struct):
 
 
 class MigrationState(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationState."""
+    """VirtualMachineInstanceMigrationState."""
 
     migration_uid: str | None = msgspec.field(default=None, name="migrationUid")
     completed: bool = False
     failed: bool = False
-    abort_requested: bool = False
     abort_status: str | None = None
     source_pod: str | None = None
     target_pod: str | None = None
@@ -239,28 +219,22 @@ class MigrationState(Struct):
     target_persistent_state_claim: str | None = msgspec.field(default=None, name="targetPersistentStatePVCName")
 
 
-class MemoryStatus(Struct):
-    """kubevirt.io/v1 MemoryStatus: newer releases report the overhead that they rendered."""
-
-    memory_overhead: RawQuantity | None = None
-
-
 class AttachmentPod(Struct):
-    """kubevirt.io/v1 HotplugVolumeStatus."""
+    """HotplugVolumeStatus."""
 
     attach_pod_name: str | None = None
     attach_pod_uid: str | None = None
 
 
 class ClaimInfo(Struct):
-    """kubevirt.io/v1 PersistentVolumeClaimInfo."""
+    """PersistentVolumeClaimInfo."""
 
     claim_name: str = ""
     requests: RawResourceList | None = None
 
 
 class MigratedVolume(Struct):
-    """kubevirt.io/v1 StorageMigratedVolumeInfo."""
+    """StorageMigratedVolumeInfo."""
 
     volume_name: str = ""
     source: ClaimInfo | None = msgspec.field(default=None, name="sourcePVCInfo")
@@ -275,7 +249,7 @@ class VolumeStatus(Struct):
 
 
 class ChangedBlockTracking(Struct):
-    """kubevirt.io/v1 ChangedBlockTrackingStatus."""
+    """ChangedBlockTrackingStatus."""
 
     state: str = ""
 
@@ -285,14 +259,13 @@ class VirtualMachineInstanceStatus(Struct):
     node_name: str | None = None
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
-    memory: MemoryStatus | None = None
     volume_status: list[VolumeStatus] | None = None
     changed_block_tracking: ChangedBlockTracking | None = None
     migrated_volumes: list[MigratedVolume] | None = None
 
 
 class VirtualMachineInstance(Object):
-    """kubevirt.io/v1 VirtualMachineInstance. Its CRD has no status subresource."""
+    """Its CRD has no status subresource."""
 
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
     status: VirtualMachineInstanceStatus = VirtualMachineInstanceStatus()
@@ -306,7 +279,7 @@ class VirtualMachineInstanceMigrationSpec(Struct):
 
 
 class PhaseTransition(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceMigrationPhaseTransitionTimestamp."""
+    """VirtualMachineInstanceMigrationPhaseTransitionTimestamp."""
 
     phase: str = ""
     phase_transition_timestamp: str | None = None
@@ -337,28 +310,22 @@ class TemplateMeta(Struct):
 
 
 class VirtualMachineInstanceTemplate(Struct):
-    """kubevirt.io/v1 VirtualMachineInstanceTemplateSpec."""
+    """VirtualMachineInstanceTemplateSpec."""
 
     metadata: TemplateMeta = TemplateMeta()
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
 
 
 class InstancetypeMatcher(Struct):
-    """kubevirt.io/v1 InstancetypeMatcher and PreferenceMatcher."""
+    """InstancetypeMatcher and PreferenceMatcher."""
 
     name: str = ""
     kind: str = ""
     revision_name: str = ""
 
 
-class ControllerRevisionRef(Struct):
-    name: str = ""
-
-
 class InstancetypeStatusRef(Struct):
-    """kubevirt.io/v1 InstancetypeStatusRef."""
-
-    controller_revision_ref: ControllerRevisionRef = ControllerRevisionRef()
+    controller_revision_ref: Named = Named()
 
 
 class VirtualMachineSpec(Struct):
@@ -384,15 +351,11 @@ class VirtualMachine(Object):
 
 
 class MigrationConfiguration(Struct):
-    """kubevirt.io/v1 MigrationConfiguration: the parallel limits."""
-
     parallel_migrations_per_cluster: int | None = None
     parallel_outbound_migrations_per_node: int | None = None
 
 
 class SupportContainerResources(Struct):
-    """kubevirt.io/v1 SupportContainerResources: what a kind of support container asks for."""
-
     type: str = ""
     resources: ResourceRequirements = ResourceRequirements()
 
@@ -410,20 +373,12 @@ class DeveloperConfiguration(Struct):
 
 
 class InterfaceBindingPlugin(Struct):
-    """kubevirt.io/v1 InterfaceBindingPlugin: its sidecar, and what it costs the compute container."""
-
     sidecar_image: str = ""
     compute_resource_overhead: ResourceRequirements | None = None
 
 
 class NetworkConfiguration(Struct):
-    """kubevirt.io/v1 NetworkConfiguration: the binding plugins by name."""
-
     binding: dict[str, InterfaceBindingPlugin] | None = None
-
-
-class HypervisorConfiguration(Struct):
-    name: str = ""
 
 
 class KubeVirtConfiguration(Struct):
@@ -436,7 +391,7 @@ class KubeVirtConfiguration(Struct):
     auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
     vm_state_storage_class: str = ""
-    hypervisors: list[HypervisorConfiguration] | None = None
+    hypervisors: list[Named] | None = None
 
     @property
     def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:
@@ -453,29 +408,16 @@ class KubeVirtStatus(Struct):
 
 
 class KubeVirt(Object):
-    """kubevirt.io/v1 KubeVirt: the installation's configuration."""
-
     spec: KubeVirtSpec = KubeVirtSpec()
     status: KubeVirtStatus = KubeVirtStatus()
 
 
-VIRTUAL_MACHINES = Resource(
-    "kubevirt.io", "v1", "virtualmachines", "VirtualMachine", VirtualMachine, status_subresource=True
-)
-VIRTUAL_MACHINE_INSTANCES = Resource(
-    "kubevirt.io",
-    "v1",
-    "virtualmachineinstances",
-    "VirtualMachineInstance",
-    VirtualMachineInstance,
-    status_subresource=False,
-)
-VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = Resource(
-    "kubevirt.io",
-    "v1",
-    "virtualmachineinstancemigrations",
-    "VirtualMachineInstanceMigration",
-    VirtualMachineInstanceMigration,
-    status_subresource=True,
-)
-KUBEVIRTS = Resource("kubevirt.io", "v1", "kubevirts", "KubeVirt", KubeVirt, status_subresource=True)
+def _resource(kind: type[T], *, status_subresource: bool = True) -> Resource[T]:
+    name = kind.__name__
+    return Resource("kubevirt.io", "v1", f"{name.lower()}s", name, kind, status_subresource=status_subresource)
+
+
+VIRTUAL_MACHINES = _resource(VirtualMachine)
+VIRTUAL_MACHINE_INSTANCES = _resource(VirtualMachineInstance, status_subresource=False)
+VIRTUAL_MACHINE_INSTANCE_MIGRATIONS = _resource(VirtualMachineInstanceMigration)
+KUBEVIRTS = _resource(KubeVirt)

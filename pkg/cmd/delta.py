@@ -34,9 +34,7 @@ from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import target_claim_usage
-from pkg.util.kubevirt.defaults import with_defaults, with_topology
-from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype
-from pkg.util.kubevirt.launcher import vmi_of
+from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, vmi_of, with_defaults, with_topology
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, Profile, is_unknown
 from pkg.util.kubevirt.rendering import Rendering, factor_of, limited_resources, observed_version

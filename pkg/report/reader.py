@@ -34,7 +34,7 @@ from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL
 from pkg.selfcheck.kubernetes_version import ask
 from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.util import constants
-from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
+from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL

@@ -24,9 +24,7 @@ from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.claims import target_claim_usage
-from pkg.util.kubevirt.defaults import with_defaults
-from pkg.util.kubevirt.instancetype import missing_instancetype
-from pkg.util.kubevirt.launcher import vmi_of
+from pkg.util.kubevirt.expansion import missing_instancetype, vmi_of, with_defaults
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import target_usage, usage_of
 from pkg.util.managedtenantquota.record import readable

@@ -22,7 +22,6 @@ from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     Present,
     TemplateMeta,
-    VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceSpec,
 )
@@ -265,14 +264,6 @@ def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
         ANNOTATION_EVEN_PARITY in vmi.annotations,
         vmi.spec,
     )
-
-
-def vmi_of(vm: VirtualMachine) -> VirtualMachineInstance:
-    """Returns the VMI that KubeVirt would make of a VM when it starts."""
-    template = vm.spec.template
-    labels, annotations = template.metadata.labels, template.metadata.annotations
-    metadata = ObjectMeta(name=vm.name, namespace=vm.namespace, labels=labels, annotations=annotations)
-    return VirtualMachineInstance(metadata=metadata, spec=template.spec)
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:

@@ -16,7 +16,7 @@ from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, REQUESTS_STORAGE
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.launcher import vmi_of
+from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import base_of, parse_base, parse_limits, quantity_of, within_grant

@@ -24,7 +24,8 @@ from pkg.config.slim import LARGEST, LONGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, MAX_SIDECARS, hook_sidecar_count, rendered_pod, vmi_of
+from pkg.util.kubevirt.expansion import vmi_of
+from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, MAX_SIDECARS, hook_sidecar_count, rendered_pod
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.usage import pod_usage, storage_usage
 from tests.bench.objects import vmi

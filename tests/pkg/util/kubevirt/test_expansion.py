@@ -9,7 +9,7 @@ import msgspec
 
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import VirtualMachine
-from pkg.util.kubevirt.instancetype import Instancetypes, missing_instancetype, revision_names
+from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
 from tests.decisions import sentences
 
 TYPES = {resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
@@ -28,8 +28,7 @@ def known(**specs: Mapping[str, Any]) -> Instancetypes:
     }
     instancetypes = Instancetypes()
     for short, spec in specs.items():
-        labels = {"instancetype.kubevirt.io/object-name": "x"}
-        metadata = {"name": "x", "namespace": "" if "cluster" in short else "ns1", "labels": labels}
+        metadata = {"name": "x", "namespace": "" if "cluster" in short else "ns1"}
         body = {"data": {"spec": spec}} if short == "revision" else {"spec": spec}
         instancetypes.add(msgspec.convert({"metadata": metadata, **body}, TYPES[kinds[short]]))
     return instancetypes
@@ -57,9 +56,7 @@ SIZES = {
     "by a kind in plural": (known(type=TWO), {**NAMESPACED, "kind": "virtualmachineinstancetypes"}, {}, SIZED),
     "by the spec's revision": (known(cluster_type=FOUR, revision=TWO), {**BY_NAME, "revisionName": "x"}, {}, SIZED),
     "by the status' revision": (known(cluster_type=FOUR, revision=TWO), BY_NAME, REVISION, SIZED),
-    "the status' revision is another one's": (
-        known(cluster_type=FOUR, type=FOUR, revision=TWO), {"name": "y"}, REVISION, None,
-    ),
+    "one that is not there": (known(type=FOUR), {"name": "y"}, {}, None),
     "a revision that is not read": (known(cluster_type=TWO), {**BY_NAME, "revisionName": "y"}, {}, SIZED),
     "memory overcommitted": (
         known(cluster_type={**TWO, "memory": {"guest": "4Gi", "overcommitPercent": 15}}), BY_NAME, {},
@@ -77,7 +74,7 @@ SIZES = {
         {
             "cpu": {**CPU, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True},
             "memory": {"guest": "4Gi", "hugepages": {"pageSize": "1Gi"}},
-            "devices": {"gpus": [{"name": "g", "deviceName": "nvidia.com/a"}]},
+            "devices": {"gpus": [{"deviceName": "nvidia.com/a"}]},
             "launchSecurity": {"sev": {}},
         },
     ),
