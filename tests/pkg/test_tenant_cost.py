@@ -24,7 +24,7 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMach
 from pkg.config.slim import LARGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import rendered_from
-from pkg.util.kubevirt.migration_state import annotations_for
+from pkg.util.kubevirt.migration import annotations_for
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.room import Pods, QuotaRoom

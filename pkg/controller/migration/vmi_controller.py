@@ -23,9 +23,10 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
-from pkg.util.kubevirt.migration_state import (
+from pkg.util.kubevirt.migration import (
+    MIGRATIONS_BY_VMI,
     annotations_for,
+    is_finished,
     leftover_migration,
     state_of,
     state_removal,

@@ -31,7 +31,7 @@ from kubeloop.api.resource_list import ResourceList, add_to, minimum
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import WHOLE_SECONDS, Leftover, MigrationPods, pods_of, pods_of_state, seconds_of
+from pkg.util.kubevirt.migration import WHOLE_SECONDS, Leftover, MigrationPods, pods_of, pods_of_states, seconds_of
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import Releases
@@ -176,7 +176,7 @@ def _migration_claims(
         lacks_target = pods.is_active and not pods.target_claim
         yield replace(pods, target_claim=labelled.get(migration.name, "")) if lacks_target else pods
     if state and all(state.migration_uid != migration.uid for migration in migrations):
-        pods = pods_of_state("", state, ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
+        pods = replace(pods_of_states("", state), ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
         if _state_claim_of(vmi) in pods.claims:
             yield pods
 

@@ -1,28 +1,31 @@
-"""A migration as KubeVirt reports it: what it requires of its namespace's quota, its pods and claims, its refusals, and
-the parallel limits. Pure; `evidence` says which of its fields are trusted.
+"""A migration as KubeVirt reports it: what it requires of its namespace's quota, the state that its VMI shows, its pods
+and claims, its refusals, and the parallel limits. Pure; `evidence` says which of its fields are trusted.
 
-Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff).
+Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff); Harvester
+vmim_controller.go (the state that the VMI shows).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object, from_rfc3339
-from kubeloop.api.objects import condition_is_true
+from kubeloop.api.objects import by_creation, condition_is_true
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import (
     KubeVirtConfiguration,
     MigrationConfiguration,
     MigrationState,
+    VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
 from pkg.util import constants
+from pkg.util.kubevirt.evidence import trusted_status
 
 MIGRATIONS_BY_VMI: Final = "vmi"
 """The index of VMIMs by `namespace/vmiName`."""
@@ -112,10 +115,9 @@ def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
 def migration_ended_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
     """Returns when the migration that left a launcher pod of this name behind ended, in seconds since the epoch, or
     None if KubeVirt does not report it. Too early a time only shortens the hold."""
-    ordered = sorted(migrations, key=lambda migration: migration.metadata.creation_timestamp or "")
-    states = [migration.status.migration_state for migration in ordered if migration.status.migration_state]
-    source_states = [state for state in states if state.source_pod == pod]
-    latest_state = (source_states or [state for state in states if state.target_pod == pod])[-1:]
+    states = [m.status.migration_state for m in sorted(migrations, key=by_creation) if m.status.migration_state]
+    of_source = [state for state in states if state.source_pod == pod]
+    latest_state = (of_source or [state for state in states if state.target_pod == pod])[-1:]
     return seconds_of(latest_state[0].end_timestamp or "") if latest_state else None
 
 
@@ -141,9 +143,66 @@ class Leftover:
     keeps_target_away: bool = False
 
 
-# ---- its pods and claims -------------------------------------------------------------------------------------
+# ---- the state that its VMI shows ----------------------------------------------------------------------------
 
-_NOTHING = MigrationState()
+
+def state_of(migration: VirtualMachineInstanceMigration) -> str:
+    """Returns the state of a migration that is not finished."""
+    if abort_requested(migration):
+        return constants.STATE_ABORTING
+    is_waiting = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
+    return constants.STATE_PENDING if is_waiting else constants.STATE_MIGRATING
+
+
+def annotations_for(
+    vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
+) -> Mapping[str, str | None]:
+    """Returns the change of the VMI's annotations; empty if it shows the right state already.
+
+    A migration under way wins over finished ones, whichever event came last: upstream lets the event of an old,
+    finished migration clear the state of the one that runs. A migration is finished when its phase says so or when the
+    VMI does, whichever is seen first. The state of an unknown migration is left alone (`unknown_migration`).
+    """
+    all_migrations = list(migrations)
+    completed_uids = {migration.uid for migration in all_migrations if is_finished(migration)} | _completed_uids(vmi)
+    active = [migration for migration in all_migrations if migration.uid not in completed_uids]
+    if active:
+        current = max(active, key=by_creation)
+        desired = {
+            constants.ANNOTATION_MIGRATION_UID: current.uid,
+            constants.ANNOTATION_MIGRATION_STATE: state_of(current),
+        }
+        return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
+    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    return state_removal(vmi) if completed_uids and (shown_uid is None or shown_uid in completed_uids) else {}
+
+
+def _completed_uids(vmi: VirtualMachineInstance) -> set[str]:
+    """Returns the migration that the VMI itself reports as completed (upstream OnVmiChanged), as a set of uids."""
+    state = trusted_status(vmi).migration_state
+    return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
+
+
+def unknown_migration(vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]) -> str | None:
+    """Returns the UID of the migration that the VMI shows if that migration is unknown, else None."""
+    known_uids = {migration.uid for migration in migrations} | _completed_uids(vmi)
+    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
+    return shown_uid if shown_uid and shown_uid not in known_uids else None
+
+
+def state_removal(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
+    """Returns the change that removes the state annotations."""
+    return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
+
+
+def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
+    """Returns the UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
+    state = trusted_status(vmi).migration_state
+    was_aborted = state is not None and state.abort_status == constants.ABORT_SUCCEEDED
+    return next(iter(_completed_uids(vmi)), None) if was_aborted else None
+
+
+# ---- its pods and claims -------------------------------------------------------------------------------------
 
 
 def migration_of(pod: Pod) -> str:
@@ -151,6 +210,11 @@ def migration_of(pod: Pod) -> str:
     pod. It proves nothing."""
     of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
     return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
+
+
+def second_of(obj: Object) -> str:
+    """Returns the second in which an object was created, as RFC 3339 without a zone."""
+    return (obj.metadata.creation_timestamp or "")[:WHOLE_SECONDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +240,11 @@ class MigrationPods:
 
     def fits_source(self, pod: Object) -> bool:
         """Reports whether the pod or claim is not younger than the migration."""
-        return not self.created_at or (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS] <= self.created_at
+        return not self.created_at or second_of(pod) <= self.created_at
 
     def fits_target(self, pod: Object) -> bool:
         """Reports whether the pod or claim is not older than the migration, nor younger than its end."""
-        second = (pod.metadata.creation_timestamp or "")[:WHOLE_SECONDS]
-        return second >= self.created_at and (not self.ended_at or second <= self.ended_at)
+        return self.created_at <= second_of(pod) and (not self.ended_at or second_of(pod) <= self.ended_at)
 
     def is_source(self, pod: Pod) -> bool:
         """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
@@ -209,11 +272,11 @@ def pods_of_migrations(
     uid = handed_over.migration_uid if handed_over else None
     for migration in migrations:
         state = migration.status.migration_state
-        may_name = state and (not state.source_pod or state.source_pod in names or state.target_pod in names)
+        may_name = state and (not state.source_pod or not {state.source_pod, state.target_pod}.isdisjoint(names))
         if may_name or migration.uid == uid or not is_finished(migration):
             migration_pods.append(pods_of(migration, handed_over))
     if handed_over and uid and all(migration.uid != uid for migration in migration_pods):
-        migration_pods.append(pods_of_state(uid, handed_over))
+        migration_pods.append(pods_of_states(uid, handed_over))
     return migration_pods
 
 
@@ -222,55 +285,41 @@ def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationSt
     vmi_state = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()
     end_times = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
-    return pods_of_state(
-        migration.uid,
-        migration.status.migration_state,
-        vmi_state,
-        created_at=(migration.metadata.creation_timestamp or "")[:WHOLE_SECONDS],
+    return replace(
+        pods_of_states(migration.uid, migration.status.migration_state, vmi_state),
+        created_at=second_of(migration),
         ended_at=max(end_times, default="")[:WHOLE_SECONDS],
         is_active=not is_finished(migration),
         is_known=True,
     )
 
 
-def pods_of_state(
-    uid: str,
-    state: MigrationState | None,
-    fallback: MigrationState | None = None,
-    *,
-    created_at: str = "",
-    ended_at: str = "",
-    is_active: bool = False,
-    is_known: bool = False,
-) -> MigrationPods:
-    """Returns the pods and claims that `state` names, missing ones from `fallback`, with the other fields as given."""
-    own_state, other_state = state or _NOTHING, fallback or _NOTHING
+def pods_of_states(uid: str, *states: MigrationState | None) -> MigrationPods:
+    """Returns the pods and claims that these states name, each by the first state that names one."""
+
+    def first(field: str) -> str:
+        return next((name for state in states if state and (name := getattr(state, field))), "")
+
     return MigrationPods(
         uid,
-        own_state.source_pod or other_state.source_pod or "",
-        own_state.source_node or other_state.source_node or "",
-        own_state.target_pod or other_state.target_pod or "",
-        own_state.source_persistent_state_claim or other_state.source_persistent_state_claim or "",
-        own_state.target_persistent_state_claim or other_state.target_persistent_state_claim or "",
-        created_at,
-        ended_at,
-        is_active,
-        is_known,
+        first("source_pod"),
+        first("source_node"),
+        first("target_pod"),
+        first("source_persistent_state_claim"),
+        first("target_persistent_state_claim"),
     )
 
 
 def migration_state_fields(state: MigrationState | None) -> object:
     """Returns the fields of a migration's state whose change makes a difference."""
-    return state and (state.end_timestamp, pods_of_state(state.migration_uid or "", state))
+    return state and (state.end_timestamp, pods_of_states(state.migration_uid or "", state))
 
 
 # ---- how many may run ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ParallelLimits:
-    """KubeVirt's limits of migrations at once: in the cluster, and away from one node. The defaults are KubeVirt's
-    own."""
+class ParallelLimits(NamedTuple):
+    """KubeVirt's limits of migrations at once, with its defaults: in the cluster, and away from one node."""
 
     per_cluster: int = 5
     per_node: int = 2
@@ -305,7 +354,7 @@ def parallel_limit_reason(running: Iterable[Collection[str]], node: str, limits:
 
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*")
+_QUOTABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*")
 _EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
 
 
@@ -323,7 +372,7 @@ def extra_devices_text(message: str, expected: Collection[str]) -> str:
     _prefix, _separator, suffix = message.partition(_REQUESTED)
     requested_names = {item.partition("=")[0].strip() for item in suffix.partition(_USED)[0].split(",")}
     device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)
-    if not all(map(_NAME.fullmatch, [quota_name, *device_names])) or not device_names:
+    if not all(map(_QUOTABLE.fullmatch, [quota_name, *device_names])) or not device_names:
         return ""
     devices = ", ".join(device_names)
     return f"its target asks for {devices}, which its source does not have: the base of {quota_name} has to cover that"

@@ -12,8 +12,7 @@ import pytest
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import abort_requested
-from pkg.util.kubevirt.migration_state import annotations_for
+from pkg.util.kubevirt.migration import abort_requested, annotations_for
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import added
 from pkg.util.resourcequota.start_check import shortage_of

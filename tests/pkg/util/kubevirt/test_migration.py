@@ -11,10 +11,15 @@ import pytest
 
 from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import Stage, abort_requested, is_finished, is_refused, migration_ended_at, stage_of
-from pkg.util.kubevirt.migration_state import (
+from pkg.util.kubevirt.migration import (
+    Stage,
+    abort_requested,
     annotations_for,
+    is_finished,
+    is_refused,
     leftover_migration,
+    migration_ended_at,
+    stage_of,
     state_of,
     state_removal,
     unknown_migration,
