@@ -145,8 +145,8 @@ class View:
         )
         if live is None:
             return None
-        listed = Listed(migrations or ()), Listed(instances or ())
-        return replace(self._source, namespaces=Listed([live]), migrations=listed[0], instances=listed[1])
+        readers = Listed(migrations or ()), Listed(instances or ())
+        return replace(self._source, namespaces=Listed([live]), migrations=readers[0], instances=readers[1])
 
     async def namespace_live(self, name: str) -> Namespace | None:
         return await read_in_time(self._namespaces.get(name=name))
