@@ -15,7 +15,7 @@ from kubeloop.webhook.registration import NotReached, registered
 from pkg.selfcheck.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.metrics import DRIFT, UNREACHABLE
-from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
+from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ class Leftovers:
     tell: Tell
     _failing: int = field(default=0, init=False)
     # Invariant: how many looks in a row have found a fault.
-    _stood: bool = field(default=False, init=False)
-    # Whether the last look has found the webhooks.
 
     async def run(self) -> None:
         while True:
@@ -51,13 +49,6 @@ class Leftovers:
     async def check(self) -> None:
         """Looks once; reports a fault that two looks in a row have found. Raises ApiError."""
         configuration = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
-        if self._stood and configuration is None:
-            message = (
-                f"{VALIDATING_WEBHOOK_CONFIGURATIONS.kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client"
-            )
-            log.warning("%s", message)
-            self.tell(EVENT_CHANGED, message)
-        self._stood = configuration is not None
         event, fault = await self._fault(configuration) if configuration else ("", "")
         if configuration or self._failing:
             UNREACHABLE.set(event == EVENT_NOT_REACHED)

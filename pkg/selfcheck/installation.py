@@ -103,7 +103,6 @@ class Publisher:
     """Set when the installation is another one."""
     causes: Callable[[], Sequence[Cause]] = tuple
     """Returns who refuses requests."""
-    _fault: str = field(default="", init=False)
     _faulty_since: float | None = field(default=None, init=False)
     _due: float = field(default=float("-inf"), init=False)
     _published: Installation | None = field(default=None, init=False)
@@ -136,7 +135,10 @@ class Publisher:
         rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
         problem = lines[0] + rest if lines else ""
         installation = replace(self.installation(), problem=problem, refused=encode_causes(causes))
-        if installation == self._published and loop_time() < self._due:
+        published = self._published
+        if published is not None and published.problem and problem:
+            published = replace(published, problem=problem)  # in other words: how long a cache is behind goes on
+        if installation == published and loop_time() < self._due:
             return
         await self._write(installation)
         self._published, self._due = installation, loop_time() + REFRESH
@@ -150,13 +152,10 @@ class Publisher:
             await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=self.namespace)
 
     def _lasting_faults(self) -> list[str]:
-        """Returns the faults once there has been one for long, the first in the same words until there is none."""
+        """Returns the faults once there has been one for long."""
         faults, now = list(self.faults()), loop_time()
         if not faults:
-            self._fault, self._faulty_since = "", None
+            self._faulty_since = None
             return []
         self._faulty_since = now if self._faulty_since is None else self._faulty_since
-        if now - self._faulty_since < REPORT_AFTER:
-            return []
-        self._fault = self._fault or faults[0]
-        return [self._fault, *faults[1:]]
+        return faults if now - self._faulty_since >= REPORT_AFTER else []

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
+from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +20,8 @@ log = logging.getLogger(__name__)
 
 PERIOD: Final = 120.0
 """Seconds between two questions."""
-ANSWER_LIFETIME: Final = 600.0
-"""Seconds for which an answer counts; the last one counts on."""
+ANSWERS: Final = 5
+"""The answers that count, for ten minutes; while there are no new ones they count on."""
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -43,19 +42,15 @@ async def ask(client: Client) -> str:
 class KubernetesVersion:
     """`run` until cancelled; `changed` is set when other versions count."""
 
-    def __init__(self, *known_versions: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *known_versions: str) -> None:
         """`known_versions`: what API servers have already said."""
-        self._clock = clock
-        self._last_seen: dict[str, float] = {}
-        self.changed = asyncio.Event()
+        self._answers: deque[str] = deque(maxlen=ANSWERS)
         self._releases: Releases = UNKNOWN
+        self.versions: tuple[str, ...] = ()
+        """The versions that count, sorted."""
+        self.changed = asyncio.Event()
         for version in known_versions:
             self.record(version)
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """The versions that count, sorted."""
-        return tuple(sorted(self._last_seen))
 
     def releases(self) -> Releases:
         return self._releases
@@ -70,10 +65,8 @@ class KubernetesVersion:
 
     def record(self, version: str) -> None:
         """Records that an API server has this version."""
-        old_versions, now = self.versions, self._clock()
-        self._last_seen = {
-            old_version: seen_at for old_version, seen_at in self._last_seen.items() if now - seen_at < ANSWER_LIFETIME
-        } | {version: now}
+        self._answers.append(version)
+        old_versions, self.versions = self.versions, tuple(sorted(set(self._answers)))
         if self.versions == old_versions:
             return
         self._releases = releases_of(self.versions)

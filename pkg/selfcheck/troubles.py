@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,8 +32,6 @@ REPORT_AFTER: Final = 2.0
 """Seconds after which a refusal is told: by then the request was tried about ten times."""
 END_AFTER: Final = 3.0
 """Seconds after which one that is not seen is over: between two tries a handler may wait for other events."""
-_FORGET_AFTER: Final = 60.0
-"""Seconds after which one that comes back is a new event."""
 _MOST_OBJECTS, _MOST_CAUSES, _LONGEST = 200, 10, 1000
 """The most that the ConfigMap holds: objects of a cause, causes, characters of a sentence."""
 
@@ -57,6 +55,11 @@ class _OngoingTrouble:
         resource = self.controller.informer.resource
         return f"{resource.kind} {self.trouble.key}" if self.trouble.key else self.controller.name
 
+    @property
+    def has_lasted(self) -> bool:
+        """Reports whether it lasts long enough to be told; a missing answer was waited for already."""
+        return self.trouble.error is None or self.last_seen - self.since >= REPORT_AFTER
+
 
 @dataclass(eq=False)
 class Troubles:
@@ -74,8 +77,6 @@ class Troubles:
     """The causes that are reported now."""
     _ongoing: dict[tuple[str, str, str], _OngoingTrouble] = field(default_factory=dict, init=False)
     # By controller, key and who refuses.
-    _measured: set[str] = field(default_factory=set, init=False)
-    # Invariant: the label's values that are exported.
 
     async def run(self) -> None:
         while True:
@@ -88,29 +89,22 @@ class Troubles:
         for controller, trouble in self.find_troubles():
             identity = (controller.name, trouble.key, _cause_of(trouble).by)
             ongoing = self._ongoing.setdefault(identity, _OngoingTrouble(controller, trouble, now, now))
-            if now - ongoing.last_seen > END_AFTER:
-                ongoing.since = now
             ongoing.trouble, ongoing.last_seen = trouble, now
         self._ongoing = {
-            identity: ongoing for identity, ongoing in self._ongoing.items() if now - ongoing.last_seen < _FORGET_AFTER
+            identity: ongoing for identity, ongoing in self._ongoing.items() if now - ongoing.last_seen <= END_AFTER
         }
-        reported = [ongoing for ongoing in self._ongoing.values() if _is_reported(ongoing, now)]
+        reported = [ongoing for ongoing in self._ongoing.values() if ongoing.has_lasted]
         for ongoing in reported:
             if not ongoing.is_reported:
                 ongoing.is_reported = True
                 self._report(ongoing)
         self.causes = [*_causes_of(reported), *self.more_causes()]
-        self._measure()
-
-    def _measure(self) -> None:
-        counts: defaultdict[str, int] = defaultdict(int)
+        _WAITING.clear()
+        counts = Counter[str]()
         for cause in self.causes:
             counts[cause.by or _NO_ANSWER] += cause.count
-        for gone in self._measured - counts.keys():
-            _WAITING.remove(gone)
         for by, count in counts.items():
             _WAITING.labels(by).set(count)
-        self._measured = set(counts)
 
     def _report(self, ongoing: _OngoingTrouble) -> None:
         cause, trouble = _cause_of(ongoing.trouble), ongoing.trouble
@@ -125,12 +119,6 @@ class Troubles:
         )
 
 
-def _is_reported(ongoing: _OngoingTrouble, now: float) -> bool:
-    """Reports whether the trouble lasts long enough; a missing answer was waited for already."""
-    has_lasted = ongoing.trouble.error is None or ongoing.last_seen - ongoing.since >= REPORT_AFTER
-    return has_lasted and now - ongoing.last_seen <= END_AFTER
-
-
 def _cause_of(trouble: Trouble) -> Cause:
     if trouble.error is None:
         return Cause("", 0, "the API server, or a webhook that it asks, does not answer")
@@ -142,11 +130,11 @@ def _cause_of(trouble: Trouble) -> Cause:
 def _causes_of(reported: Iterable[_OngoingTrouble]) -> list[Cause]:
     """Returns one cause for each who refuses, and each status, with the sentence that came first."""
     causes: dict[tuple[str, int], Cause] = {}
-    objects: defaultdict[tuple[str, int], dict[str, None]] = defaultdict(dict)
+    objects: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     for ongoing in reported:
         cause = _cause_of(ongoing.trouble)
         causes.setdefault((cause.by, cause.status), cause)
-        objects[cause.by, cause.status][ongoing.waiting_object] = None
+        objects[cause.by, cause.status].add(ongoing.waiting_object)
     return [
         msgspec.structs.replace(cause, objects=sorted(objects[key])[:_MOST_OBJECTS], count=len(objects[key]))
         for key, cause in list(causes.items())[:_MOST_CAUSES]

@@ -60,7 +60,6 @@ class Upkeep:
     reports: Callable[[], bool] = lambda: True
     """Reports whether an event is to be written: one process does so, and none in a dry run."""
     _problems: Sequence[str] = field(default=(), init=False)
-    _event_problems: Sequence[str] = field(default=(), init=False)
 
     @property
     def refusals(self) -> Sequence[str]:
@@ -83,16 +82,12 @@ class Upkeep:
         POLICY_GAUGE.set(not faults)
         self.announce(in_force=not faults)
         message = f"{'; '.join(faults)}: {MEANING}"
-        if faults != self._problems:
-            self._problems = faults
-            if faults:
-                log.warning("%s", message)
-            else:
-                log.info("the policies about pods of deploy/policy.yaml are in force")
-        if faults == self._event_problems or not self.reports():
-            return
-        self._event_problems = faults
-        if faults:
+        if faults and faults != self._problems:
+            log.warning("%s", message)
+        elif self._problems and not faults:
+            log.info("the policies about pods of deploy/policy.yaml are in force")
+        self._problems = faults
+        if faults and self.reports():
             self.events.event(about(self.namespace), "Warning", EVENT, message)
 
     async def _policy_problems(self) -> Sequence[str]:
@@ -102,10 +97,10 @@ class Upkeep:
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
         bindings = self.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-        return problems(await _existing(policies, POLICIES), await _existing(bindings, POLICIES), self.accounts())
+        return problems(await _existing(policies), await _existing(bindings), self.accounts())
 
 
-async def _existing(client: ResourceClient[T], names: Iterable[str]) -> dict[str, T]:
+async def _existing(client: ResourceClient[T], names: Iterable[str] = POLICIES) -> dict[str, T]:
     """Returns those of the names that exist."""
     objects: dict[str, T] = {}
     for name in names:

@@ -97,7 +97,8 @@ async def test_a_cache_that_is_behind_is_published_while_it_lasts() -> None:
         (REPORT_AFTER / 2, [], ""),
         (REPORT_AFTER / 2, ["pods: silent for 30 s"], ""),
         (REPORT_AFTER, ["pods: silent for 40 s", "more"], "pods: silent for 40 s; and 1 more, see /readyz"),
-        (REPORT_AFTER, ["pods: silent for 50 s"], "pods: silent for 40 s"),
+        (REPORT_AFTER, ["pods: silent for 50 s"], "pods: silent for 40 s; and 1 more, see /readyz"),
+        (REFRESH, ["pods: silent for 60 s"], "pods: silent for 60 s"),
         (REPORT_AFTER, [], ""),
     ):
         await asyncio.sleep(seconds)
