@@ -29,7 +29,6 @@ from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.managedtenantquota.record import readable
-from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
@@ -197,7 +196,7 @@ def _planned_limits(quota: ResourceQuota, decided: Plan) -> RawResourceList:
 def _needs(quota: ResourceQuota, limits: RawResourceList, to_come: ResourceList) -> dict[str, PodNeed]:
     used = parse_resource_list(quota.used)
     return {
-        name: PodNeed(to_come[name], in_use := used.get(name, ZERO), limit, shortage(in_use, to_come[name], limit))
+        name: PodNeed(to_come[name], in_use := used.get(name, ZERO), limit, max(ZERO, in_use + to_come[name] - limit))
         for name, limit in sorted(parse_resource_list(limits).items())
         if to_come.get(name, ZERO) > ZERO
     }

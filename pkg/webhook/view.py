@@ -31,8 +31,8 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
+from pkg.util.resourcequota.entries import names_by_key
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.room import Pods
@@ -99,8 +99,9 @@ class View:
 
     def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
         """Returns the names of the VMs that have an entry on a quota, in order."""
-        migrations, instances = self._source.migrations, self._source.instances
-        return migrating_vms(quota, migrations.list(quota.namespace), instances.list(quota.namespace))
+        source, namespace = self._source, quota.namespace
+        by_key = names_by_key(quota.annotations, source.migrations.list(namespace), source.instances.list(namespace))
+        return tuple(sorted({*by_key.values()}))
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
         return self._source.quotas.list(namespace)

@@ -37,7 +37,7 @@ from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISE
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.entries import entry_keys, parse_resources
+from pkg.util.resourcequota.entries import names_by_key, parse_resources
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
@@ -46,7 +46,7 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.rancher_request import project_room, text_of
-from pkg.util.resourcequota.summary import names_of, summarized
+from pkg.util.resourcequota.summary import summarized
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, batch_until, may_lower_after, waiting_for_target
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,8 @@ class ResourceQuotaHandler:
         if decided.annotations or (decided.hard and not decided.asks):
             if lowered := _lowered_by_others(quota, state.written, decided):
                 await self._report_problems(observed, state, await self._note_revert(quota, lowered))
-            names = names_of(entry_keys([*quota.annotations, *decided.annotations]), observed.instances)
+            keys, instances = [*quota.annotations, *decided.annotations], observed.instances.values()
+            names = names_by_key(keys, observed.migrations, instances)
             decided = summarized(decided, quota, names)
             await self._write(quota, state, decided, used)
             self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
@@ -291,7 +292,7 @@ class ResourceQuotaHandler:
         """Reports on a VM's VMI that something was added for it, or has been given back: by its entry in the old and
         the new annotations."""
         quota = observed.quota
-        for key, name in names_of(entry_keys([*old, *new]), observed.instances).items():
+        for key, name in names_by_key([*old, *new], observed.migrations, observed.instances.values()).items():
             vmi, text = observed.instances.get(name), new.get(key)
             if vmi is None or (old.get(key) is None) == (text is None):
                 continue

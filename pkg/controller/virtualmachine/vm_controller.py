@@ -22,11 +22,10 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.resourcequota.errors import InsufficientResources
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.start_check import has_pod, run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import has_pod, run_strategy, shortage_of, wants_to_run
 
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
@@ -77,7 +76,7 @@ class VMHandler:
 
     async def _shortage(
         self, vm: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
-    ) -> InsufficientResources | None:
+    ) -> str | None:
         """Returns the shortage of the first quota that refuses the VM. `pods`: these, instead of the cache's."""
         for quota in quotas:
             observed = self.observer.observe(quota, self.clock())
@@ -88,7 +87,7 @@ class VMHandler:
                 return shortage
         return None
 
-    async def _live_shortage(self, vm: VirtualMachine) -> InsufficientResources | None:
+    async def _live_shortage(self, vm: VirtualMachine) -> str | None:
         """Returns the shortage by live reads. A pod may be counted while the cache has only the new quota (harvester
         issue 7585)."""
         quotas, pods = await self._live_lists.fresh(vm.namespace)
@@ -101,7 +100,7 @@ class VMHandler:
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
         return quotas, await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
 
-    async def _halt(self, vm: VirtualMachine, shortage: InsufficientResources) -> None:
+    async def _halt(self, vm: VirtualMachine, shortage: str) -> None:
         spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}
         if vm.spec.running is not None:
             spec["running"] = None  # KubeVirt takes only one of the two

@@ -35,8 +35,8 @@ from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import is_extended
-from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.room import lacking_resources
 from pkg.util.resourcequota.vm import VmUsage
 
 _CONTAINER = "Container"
@@ -102,14 +102,14 @@ class WindowQuota:
         """Reports whether the quota, before it is raised, refuses the pod that is created next."""
         vm = self._vm(target)
         need = vm.pending_launcher if target.launcher else vm.pending_attachment
-        return bool(Balance(self._hard, self._used).lacking_resources(need))
+        return bool(lacking_resources(need, self._hard, self._used))
 
     def shortages(self, target: RefusedTarget) -> dict[str, WindowShortage]:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = self._vm(target).pending_usage
         raised, shortages = self._raised(target, need), {}
         entry = self._capped(self._vm(target).wanted_entry)
-        for name in sorted(Balance(raised, add(self._used, self._needed)).lacking_resources(need)):
+        for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             is_by_others = need[name] <= entry.get(name, ZERO)

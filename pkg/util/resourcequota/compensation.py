@@ -25,7 +25,6 @@ from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering, factor_of
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.balance import shortage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
 from pkg.util.resourcequota.errors import not_understood
@@ -62,7 +61,7 @@ def missing_compensation(
     pending_usage = total(vm.pending_usage for vm in vms if vm.stage >= Stage.ACTIVE)
     lacking: ResourceList = {}
     for name, most in growth.items():
-        missing = shortage(quantity_of(quota.used, name), pending_usage.get(name, ZERO), without[name])
+        missing = quantity_of(quota.used, name) + pending_usage.get(name, ZERO) - without[name]
         lacking[name] = max(min(most, missing), present.get(name, ZERO))
     return positive(lacking)
 
@@ -128,10 +127,8 @@ def compensation_for(used: Quantity, without: Quantity, present: Quantity, need:
     Upstream measures what is missing against a limit that already holds the old compensation and then replaces it,
     which can swing between two values for ever. Its value is kept where it settles (the old one is at most 128Mi);
     elsewhere the whole shortage is compensated, which settles at once."""
-    missing = shortage(used, need, without + present)
-    if missing.is_zero():
+    shortage = max(ZERO, used + need - without)
+    if shortage <= present:
         return present
-    replaced = missing + _MARGIN
-    if shortage(used, need, without + replaced).is_zero():
-        return replaced
-    return shortage(used, need, without) + _MARGIN
+    replaced = shortage - present + _MARGIN
+    return replaced if shortage <= replaced else shortage + _MARGIN

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from kubeloop.api.meta import Object
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, marshal, maximum, total, unmarshal
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.resourcequota.errors import InvalidEntry
 
@@ -179,9 +180,17 @@ def present_entry(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str
     return reduce(maximum, values) if values else None
 
 
-def added(annotations: Mapping[str, str]) -> ResourceList:
-    """Returns the sum of all entries. Raises InvalidEntry."""
-    return total(parse_resources(key, annotations[key]) for key in entry_keys(annotations))
+def names_by_key(
+    keys: Iterable[str],
+    migrations: Iterable[VirtualMachineInstanceMigration],
+    instances: Iterable[VirtualMachineInstance],
+) -> dict[str, str]:
+    """Returns the VMs' names by the keys of their entries; of a VM that is not known what the key has: a uid, or the
+    beginning of a long name."""
+    names = {migrating_key(migration.spec.vmi_name): migration.spec.vmi_name for migration in migrations}
+    for vmi in instances:
+        names |= {migrating_key(vmi.name): vmi.name, migrating_uid_key(vmi.uid): vmi.name}
+    return {key: names.get(key, Entry(key, "").vm) for key in entry_keys(keys)}
 
 
 # ---- writing -------------------------------------------------------------------------------------------------

@@ -58,10 +58,6 @@ class InvalidEntry(ResourceQuotaError):
     reason = "InvalidMigratingEntry"
 
 
-class InsufficientResources(ResourceQuotaError):
-    """A VM cannot start within the quota; the text is Harvester's: `resource` is cpu, memory or storage."""
-
-    reason = "InsufficientResourceQuota"
-
-    def __init__(self, resource: str) -> None:
-        super().__init__(f"{resource} insufficient resources due to resource quota")
+def insufficient(resource: str) -> str:
+    """Returns Harvester's text about a VM that cannot start within the quota: `resource` is cpu, memory or storage."""
+    return f"{resource} insufficient resources due to resource quota"

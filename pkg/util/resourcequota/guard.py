@@ -1,9 +1,8 @@
-"""The decision of the guard: which limits a write to a quota may not lower while VMs migrate, and which VMs these are.
-Pure."""
+"""The decision of the guard: which limits a write to a quota may not lower while VMs migrate. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -12,10 +11,9 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard
-from pkg.util.resourcequota.entries import entries, migrating_key, migrating_uid_key, read
+from pkg.util.resourcequota.entries import read
 from pkg.util.resourcequota.facts import pointer
 from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
 from pkg.util.resourcequota.policy import Policy
@@ -107,17 +105,6 @@ def status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
         if name in enforced and limits and all(_is_less(enforced[name], limit) for limit in limits):
             lowest[name] = min(map(Quantity.parse, limits))
     return lowest
-
-
-def migrating_vms(
-    quota: ResourceQuota,
-    migrations: Iterable[VirtualMachineInstanceMigration],
-    instances: Iterable[VirtualMachineInstance],
-) -> tuple[str, ...]:
-    """Returns the names of the VMs whose entries stand on a quota, in order; a VMI's uid where no name is known."""
-    names = {migrating_key(migration.spec.vmi_name): migration.spec.vmi_name for migration in migrations}
-    names |= {migrating_uid_key(vmi.uid): vmi.name for vmi in instances}
-    return tuple(sorted({names.get(entry.key, entry.vm) for entry in entries(quota.annotations)}))
 
 
 def _is_less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:

@@ -1,4 +1,4 @@
-"""The decision of the reserve: whether a pod fits into the base of a ResourceQuota with headroom. Pure.
+"""The room in the base of a ResourceQuota with headroom: whether a pod fits, and whether a VM can start. Pure.
 
 Of what is used, the migrations' pods are taken off: the target beside the source, and leftover sides. They may take the
 headroom that was added for them, and all other pods together the base:
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
@@ -24,22 +24,26 @@ from kubeloop.api.resource_list import (
     ResourceList,
     add,
     add_to,
+    maximum,
     minimum,
     parse_resource_list,
     positive,
     subtract,
     total,
 )
+from pkg.api.kubevirt import VirtualMachine
+from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
-from pkg.util.resourcequota.balance import Balance
-from pkg.util.resourcequota.base import Base, base_of
-from pkg.util.resourcequota.entries import has_migrating_vm, present_entry, read
+from pkg.util.resourcequota.base import Base, base_of, parse_base, parse_limits, quantity_of, within_grant
+from pkg.util.resourcequota.entries import has_migrating_vm, names_by_key, present_entry, read
+from pkg.util.resourcequota.errors import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import EXACT, Policy
 from pkg.util.resourcequota.rancher import annotation_of, granted_to
@@ -48,6 +52,16 @@ from pkg.util.resourcequota.vm import VmUsage, vms_of
 Amounts = Mapping[str, Quantity]
 Usages = Mapping[str, Amounts]
 """One pod's usage, by the names of the quotas that count it."""
+
+
+def lacking_resources(need: Amounts, limits: Amounts, used: Amounts, promised: Amounts | None = None) -> ResourceList:
+    """Returns the resources in which a pod of `need` does not fit, and what is left of each, maybe less than nothing:
+    the limit, less what is `used` but not `promised`: that is the migrations', and goes when they are over.
+
+    Source: kubernetes apiserver plugin/resourcequota CheckRequest, 1.34."""
+    promised, names = promised or {}, [name for name in need if name in limits]
+    left = {name: limits[name] - used.get(name, ZERO) + promised.get(name, ZERO) for name in names}
+    return {name: remainder for name, remainder in left.items() if need[name] > ZERO and need[name] > remainder}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +145,21 @@ class QuotaRoom:
         differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
         return not self.base or any(differ)
 
-    def balance_by_pods(self) -> Balance:
-        """Returns the balance by the pods that exist, whatever is on its way. All that migrations use is theirs: a read
-        may meet the quota before it is raised for a target, or after it was lowered again, and the target's pod not."""
-        return Balance(self.base, self.counted, self.migrations)
+    def lacking(self, need: Amounts, pending: Iterable[Amounts] | None) -> ResourceList:
+        """Returns the resources in which a pod of `need` does not fit into the base, and what is left of each.
 
-    def balance_worst_case(self, pending: Iterable[Amounts]) -> Balance:
-        """Returns the balance in the worst case: by the existing pods or status.used, whichever is more, and by
-        `pending`, pods of the ledger, which status.used may count already."""
+        `pending` None: by the pods that exist, whatever is on its way. All that migrations use is theirs: a read may
+        meet the quota before it is raised for a target, or after it was lowered again, and the target's pod not. Else
+        in the worst case: by the existing pods or status.used, whichever is more, and by `pending`, pods of the ledger,
+        which status.used may count already."""
+        if pending is None:
+            return lacking_resources(need, self.base, self.counted, self.migrations)
         usage = {
             name: max(self.counted.get(name, ZERO), self.used.get(name, ZERO) - self.ended.get(name, ZERO))
             for name in self.base
         }
         headroom = {name: max(ZERO, self.hard.get(name, base) - base) for name, base in self.base.items()}
-        return Balance(self.base, total([usage, *pending]), minimum(self.migrations, headroom))
+        return lacking_resources(need, self.base, total([usage, *pending]), minimum(self.migrations, headroom))
 
     def need_of(self, candidate: Candidate) -> ResourceList:
         """Returns the usage of a pod that the base has to hold. A target has its own VM's headroom: KubeVirt copies the
@@ -167,34 +182,17 @@ class QuotaRoom:
         granted = vm.target_limit if entry is None else minimum(vm.target_limit, entry)
         return positive(subtract(add(granted, entries.compensation), vm.target))
 
-    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
-        """Returns why a pod does not fit into the base, or None where it does. `pending` None: by the pods that
-        exist."""
-        name, need = self.facts.quota.name, self.need_of(candidate)
-        if pending is None:
-            balance = self.balance_by_pods()
-        else:
-            balance = self.balance_worst_case(usages[name] for usages in pending if name in usages)
-        missing = balance.lacking_resources(need)
-        return Shortage(self.facts, need, missing) if missing else None
-
-
-class Shortage(NamedTuple):
-    """The reason why a pod does not fit into the base of a quota."""
-
-    facts: Facts
-    need: ResourceList
-    remainders: ResourceList
-    """The remainder of each resource that is short."""
-
-    def __str__(self) -> str:
-        quota = self.facts.quota
-        names = migrating_vms(quota, self.facts.migrations, self.facts.instances.values())
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> str:
+        """Returns why a pod does not fit into the base, or "". `pending`: see `lacking`."""
+        facts, quota, need = self.facts, self.facts.quota, self.need_of(candidate)
+        usages = None if pending is None else [usage[quota.name] for usage in pending if quota.name in usage]
+        lacking = self.lacking(need, usages)
+        if not lacking:
+            return ""
+        names = sorted({*names_by_key(quota.annotations, facts.migrations, facts.instances.values()).values()})
         owners = f" ({', '.join(names[:10])})" if names else ""
-        return (
-            f"{exceeded_message(quota, self.need, self.remainders)}; "
-            f"what headroom added to it is reserved for migrating VMs{owners}"
-        )
+        reserved = f"what headroom added to it is reserved for migrating VMs{owners}"
+        return f"{exceeded_message(quota, need, lacking)}; {reserved}"
 
 
 class Look(NamedTuple):
@@ -203,7 +201,7 @@ class Look(NamedTuple):
 
     rooms: NamespaceRooms
     fits: bool
-    shortage: Shortage | None
+    shortage: str
 
 
 class NamespaceRooms(NamedTuple):
@@ -241,13 +239,13 @@ class NamespaceRooms(NamedTuple):
     def look(self, candidate: Candidate, unseen: Sequence[Usages]) -> Look:
         """Judges a pod beside the pods that are there, and beside those that this replica admitted and that are not
         seen yet (the ledger)."""
-        shortage = self.shortage(candidate, None)
-        # Twice: another replica may have admitted as much at the same moment, which nothing shows yet.
-        return Look(self, not shortage, shortage or self.shortage(candidate, [*unseen, *unseen]))
 
-    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Shortage | None:
-        """Returns why a pod does not fit, or None where it does. See QuotaRoom."""
-        return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
+        def shortage(pending: Sequence[Usages] | None) -> str:
+            return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), "")
+
+        by_pods = shortage(None)
+        # Twice: another replica may have admitted as much at the same moment, which nothing shows yet.
+        return Look(self, not by_pods, by_pods or shortage([*unseen, *unseen]))
 
 
 def is_raised(quota: ResourceQuota) -> bool:
@@ -272,7 +270,7 @@ def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Name
         limits, used = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.used)
     except QuantityError:
         return ""
-    lacking = Balance(limits, used).lacking_resources(candidate.need)
+    lacking = lacking_resources(candidate.need, limits, used)
     if lacking and is_served(quota):
         base = base_of(quota, annotation_of(namespace), policy, granted_to(quota, namespace))
         lacking = {name: remainder for name, remainder in lacking.items() if name not in (base.limits or {})}
@@ -306,3 +304,57 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
         f"{name} {request} is requested and {remainder} is left" for name, (request, remainder) in amounts
     )
     return f"exceeded quota: resource quota {quota.key} is used up: {wants}"
+
+
+# ---- whether a VM can start ----------------------------------------------------------------------------------
+# Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota). Upstream measures a VM by
+# its limits alone, and finds out from quota admission what else its pod has; here the need is what quota will count of
+# the launcher pod, rendered from the VM's whole template.
+
+_CHECKED: Final = {
+    constants.LIMITS_CPU: "cpu",
+    constants.REQUESTS_CPU: "cpu",
+    constants.LIMITS_MEMORY: "memory",
+    constants.REQUESTS_MEMORY: "memory",
+}
+"""Resource, and what the reason calls it; the first that is short is named."""
+_LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
+"""A namespace annotation with none of these is no quota to check (upstream)."""
+
+
+def run_strategy(vm: VirtualMachine) -> str:
+    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
+    if vm.spec.running is not None:
+        return "Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED
+    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
+
+
+def wants_to_run(vm: VirtualMachine) -> bool:
+    """Reports whether the VM shall run. Without a status KubeVirt has not processed the VM: then it is unknown."""
+    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
+
+
+def has_pod(vm: VirtualMachine, pods: Iterable[Pod]) -> bool:
+    """Reports whether any of these launcher pods, finished ones included, is the VM's."""
+    return any(vm_of(pod) == vm.name for pod in pods)
+
+
+def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
+    """Returns what the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or
+    when nothing readable limits it."""
+    quota, granted = observed.quota, observed.rancher.granted
+    try:
+        if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
+            return None
+        base = within_grant(dict(parse_base(observed.limits)), granted)
+        need = launcher_usage(vmi_of(vm), None, observed.rendering, quota.spec)
+    except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
+        return None
+    limits = {name: base[name] for name in _CHECKED if base.get(name)}
+    used = {name: quantity_of(quota.used, name) for name in limits}
+    # What goes when the migrations are over: their entries, or their pods' usage where that is more.
+    vms, _ = vms_of(observed, EXACT, base_of(quota, observed.limits, EXACT, granted))
+    entries = total(read(quota.annotations).by_key.values())
+    promised = maximum(entries, total(vm.used_headroom for vm in vms))
+    lacking = lacking_resources(need, limits, used, promised)
+    return next((insufficient(word) for name, word in _CHECKED.items() if name in lacking), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,10 +12,9 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import parse_resource_list
-from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.amounts import format_distinctly
 from pkg.util.constants import ANNOTATION_SUMMARY
-from pkg.util.resourcequota.entries import Entry, entries, migrating_keys, read
+from pkg.util.resourcequota.entries import entry_keys, read
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.managed import is_ours
 
@@ -45,20 +44,10 @@ def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Ma
         for name, amount in sorted(headroom.items())
         if name in hard and amount > ZERO
     ]
-    names = sorted(by_key.get(entry.key, entry.vm) for entry in entries(annotations))
+    names = sorted(by_key[key] for key in entry_keys(annotations))
     if not amounts or not names:
         return ""
     listed = ", ".join(names[:_MOST_NAMES])
     omitted = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     ends = "its old pod ends" if len(names) == 1 else "their old pods end"
     return f"{', '.join(amounts)} for {listed}{omitted} until {ends}"
-
-
-def names_of(keys: Iterable[str], instances: Mapping[str, VirtualMachineInstance]) -> dict[str, str]:
-    """Returns the VMs by the keys of their entries, of those whose VMIs are there."""
-    vms = {key: Entry(key, "").vm for key in keys}
-    names = {key: vm for key, vm in vms.items() if vm in instances}
-    if hashed := vms.keys() - names.keys():
-        for name, vmi in instances.items():
-            names |= dict.fromkeys(hashed.intersection(migrating_keys(name, vmi.uid)), name)
-    return names

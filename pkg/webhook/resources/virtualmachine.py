@@ -15,16 +15,16 @@ import msgspec
 from kubeloop.api.core import ResourceQuota, ResourceRequirements
 from kubeloop.api.meta import Struct
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.api.resource_list import parse_resource_list, total
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
-from pkg.util.resourcequota.balance import Balance
 from pkg.util.resourcequota.base import parse_limits
-from pkg.util.resourcequota.entries import added
-from pkg.util.resourcequota.errors import InsufficientResources, ResourceQuotaError
+from pkg.util.resourcequota.entries import read
+from pkg.util.resourcequota.errors import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.rancher import annotation_of
+from pkg.util.resourcequota.room import lacking_resources
 from pkg.webhook.view import NoAnswer, View, defaults
 
 _STORAGE: Final = "storage"
@@ -70,17 +70,21 @@ def decide(
         need = storage_of(new) - storage_before
         if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
-        is_short = any(_balance(quota, limit).lacking_resources({REQUESTS_STORAGE: need}) for quota in quotas)
+        is_short = any(_lacks_room(quota, limit, need) for quota in quotas)
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    return deny(str(InsufficientResources(_STORAGE)), reason="no-room") if is_short else ALLOW
+    return deny(insufficient(_STORAGE), reason="no-room") if is_short else ALLOW
 
 
-def _balance(quota: ResourceQuota, limit: Quantity) -> Balance:
+def _lacks_room(quota: ResourceQuota, limit: Quantity, need: Quantity) -> bool:
     """Raises InvalidEntry."""
-    return Balance({REQUESTS_STORAGE: limit}, parse_resource_list(quota.used), added(quota.annotations))
+    used, entries = parse_resource_list(quota.used), read(quota.annotations)
+    for error in entries.invalid.values():
+        raise error
+    limits, wanted = {REQUESTS_STORAGE: limit}, {REQUESTS_STORAGE: need}
+    return bool(lacking_resources(wanted, limits, used, total(entries.by_key.values())))
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import total
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested, annotations_for
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.entries import added
-from pkg.util.resourcequota.start_check import shortage_of
+from pkg.util.resourcequota.entries import read
+from pkg.util.resourcequota.room import shortage_of
 from tests.decisions import observed
 from tests.kinds import edited
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim
@@ -77,7 +78,7 @@ def test_a_state_is_written_by_the_first_controller_only(
 
 def harvester_lacks(machine: VirtualMachine, base: str, rq: Any, need: Mapping[str, Quantity]) -> bool:
     """Its check: base − (status.used − the migrating entries), limits alone."""
-    granted, headroom = parse_base(base), added(rq.annotations)
+    granted, headroom = parse_base(base), total(read(rq.annotations).by_key.values())
     zero = Quantity.of(0)
     return any(
         amount > granted[name] - (Quantity.parse(rq.used.get(name, "0")) - headroom.get(name, zero))

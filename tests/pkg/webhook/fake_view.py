@@ -13,8 +13,8 @@ from kubeloop.api.meta import Object
 from kubeloop.webhook.admission import AdmissionRequest
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.quotacount.releases import NEWEST, Releases
+from pkg.util.resourcequota.entries import names_by_key
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.guard import migrating_vms
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.room import Pods
 from pkg.webhook.view import NoAnswer, View
@@ -103,7 +103,8 @@ class FakeView(View):
         return self.cached.namespace
 
     def migrating(self, quota: ResourceQuota) -> tuple[str, ...]:
-        return migrating_vms(quota, self.cached.migrations, self.cached.observe(quota).instances.values())
+        instances = self.cached.observe(quota).instances.values()
+        return tuple(sorted(names_by_key(quota.annotations, self.cached.migrations, instances).values()))
 
     def quotas(self, namespace: str) -> list[ResourceQuota]:
         return self.cached.quotas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,11 +13,11 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.balance import Balance
+from pkg.util.kubevirt.expansion import vmi_of
+from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, QuotaRoom
-from pkg.util.resourcequota.start_check import has_pod, need_of, run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import Pods, QuotaRoom, has_pod, run_strategy, shortage_of, wants_to_run
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
@@ -41,43 +42,43 @@ FULL, LOWERED, BEHIND = (
 )
 LET_IN = [cpu(limits_cpu="400m"), cpu(limits_cpu="500m")]
 JUST_ENDED = replace(BEHIND, ended=cpu(limits_cpu="1"))
-BALANCES: dict[str, tuple[Balance, str, str]] = {
-    "what is left of the base": (room_of(counted="2").balance_worst_case([]), "1", ""),
-    "a thousandth more": (room_of(counted="2").balance_worst_case([]), "1001m", "1"),
-    "the target is there and takes its room": (room_of(counted="4", migrations="2").balance_worst_case([]), "1", ""),
-    "nothing is left beside the target": (FULL.balance_worst_case([]), "1m", "0"),
+BALANCES: dict[str, tuple[QuotaRoom, Sequence[ResourceList] | None, str, str]] = {
+    "what is left of the base": (room_of(counted="2"), [], "1", ""),
+    "a thousandth more": (room_of(counted="2"), [], "1001m", "1"),
+    "the target is there and takes its room": (room_of(counted="4", migrations="2"), [], "1", ""),
+    "nothing is left beside the target": (FULL, [], "1m", "0"),
     "a target larger than what was added takes of the base": (
-        room_of(counted="5", hard="4", migrations="3").balance_worst_case([]), "1m", "-1",
+        room_of(counted="5", hard="4", migrations="3"), [], "1m", "-1",
     ),
-    "room that is not taken yet stays free": (room_of(counted="3").balance_worst_case([]), "1m", "0"),
-    "above the base already": (room_of(counted="4").balance_worst_case([]), "1m", "-1"),
-    "no room was added": (room_of(hard="3", counted="2", migrations="1").balance_worst_case([]), "1", ""),
+    "room that is not taken yet stays free": (room_of(counted="3"), [], "1m", "0"),
+    "above the base already": (room_of(counted="4"), [], "1m", "-1"),
+    "no room was added": (room_of(hard="3", counted="2", migrations="1"), [], "1", ""),
     "no room was added, and none is left": (
-        room_of(hard="3", counted="3", migrations="1").balance_worst_case([]),
+        room_of(hard="3", counted="3", migrations="1"), [],
         "1m",
         "0",
     ),
-    "the limit is below the base for a moment": (room_of(hard="2", counted="2").balance_worst_case([]), "1", ""),
-    "a pod that wants nothing": (room_of(counted="9").balance_worst_case([]), "0", ""),
-    "beside what is there all that migrations take is theirs": (LOWERED.balance_by_pods(), "1", ""),
-    "and no more": (LOWERED.balance_by_pods(), "1001m", "1"),
-    "by what is added it is not": (LOWERED.balance_worst_case([]), "1", "-1"),
-    "what was let through is taken": (room_of().balance_worst_case(LET_IN), "101m", "100m"),
-    "the rest is not": (room_of().balance_worst_case(LET_IN), "100m", ""),
-    "status.used counts where it is more than the pods": (BEHIND.balance_worst_case([]), "1", "0"),
-    "it may still count what has just ended": (JUST_ENDED.balance_worst_case([]), "1", ""),
-    "and nothing else": (JUST_ENDED.balance_worst_case([]), "1001m", "1"),
+    "the limit is below the base for a moment": (room_of(hard="2", counted="2"), [], "1", ""),
+    "a pod that wants nothing": (room_of(counted="9"), [], "0", ""),
+    "beside what is there all that migrations take is theirs": (LOWERED, None, "1", ""),
+    "and no more": (LOWERED, None, "1001m", "1"),
+    "by what is added it is not": (LOWERED, [], "1", "-1"),
+    "what was let through is taken": (room_of(), LET_IN, "101m", "100m"),
+    "the rest is not": (room_of(), LET_IN, "100m", ""),
+    "status.used counts where it is more than the pods": (BEHIND, [], "1", "0"),
+    "it may still count what has just ended": (JUST_ENDED, [], "1", ""),
+    "and nothing else": (JUST_ENDED, [], "1001m", "1"),
 }  # fmt: skip
 
 
-@sentences(BALANCES, "balance, need, expected")
-def test_whether_a_pod_fits(balance: Balance, need: str, expected: str) -> None:
-    missing = format_resource_list(balance.lacking_resources(cpu(limits_cpu=need)))
+@sentences(BALANCES, "room, pending, need, expected")
+def test_whether_a_pod_fits(room: QuotaRoom, pending: Sequence[ResourceList] | None, need: str, expected: str) -> None:
+    missing = format_resource_list(room.lacking(cpu(limits_cpu=need), pending))
     assert missing == ({"limits.cpu": expected} if expected else {})
 
 
 def test_a_resource_that_is_not_scaled_is_quotas_affair() -> None:
-    assert not room_of(counted="9").balance_worst_case([]).lacking_resources(cpu(limits_memory="1Gi"))
+    assert not room_of(counted="9").lacking(cpu(limits_memory="1Gi"), [])
 
 
 def test_what_migrations_take_is_the_target_beside_the_source() -> None:
@@ -126,7 +127,7 @@ def test_without_a_readable_base_nothing_is_shared_out() -> None:
     assert QuotaRoom.from_facts(observed(quota(), limits="garbage"), POLICY, Pods()) is None
     unlimited = QuotaRoom.from_facts(observed(quota(), limits=""), POLICY, Pods())
     assert unlimited is not None
-    assert not unlimited.balance_worst_case([]).lacking_resources(parse_resource_list({"limits.cpu": "99"}))
+    assert not unlimited.lacking(parse_resource_list({"limits.cpu": "99"}), [])
 
 
 def test_a_vm_that_is_not_there_is_left_nothing() -> None:
@@ -178,6 +179,10 @@ def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
 )
 def test_whether_the_vm_has_a_pod(pods: list[Pod], there: bool) -> None:
     assert has_pod(vm(), pods) is there
+
+
+def need_of(machine: VirtualMachine, facts: Facts) -> ResourceList:
+    return launcher_usage(vmi_of(machine), None, facts.rendering, facts.quota.spec)
 
 
 def test_the_need_is_what_quota_will_count_of_the_whole_template() -> None:
