@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import logging
+from typing import Any, Final, Literal
 
+from kubeloop.api.registry import Resource
 from kubeloop.metrics import Metric, table
+
+log = logging.getLogger(__name__)
 
 _NAMESPACE: Final = "a namespace; `_others` for all beyond the first 200"
 _WEBHOOK_NAME: Final = "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"
@@ -164,3 +168,12 @@ METRICS: Final = table(
     Metric("headroom_mtq_writes_total", "counter", "Writes of the sequence.", {"step": "the step's name in the code"}),
     Metric("headroom_mtq_lock_limit_reached_total", "counter", "Locks that were ended by their limit."),
 )
+
+_CONFIGURATION_WRITES = METRICS["headroom_webhook_configuration_writes_total"].counter()
+
+
+def configuration_written(resource: Resource[Any], name: str, operation: str) -> None:
+    """Counts and logs one write of a webhook configuration: `created`, `updated` or `removed`. An account that may
+    create one sees and changes what the API server admits, and Kubernetes asks no admission policy about them."""
+    _CONFIGURATION_WRITES.labels(resource.kind, operation).inc()
+    log.info("%s %s %s", resource.kind, name, operation)

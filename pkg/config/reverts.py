@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import ObjectMeta, Struct
-from kubeloop.api.registry import RESOURCE_QUOTAS, Resource
+from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.config.cause import Cause
@@ -24,34 +25,9 @@ LOWERS: Final = "lowers spec.hard again and again while VMs migrate, against wha
 _UNKNOWN: Final = "unknown"
 
 
-class FieldsEntry(Struct):
-    """metav1.ManagedFieldsEntry."""
-
-    manager: str = ""
-    time: str = ""
-    fields_v1: dict[str, Any] | None = None
-
-    def owns(self, limit: str) -> bool:
-        """Reports whether its manager wrote this limit last."""
-        node: Any = self.fields_v1
-        for name in ("f:spec", "f:hard", f"f:{limit}"):
-            node = node.get(name) if isinstance(node, dict) else None
-        return node is not None
-
-
-class _ManagedMeta(ObjectMeta):
-    managed_fields: list[FieldsEntry] | None = None
-
-
-class ManagedQuota(ResourceQuota):
-    """A ResourceQuota with its field managers, which no cache keeps."""
-
-    metadata: _ManagedMeta = _ManagedMeta()
-
-
 @dataclass(slots=True)
 class _RevertHistory:
-    times: deque[float] = field(default_factory=deque)
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
     manager: str = ""
 
 
@@ -66,37 +42,36 @@ class Reverts:
     async def note(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
         """Notes that another writer has lowered these limits, before they are raised again. Returns the field manager
         that did once it is MANY times in WINDOW, else ""."""
-        self._forget()
-        reverted = self._quotas.setdefault(quota.key, _RevertHistory())
-        reverted.times.append(self.clock())
-        if len(reverted.times) < MANY:
+        reverted, now = self._quotas.setdefault(quota.key, _RevertHistory()), self.clock()
+        reverted.times.append(now)
+        if len(reverted.times) < MANY or reverted.times[0] < now - WINDOW:
             return ""
         reverted.manager = reverted.manager or await self._manager(quota, list(lowered))
         return reverted.manager
 
-    async def _manager(self, quota: ResourceQuota, lowered: list[str]) -> str:
-        try:
-            managed: Resource[ManagedQuota] = replace(RESOURCE_QUOTAS, type=ManagedQuota)  # type: ignore[assignment]
-            quota_now = await self.client.resource(managed).get(name=quota.name, namespace=quota.namespace)
+    async def _manager(self, quota: ResourceQuota, lowered: Sequence[str]) -> str:
+        """Returns the last one that wrote any of these limits."""
+        try:  # no cache keeps managedFields
+            answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
+            entries = msgspec.json.decode(answer)["metadata"].get("managedFields", ())
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN
-        owners = [entry for entry in quota_now.metadata.managed_fields or () if any(map(entry.owns, lowered))]
-        return max(owners, key=lambda entry: entry.time, default=FieldsEntry(manager=_UNKNOWN)).manager
+        owners = [entry for entry in entries if not _limits_of(entry).isdisjoint(lowered)]
+        return max(owners, key=lambda entry: entry["time"], default={"manager": _UNKNOWN})["manager"]
 
     def causes(self) -> list[Cause]:
         """Returns one cause for each manager that has to be stopped."""
-        self._forget()
+        oldest = self.clock() - WINDOW
+        self._quotas = {key: reverted for key, reverted in self._quotas.items() if reverted.times[-1] >= oldest}
         by_manager: dict[str, list[str]] = {}
         for key, reverted in sorted(self._quotas.items()):
             if reverted.manager:
                 by_manager.setdefault(reverted.manager, []).append(f"{RESOURCE_QUOTAS.kind} {key}")
         return [Cause(f"field manager {manager}", 0, LOWERS, keys, len(keys)) for manager, keys in by_manager.items()]
 
-    def _forget(self) -> None:
-        oldest = self.clock() - WINDOW
-        for key, reverted in list(self._quotas.items()):
-            while reverted.times and reverted.times[0] < oldest:
-                reverted.times.popleft()
-            if not reverted.times:
-                del self._quotas[key]
+
+def _limits_of(entry: Mapping[str, Any]) -> set[str]:
+    """Returns the limits that the manager of a metav1.ManagedFieldsEntry wrote last."""
+    fields = entry.get("fieldsV1", {}).get("f:spec", {}).get("f:hard", {})
+    return {name.removeprefix("f:") for name in fields}

@@ -24,7 +24,7 @@ from kubeloop.webhook.registration import (
     with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.configuration_writes import written
+from pkg.config.metrics import configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
 from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
@@ -89,7 +89,7 @@ class Registrar(Registration):
         # By kind and name: the webhooks as the last look left them.
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
-        written(resource, name, operation)
+        configuration_written(resource, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle, and
@@ -197,6 +197,6 @@ async def unregister(client: Client) -> list[str]:
     for resource, name in configurations:
         with suppress(NotFound):
             await client.resource(resource).delete(name=name)
-            written(resource, name, "removed")
+            configuration_written(resource, name, "removed")
             removed += [resource.kind] if name == WEBHOOK_CONFIGURATION_NAME else []
     return removed

@@ -16,8 +16,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
-from pkg.config.configuration_writes import written
-from pkg.config.metrics import METRICS
+from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.util.constants import EVENT_LOCKED, EVENT_RAISED, EVENT_UNLOCKED
 from pkg.util.managedtenantquota.lock import Lock, recognise
@@ -81,9 +80,9 @@ class Writer:
         with suppress(NotFound):
             if meta.finalizers:
                 await self.locks.merge_patch({"metadata": {"uid": meta.uid, "finalizers": None}}, name=meta.name)
-                written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
+                configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
             await self.locks.delete(name=meta.name, uid=meta.uid)
-            written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
+            configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
 
     async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
         try:
@@ -104,7 +103,7 @@ class Writer:
         else:
             await self._unlock(lock)
             return None
-        written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
+        configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
         return recognise(configuration)
 
 

@@ -205,13 +205,11 @@ class ResourceQuotaHandler:
         namespace, now = observed.rancher.namespace, self.clock()
         project = project_of(namespace)
         if decided.namespace.get(constants.ANNOTATION_REQUEST) and (
-            seconds_left := self._turns.wait(project, namespace.name, now)
+            seconds_left := self._turns.take(project, namespace.name, now, SILENCE)
         ):
             raise RetryAfter(
                 min(seconds_left, _TURN), "another namespace of the Rancher project has a request under way"
             )
-        if decided.namespace.get(constants.ANNOTATION_REQUEST):
-            self._turns.take(project, namespace.name, now + SILENCE)
         state.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
         state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()

@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
 from pkg.config import rancher_quotas
-from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
+from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
 from tests.kinds import Server
@@ -108,24 +108,11 @@ async def test_quotas_decided_at_once_take_the_way_of_one_answer(monkeypatch: py
 
 def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
     turns = ProjectTurns()
-    assert turns.wait("p", "a", 0.0) == 0.0
-    turns.take("p", "a", 10.0)
-    assert (turns.wait("p", "a", 1.0), turns.wait("p", "b", 1.0), turns.wait("q", "b", 1.0)) == (0.0, 9.0, 0.0)
+    assert turns.take("p", "a", 0.0, 10.0) == 0.0
+    assert (turns.take("p", "b", 1.0, 10.0), turns.take("q", "b", 1.0, 10.0)) == (9.0, 0.0)
     turns.end("p", "b")
-    assert turns.wait("p", "b", 1.0) == 9.0
-    assert turns.wait("p", "b", 11.0) == 0.0
-    turns.end("p", "a")
-    assert turns.wait("p", "b", 1.0) == 0.0
-
-
-def test_who_has_had_its_turn_waits_for_the_next() -> None:
-    """A namespace whose migrations come and go all the time has another request ready at any moment."""
-    turns = ProjectTurns()
-    turns.take("p", "a", 10.0)
-    turns.wait("p", "b", 1.0)
-    turns.end("p", "a")
-    assert (turns.wait("p", "a", 1.1), turns.wait("p", "b", 1.1)) == (pytest.approx(ASKS_AGAIN - 0.1), 0.0)
-    assert turns.wait("p", "a", 1.1 + ASKS_AGAIN) == 0.0  # b does not ask any longer
-    turns.take("p", "b", 11.0)
+    assert turns.take("p", "b", 1.0, 10.0) == 9.0
+    assert turns.take("p", "b", 11.0, 10.0) == 0.0
+    assert turns.take("p", "a", 12.0, 10.0) == 9.0
     turns.end("p", "b")
-    assert turns.wait("p", "a", 1.2) == 0.0
+    assert turns.take("p", "a", 12.0, 10.0) == 0.0

@@ -56,7 +56,7 @@ async def test_the_window_is_closed(cluster: WindowCluster) -> None:
 
 
 async def test_every_write_of_a_lock_is_logged(cluster: WindowCluster, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pkg.config.configuration_writes")
+    caplog.set_level("INFO", "pkg.config.metrics")
     await close(cluster)
     cluster.refuse()
     await Process(cluster).settle()

@@ -124,7 +124,7 @@ def written(operation: str) -> float:
 
 async def test_every_write_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """No admission policy sees them."""
-    caplog.set_level("INFO", "pkg.config.configuration_writes")
+    caplog.set_level("INFO", "pkg.config.metrics")
     operations = ("created", "updated", "removed")
     earlier = [written(operation) for operation in operations]
     server = RegistrationServer()
