@@ -91,12 +91,6 @@ EVENTS: Final = (
         "Nothing, or fewer migrations at once",
     ),
     Event(
-        "DeviceNotInBase",
-        _VMI,
-        "Quota refuses the target for a device that its source does not have; the event names it.",
-        "Enlarge the base by it: [migrations](limits.md#migrations)",
-    ),
-    Event(
         "HoldLimitReached",
         _VMI,
         "A source pod still counts long after its migration; its headroom is taken back.",
@@ -105,7 +99,7 @@ EVENTS: Final = (
     Event(
         "ReserveLabelRemoved",
         "Namespace",
-        "Another client keeps removing the label `headroom.harvesterhci.io/holding`: nothing is reserved meanwhile.",
+        "Another client removed the label `headroom.harvesterhci.io/holding`: nothing is reserved until it is back.",
         "Have that client (a GitOps tool that prunes) leave the label alone",
     ),
     Event(

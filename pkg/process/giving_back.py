@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
@@ -18,7 +18,6 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.api.rancher import PROJECTS
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.reverts import Reverts
 from pkg.controller.managedtenantquota.writer import Writer
@@ -93,8 +92,6 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
             quotas,
             client.resource(NAMESPACES),
             client.resource(PODS),
-            client.resource(EVENTS),
-            client.resource(PROJECTS),
             rancher,
             Reverts(client, clock),
             Observer(await _source(client, quota.namespace), asks=rancher.asks),

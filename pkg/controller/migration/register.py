@@ -19,6 +19,5 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         return
     management.pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration_of(pod)}"])
     states = VMIHandler(migrations, vmis.client, management.virtual_machines, management.pods)
-    vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=lambda vmi: vmi.uid)
-    vmis.watch_related(vmis, states.keys_of_vmi, reads=read_of_vmi)
+    vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=read_of_vmi)
     vmis.watch_related(migrations, states.keys_of_migration, reads=shown_of_migration)

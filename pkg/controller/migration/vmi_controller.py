@@ -14,24 +14,15 @@ from dataclasses import dataclass, field
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import now_rfc3339
-from kubeloop.client.errors import STATUS_404, NotFound
+from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.client.shared_reads import SharedReads
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
-from pkg.util.kubevirt.migration import (
-    MIGRATIONS_BY_VMI,
-    annotations_for,
-    is_finished,
-    leftover_migration,
-    state_of,
-    state_removal,
-    unknown_migration,
-)
+from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, annotations_for, is_finished, leftover_migration, state_of
 
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
@@ -52,9 +43,6 @@ class VMIHandler:
     # By a VMI's key since when it has shown another state than its migration's.
     _differs_since: dict[str, float] = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        self._live_lists = SharedReads(self.migrations.client.list)
-
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
         """Shows the migration's state on a VMI that is not being deleted. Returns the VMI as it was written: a
         migration's next event often comes before our patch is seen. Raises RetryAfter while its state may change
@@ -65,17 +53,20 @@ class VMIHandler:
             return None
         if (migration_uid := leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi, migration_uid)
-        return await self._show_state(vmi)
-
-    def keys_of_vmi(self, vmi: VirtualMachineInstance) -> list[str]:
-        return self._keys_unless_waiting(vmi.key)
+        changes = annotations_for(vmi, self.migrations.cache().by_index(MIGRATIONS_BY_VMI, key))
+        if changes:
+            seconds_left = self._differs_since.setdefault(key, loop_time()) + SETTLED - loop_time()
+            if seconds_left > _EARLY:
+                raise RetryAfter(seconds_left, "the state may change again")
+        written = await self._write(vmi, changes) if changes else None
+        self._differs_since.pop(key, None)
+        return written
 
     def keys_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
-        return self._keys_unless_waiting(f"{migration.namespace}/{migration.spec.vmi_name}")
-
-    def _keys_unless_waiting(self, key: str) -> list[str]:
-        """Returns the key, or none while its timer runs: the state at its end counts."""
-        return [] if loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY else [key]
+        """Returns the VMI's key, or none while its timer runs: the state at its end counts."""
+        key = f"{migration.namespace}/{migration.spec.vmi_name}"
+        is_waiting = loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY
+        return [] if is_waiting else [key]
 
     async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
         labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
@@ -83,32 +74,6 @@ class VMIHandler:
             if not pod.deleting:
                 with suppress(NotFound):
                     await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
-
-    async def _show_state(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance | None:
-        """Writes the state of its migration to the VMI, or removes that of a deleted migration."""
-        written = None
-        migrations = self.migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
-        changes = annotations_for(vmi, migrations)
-        unknown = None if changes else unknown_migration(vmi, migrations)
-        if unknown is not None:
-            changes = state_removal(vmi)
-        if changes:
-            seconds_left = self._differs_since.setdefault(vmi.key, loop_time()) + SETTLED - loop_time()
-            if seconds_left > _EARLY:
-                raise RetryAfter(seconds_left, "the state may change again")
-            if unknown is None or not await self._exists(vmi.namespace, unknown):
-                written = await self._write(vmi, changes)
-        self._differs_since.pop(vmi.key, None)
-        return written
-
-    async def _exists(self, namespace: str, migration_uid: str) -> bool:
-        """Reports whether a migration exists, by a live list: a new one may not have reached the cache yet. One list
-        for all VMIs that wait: a tenant may have all of its own show what never was."""
-        try:
-            migrations = await self._live_lists.fresh(namespace)
-        except STATUS_404:  # the kind itself is gone; that says nothing
-            return True
-        return any(migration.uid == migration_uid for migration in migrations)
 
     async def _write(
         self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]
@@ -136,7 +101,5 @@ def read_of_vmi(vmi: VirtualMachineInstance) -> object:
     """Returns the part of a VMI that the handler reads."""
     status = trusted_status(vmi)
     state = status.migration_state
-    finished_migration = (
-        (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
-    )
-    return vmi.deleting, finished_migration, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]
+    finished = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
+    return vmi.uid, vmi.deleting, finished, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]

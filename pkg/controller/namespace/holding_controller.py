@@ -7,9 +7,6 @@ still have to pass quota admission: where the label is new, `before_raise` delay
 Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
 namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
 migration of a namespace waits for it.
-
-Another client that removes the label again and again (GitOps tools prune what they do not know) leaves gaps in which
-the API server asks nobody about pods: that is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
-from pkg.util import constants
+from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.resourcequota.holding import FAIL, holds, policy_for_pods
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.observe import Source
@@ -46,9 +43,23 @@ LONGEST_SETTLE = 2.0
 LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
-REMOVALS = 3
-"""So many removals by others within REMOVALS_SECONDS are reported."""
-REMOVALS_SECONDS = 60.0
+_REMOVED = (
+    f"another client has removed the label {LABEL_HOLDING}: until it is set again, any pod may take the headroom that "
+    "is added for migrations here; have that client (a GitOps tool that prunes what it does not know) leave it alone"
+)
+
+
+@dataclass(slots=True)
+class _Label:
+    """The label of a namespace, as far as this process has to do with it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A raise while the label goes waits for that, and has it set anew."""
+    written: Namespace | None = None
+    """The namespace as our last patch left it: the cache may be behind."""
+    effective_from: float = float("-inf")
+    """A label that was found was there before we started: that is long enough."""
+    unneeded_since: float | None = None
 
 
 @dataclass(eq=False)
@@ -61,26 +72,15 @@ class HoldingHandler:
     events: EventRecorder
     reserve: bool
     """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
-    _written: dict[str, Namespace] = field(default_factory=dict, init=False)
-    # Namespaces as our last patch left them: the cache may be behind.
-    _effective_from: dict[str, float] = field(default_factory=dict, init=False)
-    # Of the namespaces that this process labelled. One that was found labelled was so before we started: that is long
-    # enough.
-    _unneeded_since: dict[str, float] = field(default_factory=dict, init=False)
-    _removed_at: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list), init=False)
-    # By namespace when others removed the label since it was last reported.
-    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock), init=False)
-    # A raise while the label goes waits for that, and has it set anew.
+    _labels: defaultdict[str, _Label] = field(default_factory=lambda: defaultdict(_Label), init=False)
 
     async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
         """Sets the label, or removes it LINGER seconds after the last entry. Raises RetryAfter until then."""
         if namespace is None or namespace.deleting:
-            for states in (self._written, self._effective_from, self._unneeded_since, self._removed_at, self._locks):
-                states.pop(key, None)
+            self._labels.pop(key, None)
             return
         policy = self._policy_for_pods()
         if policy and not switched_off(namespace) and self._needs_label(key, policy):
-            self._unneeded_since.pop(key, None)
             await self._ensure_label(key)
         elif self._is_labelled(key):
             await self._remove_label(key, reserve=bool(policy))
@@ -102,13 +102,9 @@ class HoldingHandler:
 
     async def before_raise(self, namespace: str) -> None:
         """Sets the label; call before a quota of the namespace is raised. Raises RetryAfter while the label does not
-        count yet.
-
-        A label that cannot be written does not delay a migration: the headroom is then not reserved.
-        """
+        count yet. One that cannot be written does not delay a migration: the headroom is then not reserved."""
         if not self._policy_for_pods():
             return
-        self._unneeded_since.pop(namespace, None)
         try:
             await self._ensure_label(namespace)
         except ApiError as exc:
@@ -116,60 +112,47 @@ class HoldingHandler:
                 "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
             )
             return
-        seconds_left = self._effective_from.get(namespace, float("-inf")) - loop_time()
+        seconds_left = self._labels[namespace].effective_from - loop_time()
         if seconds_left > 0:
             raise RetryAfter(seconds_left, "the namespace was labelled just now")
 
     async def _ensure_label(self, name: str) -> None:
-        async with self._locks[name]:
+        label = self._labels[name]
+        label.unneeded_since = None
+        async with label.lock:
             if self._is_labelled(name):
                 return
-            self._report_removal(name)
+            if label.written is not None and label.written.labels.get(LABEL_HOLDING) == TRUE:
+                self.events.event(label.written, WARNING, EVENT_LABEL_REMOVED, _REMOVED)
             began = loop_time()
-            await self._write_label(name, constants.TRUE)
-            now = loop_time()
-            self._effective_from[name] = now + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (now - began)))
-
-    def _report_removal(self, name: str) -> None:
-        """Reports, now and then, that another client has removed the label that this process had set."""
-        written = self._written.get(name)
-        if written is None or written.labels.get(constants.LABEL_HOLDING) != constants.TRUE:
-            return
-        now = loop_time()
-        recent = [removed_at for removed_at in self._removed_at[name] if now - removed_at < REMOVALS_SECONDS] + [now]
-        self._removed_at[name] = recent if len(recent) < REMOVALS else []
-        if len(recent) == REMOVALS:
-            self.events.event(
-                written,
-                WARNING,
-                EVENT_LABEL_REMOVED,
-                f"another client removes the label {constants.LABEL_HOLDING} again and again: any pod may take the "
-                "headroom that is added for migrations here; have that client leave the label alone",
-            )
+            await self._write_label(name, TRUE)
+            settle = min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (loop_time() - began)))
+            label.effective_from = loop_time() + settle
 
     async def _remove_label(self, name: str, *, reserve: bool) -> None:
-        since = self._unneeded_since.setdefault(name, loop_time())
-        seconds_left = since + LINGER - loop_time()
+        label = self._labels[name]
+        label.unneeded_since = loop_time() if label.unneeded_since is None else label.unneeded_since
+        seconds_left = label.unneeded_since + LINGER - loop_time()
         if reserve and seconds_left > 0:
             raise RetryAfter(seconds_left, "keeping the label for the next migration")
-        async with self._locks[name]:
+        async with label.lock:
             await self._write_label(name, None)
 
     def _is_labelled(self, name: str) -> bool:
         """Reports whether a namespace has the label. True also if the namespace does not exist: it needs none."""
-        cached = self.namespaces.cache().get(name=name)
-        newest = cached and newer(cached, self._written.get(name))
-        return newest is None or newest.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+        cached, label = self.namespaces.cache().get(name=name), self._labels.get(name)
+        newest = cached and newer(cached, label.written if label else None)
+        return newest is None or newest.labels.get(LABEL_HOLDING) == TRUE
 
     async def _write_label(self, name: str, value: str | None) -> None:
         with contextlib.suppress(NotFound):
-            self._written[name] = await self.namespaces.client.merge_patch(_label_patch(value), name=name)
+            self._labels[name].written = await self.namespaces.client.merge_patch(_label_patch(value), name=name)
 
 
 async def unlabel_all(client: Client) -> list[str]:
     """Removes the label everywhere and returns the names of the namespaces that had it. Raises ApiError."""
     namespaces = client.resource(NAMESPACES)
-    labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
+    labelled = await namespaces.list(label_selector=LABEL_HOLDING)
     for namespace in labelled:
         with contextlib.suppress(NotFound):
             await namespaces.merge_patch(_label_patch(None), name=namespace.name)
@@ -177,4 +160,4 @@ async def unlabel_all(client: Client) -> list[str]:
 
 
 def _label_patch(value: str | None) -> dict[str, object]:
-    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
+    return {"metadata": {"labels": {LABEL_HOLDING: value}}}

@@ -40,9 +40,9 @@ class Pace:
             return
         if has_waiting_migration(self.source, quota, self.source.migrations.list(quota.namespace)):
             self._at_once(key)
-            return
-        later = asyncio.get_running_loop().call_later
-        self._timers[key] = later(pause(quota.annotations), self._at_once, key, priority)
+        else:
+            later = asyncio.get_running_loop().call_later
+            self._timers[key] = later(pause(quota.annotations), self._at_once, key, priority)
 
     def _at_once(self, key: str, priority: int = DEFAULT_PRIORITY) -> None:
         self._forget(key)
@@ -56,23 +56,16 @@ class Pace:
         self, read: Callable[[VirtualMachineInstanceMigration], object]
     ) -> ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]:
         """Returns the handlers of migrations: one is new or gone, or `read` returns another value of it. Only that one
-        may wait because of it.
-        """
+        may wait because of it."""
 
         def enqueue(migration: VirtualMachineInstanceMigration, *, hurry: bool = False) -> None:
             for quota in self.quotas.cache().list(migration.namespace):
-                if hurry or has_waiting_migration(self.source, quota, [migration]):
-                    self._at_once(quota.key)
-                else:
-                    self.soon(quota.key)
-
-        def update(old: VirtualMachineInstanceMigration, new: VirtualMachineInstanceMigration) -> None:
-            if read(old) != read(new):
-                enqueue(new)
+                waits = hurry or has_waiting_migration(self.source, quota, [migration])
+                (self._at_once if waits else self.soon)(quota.key)
 
         return ResourceEventHandlerFuncs(
             lambda migration, _: enqueue(migration, hurry=not is_finished(migration)),
-            update,
+            lambda old, new: enqueue(new) if read(old) != read(new) else None,
             lambda migration, _: enqueue(migration),
         )
 
@@ -85,10 +78,8 @@ class Pace:
                 self._at_once(quota.key)
 
         def update(old: ResourceQuota, new: ResourceQuota) -> None:
-            if self.is_as_written(new) or _all_but_status(old) == _all_but_status(new):
-                self.soon(new.key)
-            else:
-                self._at_once(new.key)
+            can_wait = self.is_as_written(new) or _all_but_status(old) == _all_but_status(new)
+            (self.soon if can_wait else self._at_once)(new.key)
 
         return ResourceEventHandlerFuncs(add, update, lambda quota, _: self._forget(quota.key))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import PersistentVolumeClaim
 from kubeloop.api.meta import Object
-from kubeloop.api.registry import EVENTS
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
-from pkg.api.rancher import PROJECTS
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
@@ -19,7 +15,6 @@ from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.controller.resourcequota.pace import Pace
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, ResourceQuotaHandler
 from pkg.util import constants
-from pkg.util.constants import RANCHER_WEBHOOKS
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI
 from pkg.util.resourcequota.base import counts_of_claims
@@ -32,19 +27,14 @@ RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
-    """Registers the writer of quotas. It reads the caches and writes one kind; `before_raise` readies a namespace for
-    added headroom.
-    """
+    """Registers the writer of quotas. `before_raise` readies a namespace for added headroom."""
     quotas, rancher = management.resource_quotas, management.rancher
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
-        quotas.watch_related(management.locks, _with_ranchers_label(management), reads=_locks)
     handler = ResourceQuotaHandler(
         quotas.client,
         management.namespaces.client,
         management.pods.client,
-        management.client.resource(EVENTS),
-        management.client.resource(PROJECTS),
         rancher,
         management.reverts,
         Observer(management.source(), settings.profile, rancher.asks),
@@ -55,34 +45,10 @@ def register(
         clock=management.clock,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
-    _watch(management, Pace(quotas, management.source(), handler.is_as_written))
+    _watch(management, Pace(quotas, management.source(), handler.is_as_written), settings)
 
 
-def _locks(configuration: ValidatingWebhookConfiguration) -> object:
-    return locks_quotas([configuration])
-
-
-def _with_ranchers_label(management: Management) -> Callable[[ValidatingWebhookConfiguration], list[str]]:
-    """Returns a function that gives the keys of default quotas when Rancher's webhooks change: another way of writing
-    them may be needed.
-    """
-
-    def default_quota_keys(configuration: ValidatingWebhookConfiguration) -> list[str]:
-        ranchers = configuration.name.startswith(RANCHER_WEBHOOKS)
-        return [quota.key for quota in management.resource_quotas.cache().list() if ranchers and is_default(quota)]
-
-    return default_quota_keys
-
-
-def _read_of_vm(vm: VirtualMachine) -> object:
-    return vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes
-
-
-def _read_of_pvc(pvc: PersistentVolumeClaim) -> object:
-    return pvc.uid, pvc.labels, pvc.spec, pvc.status
-
-
-def _watch(management: Management, pace: Pace) -> None:
+def _watch(management: Management, pace: Pace, settings: Settings) -> None:
     """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
@@ -108,6 +74,11 @@ def _watch(management: Management, pace: Pace) -> None:
         counting = quotas.cache().list(pvc.namespace) if matters else ()
         return [quota.key for quota in counting if any(map(counts_of_claims, quota.hard))]
 
+    def keys_of_default_quotas(configuration: ValidatingWebhookConfiguration) -> list[str]:
+        """Rancher's webhooks have changed: another way of writing its quotas may be needed."""
+        is_ranchers = configuration.name.startswith(constants.RANCHER_WEBHOOKS)
+        return [quota.key for quota in quotas.cache().list() if is_ranchers and is_default(quota)]
+
     pods, instances = management.pods.informer, management.virtual_machine_instances.informer
     migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
     quotas.informer.add_event_handler(pace.quota_handlers())
@@ -116,7 +87,17 @@ def _watch(management: Management, pace: Pace) -> None:
     quotas.watch_related(management.namespaces, keys_in_namespace)
     quotas.watch_related(management.limit_ranges, keys_in_namespace)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
-    quotas.watch_related(management.persistent_volume_claims, keys_of_pvc, reads=_read_of_pvc)
-    quotas.watch_related(management.virtual_machines, keys_of_vm, reads=_read_of_vm)
+    quotas.watch_related(
+        management.persistent_volume_claims, keys_of_pvc, reads=lambda pvc: (pvc.uid, pvc.labels, pvc.spec, pvc.status)
+    )
+    quotas.watch_related(
+        management.virtual_machines,
+        keys_of_vm,
+        reads=lambda vm: (vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes),
+    )
     quotas.watch_related(management.settings, keys_with_migrations)
     quotas.watch_related(management.kubevirts, keys_with_migrations)
+    if not settings.dry_run:
+        quotas.watch_related(
+            management.locks, keys_of_default_quotas, reads=lambda configuration: locks_quotas([configuration])
+        )

@@ -7,13 +7,15 @@ key, and the more migrations are under way the longer the next patch waits for m
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 import msgspec
+from cachetools import TTLCache
 
-from kubeloop.api.core import Event, Namespace, Pod, ResourceQuota
+from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList
@@ -24,12 +26,10 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
-from pkg.api.rancher import Project
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
-from pkg.controller.resourcequota.devices import lacking_devices
 from pkg.controller.resourcequota.pace import has_waiting_migration
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
@@ -38,14 +38,13 @@ from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import names_by_key, parse_resources
-from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
+from pkg.util.resourcequota.errors import EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
-from pkg.util.resourcequota.rancher_request import project_room, text_of
 from pkg.util.resourcequota.summary import summarized
 from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, batch_until, may_lower_after, waiting_for_target
 
@@ -57,6 +56,7 @@ _TURN: Final = 0.05
 """Seconds after which a namespace looks again whether the request of another one of its Rancher project is answered."""
 _GONE: Final = 60.0
 """Seconds after which a problem that was no longer found is reported again when it comes back."""
+_MOST_PROBLEMS: Final = 10_000
 
 _WRITES = METRICS["headroom_resourcequota_patches_total"].counter()
 _TOUCHES = METRICS["headroom_resourcequota_touches_total"].counter()
@@ -78,11 +78,9 @@ class _QuotaState:
     """What our last patch returned: newer than the cache until the watch has caught up. Where Rancher is asked, the
     quota as it was at the last request."""
     namespace: Namespace | None = None
-    """The namespace as our last request left it."""
+    """The namespace as our last request left it, until the watch has caught up."""
     granted_entries: Mapping[str, str] | None = None
     """The entries of the last request that Rancher has granted."""
-    reported_problems: Mapping[str, float] = field(default_factory=dict)
-    """The keys of problems that were reported, and when each was last seen."""
     would_write: str = ""
 
 
@@ -93,8 +91,6 @@ class ResourceQuotaHandler:
     quotas: ResourceClient[ResourceQuota]
     namespaces: ResourceClient[Namespace]
     pods: ResourceClient[Pod]
-    event_reader: ResourceClient[Event]
-    projects: ResourceClient[Project]
     rancher: RancherWrites
     reverts: Reverts
     observer: Observer
@@ -104,9 +100,13 @@ class ResourceQuotaHandler:
     clock: Callable[[], float]
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
-    slices: TimeSlices = field(default_factory=TimeSlices)
-    _states: dict[str, _QuotaState] = field(default_factory=dict, init=False)
+    _slices: TimeSlices = field(default_factory=TimeSlices, init=False)
+    _states: defaultdict[str, _QuotaState] = field(default_factory=lambda: defaultdict(_QuotaState), init=False)
     _turns: ProjectTurns = field(default_factory=ProjectTurns, init=False)
+
+    def __post_init__(self) -> None:
+        self._reported: TTLCache[tuple[str, str], bool] = TTLCache(_MOST_PROBLEMS, _GONE, self.clock)
+        # Quotas and the keys of their problems.
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Brings the quota to where its namespace's migrations need it.
@@ -116,7 +116,7 @@ class ResourceQuotaHandler:
         if quota is None:
             self._states.pop(key, None)
             return
-        state = self._states.setdefault(key, _QuotaState())
+        state = self._states[key]
         quota = newer(quota, state.written)
         self._batch(quota, state)
         await self.rancher.look()
@@ -133,8 +133,7 @@ class ResourceQuotaHandler:
 
     def is_as_written(self, quota: ResourceQuota) -> bool:
         """Reports whether the quota is as our last patch left it."""
-        state = self._states.get(quota.key)
-        written = state.written if state else None
+        written = self._states[quota.key].written if quota.key in self._states else None
         return written is not None and written.metadata.resource_version == quota.metadata.resource_version
 
     async def _apply_with_retry(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
@@ -156,7 +155,7 @@ class ResourceQuotaHandler:
 
     async def _plan_and_write(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
         """Plans and writes once. Raises Conflict when the quota is no longer what was decided from."""
-        await self.slices.work_out(self.observer.observe(quota, self.clock()), self.policy, charges=False)
+        await self._slices.work_out(self.observer.observe(quota, self.clock()), self.policy, charges=False)
         state.decided_at = now = self.clock()
         observed = self._observe(quota, now, state)
         decided = self._plan(observed, state)
@@ -167,7 +166,7 @@ class ResourceQuotaHandler:
         if observed.rancher.asks:
             self._report_granted(observed, state)
         state.lower_since = state.lower_since if decided.hard else None
-        await self._report_problems(observed, state, decided.problems)
+        self._report_problems(observed, decided.problems)
         if not decided or self._report_dry_run(quota, state, decided):
             return decided
         used = quota.used if live else await self._wait_to_lower(observed, state, decided)
@@ -175,7 +174,7 @@ class ResourceQuotaHandler:
             await self.before_raise(quota.namespace)
         if decided.annotations or (decided.hard and not decided.asks):
             if lowered := _lowered_by_others(quota, state.written, decided):
-                await self._report_problems(observed, state, await self._note_revert(quota, lowered))
+                self._report_problems(observed, await self._note_revert(quota, lowered))
             keys, instances = [*quota.annotations, *decided.annotations], observed.instances.values()
             names = names_by_key(keys, observed.migrations, instances)
             decided = summarized(decided, quota, names)
@@ -183,16 +182,12 @@ class ResourceQuotaHandler:
             self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:
             await self._request(observed, state, decided)
-        if decided.annotations.get(ANNOTATION_TOUCHED) and ANNOTATION_TOUCHED in quota.annotations:
-            await self._report_problems(observed, state, await lacking_devices(self.event_reader, observed))
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
         cached = self.observer.source.namespaces.get(name=quota.namespace)
-        if cached is not None and state.namespace is not None:
-            state.namespace = newer(cached, state.namespace)
-            if state.namespace is cached:
-                state.namespace = None
+        if cached is not None and newer(cached, state.namespace) is cached:
+            state.namespace = None
         observed = self.observer.observe(quota, now, state.timers, namespace=state.namespace)
         request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
         if request is None or is_granted(request, quota):
@@ -203,13 +198,11 @@ class ResourceQuotaHandler:
         """Has Rancher write the quota, or ends a request of ours. Raises RetryAfter while another namespace of the
         project has the turn, Invalid when the namespace is no longer what was decided from."""
         namespace, now = observed.rancher.namespace, self.clock()
-        project = project_of(namespace)
         if decided.namespace.get(constants.ANNOTATION_REQUEST) and (
-            seconds_left := self._turns.take(project, namespace.name, now, SILENCE)
+            seconds_left := self._turns.take(project_of(namespace), namespace.name, now, SILENCE)
         ):
-            raise RetryAfter(
-                min(seconds_left, _TURN), "another namespace of the Rancher project has a request under way"
-            )
+            reason = "another namespace of the Rancher project has a request under way"
+            raise RetryAfter(min(seconds_left, _TURN), reason)
         state.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
         state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()
@@ -289,19 +282,16 @@ class ResourceQuotaHandler:
     def _report_entries(self, observed: Facts, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> None:
         """Reports on a VM's VMI that something was added for it, or has been given back: by its entry in the old and
         the new annotations."""
-        quota = observed.quota
+        quota = observed.quota.name
         for key, name in names_by_key([*old, *new], observed.migrations, observed.instances.values()).items():
             vmi, text = observed.instances.get(name), new.get(key)
             if vmi is None or (old.get(key) is None) == (text is None):
                 continue
+            reason, message = EVENT_GIVEN_BACK, f"quota {quota}: what was added for its migration has been given back"
             if text is not None:
-                message = (
-                    f"quota {quota.name} is raised by {format_amounts(parse_resources(key, text))} for its migration"
-                )
-                self.events.event(vmi, "Normal", EVENT_RAISED, message)
-            else:
-                message = f"quota {quota.name}: what was added for its migration has been given back"
-                self.events.event(vmi, "Normal", EVENT_GIVEN_BACK, message)
+                amounts = format_amounts(parse_resources(key, text))
+                reason, message = EVENT_RAISED, f"quota {quota} is raised by {amounts} for its migration"
+            self.events.event(vmi, "Normal", reason, message)
 
     def _report_granted(self, observed: Facts, state: _QuotaState) -> None:
         """Reports the entries of a request once Rancher has written the quota by it, and their end. What was granted
@@ -321,37 +311,21 @@ class ResourceQuotaHandler:
             log.info("%s: would write: %s", quota.key, would_write)
         return self.dry_run
 
-    async def _report_problems(self, observed: Facts, state: _QuotaState, problems: Sequence[Problem]) -> None:
+    def _report_problems(self, observed: Facts, problems: Sequence[Problem]) -> None:
         """Reports each problem, once while it lasts, by an event about the VM that it concerns or the quota."""
-        now = self.clock()
-        recent_problems = {
-            key: reported_at for key, reported_at in state.reported_problems.items() if now - reported_at < _GONE
-        }
-        state.reported_problems = recent_problems | {problem.key: now for problem in problems}
         for problem in problems:
-            if problem.key in recent_problems:
-                continue
-            log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
-            subject = observed.instances.get(problem.vm) or observed.quota
-            detail = await self._project_room(observed) if problem.reason == EVENT_PROJECT_FULL else ""
-            self.events.event(subject, problem.kind, problem.reason, f"{problem}{detail}")
+            state = observed.quota.key, problem.key
+            is_known = state in self._reported
+            self._reported[state] = True
+            if not is_known:
+                log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
+                subject = observed.instances.get(problem.vm) or observed.quota
+                self.events.event(subject, problem.kind, problem.reason, str(problem))
 
     async def _note_revert(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[Problem]:
         """Returns what has to be known of another writer that lowered these limits again, once it does so often."""
         manager = await self.reverts.note(quota, lowered)
         return [Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")] if manager else []
-
-    async def _project_room(self, observed: Facts) -> str:
-        """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
-        in the cluster of Rancher's server."""
-        cluster, _, name = project_of(observed.rancher.namespace).partition(":")
-        try:
-            project = await self.projects.get(name=name, namespace=cluster)
-        except ApiError as exc:
-            log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
-            return ""
-        remaining = project_room(project, self.observer.source.namespaces.list(), observed.quota.namespace)
-        return f"; {text_of(remaining, observed.quota.hard)}"
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

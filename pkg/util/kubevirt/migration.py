@@ -161,45 +161,28 @@ def annotations_for(
 
     A migration under way wins over finished ones, whichever event came last: upstream lets the event of an old,
     finished migration clear the state of the one that runs. A migration is finished when its phase says so or when the
-    VMI does, whichever is seen first. The state of an unknown migration is left alone (`unknown_migration`).
+    VMI does (upstream OnVmiChanged), whichever is seen first.
     """
-    all_migrations = list(migrations)
-    completed_uids = {migration.uid for migration in all_migrations if is_finished(migration)} | _completed_uids(vmi)
-    active = [migration for migration in all_migrations if migration.uid not in completed_uids]
-    if active:
-        current = max(active, key=by_creation)
-        desired = {
-            constants.ANNOTATION_MIGRATION_UID: current.uid,
-            constants.ANNOTATION_MIGRATION_STATE: state_of(current),
-        }
-        return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
-    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
-    return state_removal(vmi) if completed_uids and (shown_uid is None or shown_uid in completed_uids) else {}
+    completed_uid = _completed_uid(vmi)
+    active = [migration for migration in migrations if not (is_finished(migration) or migration.uid == completed_uid)]
+    if not active:
+        return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
+    current = max(active, key=by_creation)
+    desired = {constants.ANNOTATION_MIGRATION_UID: current.uid, constants.ANNOTATION_MIGRATION_STATE: state_of(current)}
+    return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
 
 
-def _completed_uids(vmi: VirtualMachineInstance) -> set[str]:
-    """Returns the migration that the VMI itself reports as completed (upstream OnVmiChanged), as a set of uids."""
+def _completed_uid(vmi: VirtualMachineInstance) -> str | None:
+    """Returns the UID of the migration that the VMI itself reports as completed."""
     state = trusted_status(vmi).migration_state
-    return {state.migration_uid} if state is not None and state.completed and state.migration_uid else set()
-
-
-def unknown_migration(vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]) -> str | None:
-    """Returns the UID of the migration that the VMI shows if that migration is unknown, else None."""
-    known_uids = {migration.uid for migration in migrations} | _completed_uids(vmi)
-    shown_uid = vmi.annotations.get(constants.ANNOTATION_MIGRATION_UID)
-    return shown_uid if shown_uid and shown_uid not in known_uids else None
-
-
-def state_removal(vmi: VirtualMachineInstance) -> Mapping[str, str | None]:
-    """Returns the change that removes the state annotations."""
-    return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
+    return state.migration_uid or None if state is not None and state.completed else None
 
 
 def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
     """Returns the UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
     state = trusted_status(vmi).migration_state
     was_aborted = state is not None and state.abort_status == constants.ABORT_SUCCEEDED
-    return next(iter(_completed_uids(vmi)), None) if was_aborted else None
+    return _completed_uid(vmi) if was_aborted else None
 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------

@@ -9,17 +9,14 @@ requested first, and the person's number when Rancher has written it.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from msgspec.structs import replace as replace_struct
 
-from kubeloop.api.core import Namespace
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, total
-from pkg.api.rancher import Project
+from kubeloop.api.resource_list import ResourceList
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
@@ -31,7 +28,6 @@ from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import (
     SILENCE,
     Request,
-    annotation_of,
     exceeding,
     format_request,
     is_granted,
@@ -228,27 +224,6 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
     return Problem(errors.EVENT_NOT_GRANTED, text)
-
-
-# ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------
-
-
-def project_room(project: Project, namespaces: Iterable[Namespace], name: str) -> ResourceList:
-    """Returns what the namespace of that name may request beyond what its person does, by the ResourceQuota's resource
-    names. `namespaces` are all of the cluster: what those of the project request counts, granted or not (rancher
-    pkg/resourcequota, quota_validate.go)."""
-    quota = project.spec.resource_quota
-    of_project = [item for item in namespaces if project_of(item) == project.id]
-    requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
-    requests |= {item.name: annotation_of(item) for item in of_project if item.name == name}
-    used = total(map(limits_of_annotation, requests.values()))
-    limits = limits_of_annotation(json.dumps({"limit": (quota.limit if quota else None) or {}}))
-    return {name: max(ZERO, limit - used.get(name, ZERO)) for name, limit in limits.items()}
-
-
-def text_of(remainders: Mapping[str, Quantity], names: Iterable[str]) -> str:
-    """Returns what is left of these resources, as text."""
-    return f"left {_listed({name: remainders[name] for name in sorted(names) if name in remainders})}"
 
 
 def _listed(amounts: Mapping[str, Quantity]) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kubeloop.api.registry import PODS
-from kubeloop.client.errors import Invalid, NotFound
+from kubeloop.client.errors import Invalid
 from kubeloop.testing.virtual_time import now
 from pkg.api.kubevirt import (
     VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
@@ -209,32 +209,6 @@ async def test_a_migration_that_was_deleted_is_not_shown_any_longer(cluster: Mig
     cluster.migrations.gone("ns1/migration-of-vm1")
     await cluster.look()
     assert cluster.state() == {}
-    assert len(cluster.migrations.asked("list")) == 1
-
-
-async def test_migrations_that_never_were_are_looked_for_together(cluster: MigrationCluster) -> None:
-    names = [f"vm{number}" for number in range(20)]
-    for name in names:
-        cluster.instances.given(vmi(name, annotations={UID: "uid-gone", STATE: "Migrating"}))
-    await asyncio.gather(*map(cluster.look, names))
-    assert not any(map(cluster.state, names))
-    assert len(cluster.migrations.asked("list")) <= 2
-
-
-async def test_a_migration_that_is_not_cached_yet_stays_shown(cluster: MigrationCluster) -> None:
-    """Harvester may have written the state before our watch brought the migration: the server is asked."""
-    cluster.migrations.lagging = True
-    cluster.migrations.given(vmim("Pending"))
-    cluster.instances.given(vmi(annotations={UID: "uid-migration-of-vm1", STATE: "Pending migration"}))
-    await cluster.look()
-    assert cluster.state()[UID] == "uid-migration-of-vm1"
-
-
-async def test_where_migrations_cannot_be_listed_nothing_is_cleared(cluster: MigrationCluster) -> None:
-    cluster.migrations.errors["list"] = [NotFound("no such kind", status=404)]
-    cluster.instances.given(vmi(annotations={UID: "uid-gone", STATE: "Migrating"}))
-    await cluster.look()
-    assert cluster.state()[UID] == "uid-gone"
 
 
 def completed(node: str | None = "node-1", phase: str = "Running", **more: object) -> VirtualMachineInstance:

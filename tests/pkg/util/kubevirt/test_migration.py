@@ -21,8 +21,6 @@ from pkg.util.kubevirt.migration import (
     migration_ended_at,
     stage_of,
     state_of,
-    state_removal,
-    unknown_migration,
 )
 from tests.decisions import sentences
 from tests.kinds import edited
@@ -95,7 +93,6 @@ CASES = {
         [OVER, vmim(None, name="new")], {UID: "uid-new", STATE: PENDING}, {UID: "uid-old", STATE: MIGRATING}
     ),
     "only what differs is written": Shown([RUNNING], {STATE: MIGRATING}, {UID: "uid-new", STATE: PENDING}),
-    "a finished one clears only its own state": Shown([OVER], {}, {UID: "uid-unheard-of", STATE: PENDING}),
     "a finished one clears a state without uid": Shown([OVER], {STATE: None}, {STATE: PENDING}),
     "the VMI's own report that it is over is enough": Shown(
         [RUNNING], {UID: None, STATE: None}, {UID: "uid-new", STATE: MIGRATING}, reported("new")
@@ -112,32 +109,15 @@ CASES = {
     "a report without uid says nothing": Shown(
         [RUNNING], {}, {UID: "uid-new", STATE: MIGRATING}, {"migrationState": {"completed": True}}
     ),
-    "an unknown migration is left alone": Shown([], {}, {UID: "uid-unheard-of", STATE: PENDING}),
+    "a migration that is gone is not shown": Shown(
+        [OVER], {UID: None, STATE: None}, {UID: "uid-gone", STATE: PENDING, "example.com/other": "kept"}
+    ),
 }
 
 
 @sentences(CASES)
 def test_what_a_vmi_shows(case: Shown) -> None:
     assert annotations_for(vmi(annotations=case.annotations, **case.status), case.migrations) == case.change
-
-
-UNKNOWN = {
-    "nothing shown": (Shown([], {}), None),
-    "a known one": (Shown([RUNNING], {}, {UID: "uid-new"}), None),
-    "one that the VMI reports as completed": (Shown([], {}, {UID: "uid-new"}, reported("new")), None),
-    "an empty uid": (Shown([], {}, {UID: ""}), None),
-    "one that is gone": (Shown([RUNNING, OVER], {}, {UID: "uid-gone"}), "uid-gone"),
-}
-
-
-@sentences(UNKNOWN, "instance, uid")
-def test_an_unknown_migration(instance: Shown, uid: str | None) -> None:
-    assert unknown_migration(vmi(annotations=instance.annotations, **instance.status), instance.migrations) == uid
-
-
-def test_clearing_names_only_what_is_there() -> None:
-    assert state_removal(vmi(annotations={TARGET: "node-1", "example.com/other": "kept"})) == {TARGET: None}
-    assert state_removal(vmi()) == {}
 
 
 LEFTOVER = {
