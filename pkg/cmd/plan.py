@@ -20,9 +20,8 @@ from pkg.cmd import reports
 from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
-from pkg.report.evacuation import Evacuation, evacuation, evacuations
 from pkg.report.fit import Fit
-from pkg.report.plan import MigrationPlan, Violation, VmPlan, plan_migrations
+from pkg.report.plan import Evacuation, MigrationPlan, Violation, VmPlan, evacuations, plan_evacuations, plan_migrations
 from pkg.report.reader import read_capacity, read_snapshot, read_vms, require
 from pkg.report.size import Growth, NotSized, Sizes, sizes
 from pkg.report.snapshot import Snapshot
@@ -78,7 +77,7 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         if node:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
                 await require(client, NODES, node)
-            migrations = evacuation(snapshot, await read_capacity(client), node, ratio)
+            (migrations,) = plan_evacuations(snapshot, [node], ratio, await read_capacity(client))
         else:
             migrations = plan_migrations(snapshot, ratio)
         return Answer(snapshot, migrations.document, partial(_plan_parts, migrations))

@@ -1,24 +1,39 @@
-"""Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them. Pure."""
+"""Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them; and
+whether the quotas, KubeVirt and the capacity of the other nodes let all VMs leave a node. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
+from operator import gt, lt
 from typing import Any, Final
 
 from msgspec import field, structs
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Affinity, Node, Pod, PodSpec, ResourceQuotaSpec
+from kubeloop.api.objects import condition_is_true
+from kubeloop.api.quantity import ZERO
+from kubeloop.api.registry import Resource
+from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.causes import vm_notes
+from pkg.report.causes import unmigratable_reason, vm_notes
 from pkg.report.fit import Fit, fits
 from pkg.report.snapshot import Document, Snapshot
+from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.evidence import is_running, trusted_status, vm_of
 from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.kubevirt.target import target_usage
+from pkg.util.quotacount.usage import pod_usage
 
 _WINDOWS: Final = "one VM after another, under a lock each"
+_KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
+_EVERYWHERE: Final = ResourceQuotaSpec()
+_MEMORY: Final = "requests.memory"
+SCHEDULABLE: Final = "kubevirt.io/schedulable"
+"""KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
 
 
 class VmPlan(Document, frozen=True):
@@ -66,31 +81,30 @@ class MigrationPlan(Document, frozen=True):
         return document if self.node else {name: document[name] for name in ("overheadRatio", "evacuate", "vms")}
 
 
+class Evacuation(Document, frozen=True):
+    """The evacuation of every node in turn while the others stay. `worst` is the node that most VMs would not leave, of
+    several the one with the most VMs; None if no node has VMs. `remarks` name what is not looked at."""
+
+    ratio: str | None = field(name="overheadRatio")
+    nodes: Sequence[MigrationPlan]
+    worst: str | None
+    remarks: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        document = super().document()
+        for plan in document["nodes"]:
+            plan["node"] = plan.pop("evacuate")
+            del plan["overheadRatio"]
+        return {"evacuate": "all", **document}
+
+
+# ---- the VMs by their quotas ---------------------------------------------------------------------------------
+
+
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None) -> MigrationPlan:
     """Plans every running VM of the snapshot. `ratio` None: the configured one."""
     vms = [vm for _, vm_plans in _by_namespace(snapshot, snapshot.instances, ratio) for vm in vm_plans]
-    return MigrationPlan(_effective_ratio(snapshot, vms, ratio), None, vms)
-
-
-def plan_evacuations(snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None) -> list[MigrationPlan]:
-    """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
-    vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
-    together: dict[str, list[NamespaceFit]] = defaultdict(list)
-    instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
-    for in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
-        for node in sorted({vm.node or "" for vm in vm_plans}):
-            leaving = [vm for vm in vm_plans if vm.node == node]
-            vms[node] += leaving
-            together[node] += _together(in_namespace, leaving, ratio)
-    return [
-        MigrationPlan(_effective_ratio(snapshot, vm_plans, ratio), node, vm_plans, together[node])
-        for node, vm_plans in vms.items()
-    ]
-
-
-def _effective_ratio(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> str | None:
-    """Returns the ratio by which the VMs are planned."""
-    return (snapshot.rendering(vms[-1].namespace, ratio).ratio if vms else ratio) or None
+    return MigrationPlan(snapshot.rendering("", ratio).ratio or None, None, vms)
 
 
 def _by_namespace(
@@ -143,12 +157,196 @@ def _vms(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio:
         )
 
 
+# ---- the VMs of nodes ----------------------------------------------------------------------------------------
+
+
+class PlacedAffinity(Affinity):
+    """core/v1 Affinity with the nodes' part."""
+
+    node_affinity: dict[str, Any] | None = None
+
+
+class PlacedPodSpec(PodSpec):
+    """core/v1 PodSpec with what the scheduler reads of nodes: too much for the caches of the processes."""
+
+    node_selector: dict[str, str] | None = None
+    affinity: PlacedAffinity | None = None
+
+
+class PlacedPod(Pod):
+    spec: PlacedPodSpec = PlacedPodSpec()
+
+    def may_be_placed_on(self, node: Node) -> bool:
+        """Reports whether the node has the labels that the pod requires: one of its terms, of which none is empty."""
+        terms, name = self._terms, {"metadata.name": node.name}
+        return (self.spec.node_selector or {}).items() <= node.labels.items() and (
+            terms is None or any(_fulfils(term, node.labels, name) for term in terms)
+        )
+
+    @property
+    def requirement(self) -> str:
+        """What the pod requires of its node, for people: beyond that it takes VMs."""
+        selector = sorted((self.spec.node_selector or {}).items())
+        labels = [f"{name}={value}" for name, value in selector if name != SCHEDULABLE]
+        return ", ".join([*labels, *(["its node affinity"] if self._terms is not None else ())])
+
+    @property
+    def _terms(self) -> list[dict[str, Any]] | None:
+        affinity = self.spec.affinity and self.spec.affinity.node_affinity
+        required = affinity and affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        return required["nodeSelectorTerms"] if required else None
+
+
+PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
+
+
+def _fulfils(term: Mapping[str, Any], labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+    requirements = [(requirement, labels) for requirement in term.get("matchExpressions") or ()]
+    requirements += [(requirement, fields) for requirement in term.get("matchFields") or ()]
+    return bool(requirements) and all(_fulfils_one(*requirement) for requirement in requirements)
+
+
+def _fulfils_one(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    operator, value, values = requirement["operator"], labels.get(requirement["key"]), requirement.get("values") or []
+    if operator in ("Gt", "Lt"):
+        compare = gt if operator == "Gt" else lt
+        return value is not None and value.isdecimal() and compare(int(value), int(values[0]))
+    is_fulfilled = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return is_fulfilled.get(operator, False)
+
+
+@dataclass(frozen=True)
+class NodeCapacity:
+    """The nodes and all pods of the cluster; None if they may not be read."""
+
+    nodes: Sequence[Node] | None = None
+    pods: Sequence[PlacedPod] | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences about what is not looked at."""
+        unread = [name for name, objects in (("nodes", self.nodes), ("pods", self.pods)) if objects is None]
+        if unread:
+            return [f"{' and '.join(unread)} may not be listed: whether other nodes have room is not known"]
+        return ["of placement, affinities to other pods and the nodes of volumes are not looked at"]
+
+    @cached_property
+    def pods_by_key(self) -> Mapping[str, PlacedPod]:
+        return {pod.key: pod for pod in self.pods or ()}
+
+    @cached_property
+    def free_by_node(self) -> Mapping[str, ResourceList]:
+        """The resources, by quota's names, that are free on each node that takes VMs."""
+        nodes = self.nodes or ()
+        is_labelled = any(SCHEDULABLE in node.labels for node in nodes)  # by KubeVirt, where it runs
+        free_by_node: dict[str, ResourceList] = {}
+        for node in nodes:
+            if _is_open(node) and (not is_labelled or node.labels.get(SCHEDULABLE) == "true"):
+                allocatable = parse_resource_list(node.status.allocatable or {})
+                free_by_node[node.name] = {
+                    f"requests.{name}": allocatable[name] for name in ("cpu", "memory") if name in allocatable
+                }
+        for pod in self.pods or ():
+            if pod.spec.node_name in free_by_node and not pod.terminal:
+                _take(free_by_node[pod.spec.node_name], pod_usage(pod))
+        return free_by_node
+
+
+def _is_open(node: Node) -> bool:
+    tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
+    return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")
+
+
+def _has_room(free: ResourceList, requests: ResourceList) -> bool:
+    return all(amount <= free[name] for name, amount in requests.items() if name in free)
+
+
+def _take(free: ResourceList, requests: ResourceList) -> None:
+    free |= {name: free[name] - amount for name, amount in requests.items() if name in free}
+
+
+def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = None) -> Evacuation:
+    """Plans every node that has VMs. `ratio` None: the configured one."""
+    names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
+    nodes = plan_evacuations(snapshot, names, ratio, capacity)
+    worst = max(nodes, key=lambda node: (len(node.violations), len(node.vms)), default=None)
+    effective_ratio = snapshot.rendering("", ratio).ratio or None
+    return Evacuation(effective_ratio, nodes, worst.node if worst else None, capacity.remarks)
+
+
+def plan_evacuations(
+    snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None, capacity: NodeCapacity | None = None
+) -> list[MigrationPlan]:
+    """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
+    vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
+    together: dict[str, list[NamespaceFit]] = defaultdict(list)
+    instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
+    for in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
+        for node in sorted({vm.node or "" for vm in vm_plans}):
+            leaving = [vm for vm in vm_plans if vm.node == node]
+            vms[node] += leaving
+            together[node] += _together(in_namespace, leaving, ratio)
+    effective_ratio, by_key = snapshot.rendering("", ratio).ratio or None, {vmi.key: vmi for vmi in instances}
+    plans = []
+    for node, vm_plans in vms.items():
+        pairs = [(vm, by_key[f"{vm.namespace}/{vm.vm}"]) for vm in vm_plans]
+        violations = [*_blocked_vms(snapshot, pairs), *_unplaced_vms(snapshot, node, pairs, capacity, ratio)]
+        plans.append(MigrationPlan(effective_ratio, node, vm_plans, together[node], violations))
+    return plans
+
+
 def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> list[NamespaceFit]:
     """Returns the fits of all these VMs at once, without those that migrate already."""
     namespace, idle = vms[0].namespace, {vm.vm for vm in vms if not vm.migrates}
-    instances = [vmi for vmi in snapshot.instances if vmi.name in idle]
-    quota_fits = fits(snapshot, namespace, instances, ratio, would=True)
+    quota_fits = fits(snapshot, namespace, [vmi for vmi in snapshot.instances if vmi.name in idle], ratio, would=True)
     if snapshot.source.budgets.list(namespace):
         all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
         quota_fits = [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
     return [NamespaceFit(namespace=namespace, **structs.asdict(fit)) for fit in quota_fits]
+
+
+_Leaving = Sequence[tuple[VmPlan, VirtualMachineInstance]]
+
+
+def _blocked_vms(snapshot: Snapshot, leaving: _Leaving) -> Iterator[Violation]:
+    """Yields the VMs that the quotas, or KubeVirt, do not let go."""
+    for vm, vmi in leaving:
+        reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
+        if reason := "; ".join(filter(None, [*reasons, unmigratable_reason(snapshot, vmi)])):
+            yield Violation(vm.namespace, vm.vm, reason)
+
+
+def _unplaced_vms(
+    snapshot: Snapshot, evacuated: str, leaving: _Leaving, capacity: NodeCapacity | None, ratio: str | None
+) -> Iterator[Violation]:
+    """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
+    is free. The target requires of its node what the source's launcher does."""
+    if capacity is None or capacity.nodes is None or capacity.pods is None:
+        return
+    free_by_node = {name: dict(free) for name, free in capacity.free_by_node.items() if name != evacuated}
+    open_nodes = [node for node in capacity.nodes if node.name in free_by_node]
+    targets = []
+    for vm, vmi in leaving:
+        source = snapshot.source_side(vmi)
+        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace, ratio), _EVERYWHERE)
+        requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
+        if not vm.migrates:
+            targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
+    for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
+        fitting = [
+            node.name
+            for node in open_nodes
+            if (launcher is None or launcher.may_be_placed_on(node)) and _has_room(free_by_node[node.name], requests)
+        ]
+        if fitting:
+            _take(free_by_node[max(fitting, key=lambda name: (free_by_node[name].get(_MEMORY, ZERO), name))], requests)
+            continue
+        reason = f"no other node has room for its target pod: {format_amounts(requests)}"
+        if launcher and launcher.requirement:
+            reason += f", and has what it requires: {launcher.requirement}"
+        yield Violation(vm.namespace, vm.vm, reason)

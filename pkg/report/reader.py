@@ -26,8 +26,8 @@ from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.cause import decode_causes
-from pkg.report.evacuation import PLACED_PODS, NodeCapacity
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
+from pkg.report.plan import PLACED_PODS, NodeCapacity
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import unenforced_limits
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read

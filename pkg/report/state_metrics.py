@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
 from kubeloop.api.core import ResourceQuota
+from kubeloop.api.objects import find_condition
 from kubeloop.api.quantity import ZERO
-from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract, total
+from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.config.metrics import METRICS
 from pkg.util import constants
-from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.managedtenantquota.lock import parse_time, recognise
 from pkg.util.managedtenantquota.record import record_of
@@ -28,15 +28,17 @@ from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, 
 from pkg.util.resourcequota.managed import is_managed, unenforced
 from pkg.util.resourcequota.observe import Reader, Source
 
-T = TypeVar("T")
-
 MOST_NAMESPACES: Final = 200
 """The most namespaces that have series of their own; the others share one."""
 OTHERS: Final = "_others"
 """The label of the others: no namespace can have that name."""
 _NANO: Final = 1e-9
+_WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
+_MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_ORIGINALS)
 
 EventHandler = ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]
+Row = tuple[str, Sequence[str], float]
+"""A namespace, further labels and a value."""
 WAIT = METRICS["headroom_migration_wait_seconds"].histogram(
     (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 )
@@ -71,49 +73,38 @@ class StateMetrics(Collector):
             yield from families
 
     def _migrations(self) -> Iterator[Family]:
-        now = self.clock()
-        ages: dict[str, list[float]] = defaultdict(list)
-        for migration in self.source.migrations.list():
-            if is_refused(migration):
-                ages[migration.namespace].append(now - _refused_since(migration))
-        yield _gauge("headroom_migrations_refused", _by_namespace(ages, lambda values: {(): len(values)}))
-        yield _gauge(
-            "headroom_migrations_refused_oldest_seconds", _by_namespace(ages, lambda values: {(): max(values)})
-        )
+        now, refused = self.clock(), [migration for migration in self.source.migrations.list() if is_refused(migration)]
+        ages = [(migration.namespace, (), now - _refused_since(migration)) for migration in refused]
+        yield _by_namespace("headroom_migrations_refused", [(migration.namespace, (), 1) for migration in refused])
+        yield _by_namespace("headroom_migrations_refused_oldest_seconds", ages, max)
 
     def _quotas(self) -> Iterator[Family]:
         now, quotas, first_seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
-        added_amounts: dict[str, list[ResourceList]] = defaultdict(list)
-        unused_amounts: dict[str, list[ResourceList]] = defaultdict(list)
-        ages: dict[str, list[float]] = defaultdict(list)
-        states: dict[str, list[str]] = defaultdict(list)
-        unenforced_count = 0
+        added, unused, ages, states = list[Row](), list[Row](), list[Row](), list[Row]()
+        raised: list[ResourceQuota] = []
         for quota in quotas:
             if not any(key.startswith(_MARKS) for key in quota.annotations):
                 continue
             keys, namespace = entry_keys(quota.annotations), quota.namespace
-            amounts, start_by_key = _added_amounts(quota), self._migration_start_by_key(quota)
+            amounts, starts = _added_amounts(quota), self._migration_start_by_key(quota)
+            free = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
             for key in keys:
-                first_seen[quota.uid, key] = min(
-                    self._first_seen.get((quota.uid, key), now), start_by_key.get(key, now)
-                )
-                ages[namespace].append(now - first_seen[quota.uid, key])
-                states[namespace].append("migrating" if key in start_by_key else "held")
-            if amounts or keys:
-                added_amounts[namespace].append(amounts)
-                free = subtract(parse_resource_list(quota.hard), parse_resource_list(quota.used))
-                unused_amounts[namespace].append(
-                    {name: max(ZERO, min(amount, free.get(name, ZERO))) for name, amount in amounts.items()}
-                )
-                unenforced_count += bool(unenforced(quota))
+                since = min(self._first_seen.get((quota.uid, key), now), starts.get(key, now))
+                first_seen[quota.uid, key] = since
+                ages.append((namespace, (), now - since))
+                states += [(namespace, ["migrating"], key in starts), (namespace, ["held"], key not in starts)]
+            for name, amount in amounts.items():
+                added.append((namespace, [name], amount.nanos * _NANO))
+                unused.append((namespace, [name], max(ZERO, min(amount, free[name])).nanos * _NANO))
+            raised += [quota] if amounts or keys else []
         self._first_seen = first_seen
-        yield _gauge("headroom_quotas_managed", [((), sum(map(is_managed, quotas)))])
-        yield _gauge("headroom_quotas_raised", [((), sum(map(len, added_amounts.values())))])
-        yield _gauge("headroom_quotas_not_enforced", [((), unenforced_count)])
-        yield _gauge("headroom_quota_oldest_entry_seconds", _by_namespace(ages, lambda values: {(): max(values)}))
-        yield _gauge("headroom_quota_entries", _by_namespace(states, _states))
-        yield _gauge("headroom_quota_added", _by_namespace(added_amounts, _amounts))
-        yield _gauge("headroom_quota_added_unused", _by_namespace(unused_amounts, _amounts))
+        yield _gauge("headroom_quotas_managed", sum(map(is_managed, quotas)))
+        yield _gauge("headroom_quotas_raised", len(raised))
+        yield _gauge("headroom_quotas_not_enforced", sum(map(bool, map(unenforced, raised))))
+        yield _by_namespace("headroom_quota_oldest_entry_seconds", ages, max)
+        yield _by_namespace("headroom_quota_entries", states)
+        yield _by_namespace("headroom_quota_added", added)
+        yield _by_namespace("headroom_quota_added_unused", unused)
 
     def _migration_start_by_key(self, quota: ResourceQuota) -> dict[str, float]:
         """Returns keys of entries to the creation of the oldest migration under way that they are for."""
@@ -131,24 +122,15 @@ class StateMetrics(Collector):
     def _configurations(self) -> Iterator[Family]:
         if self.locks is None:
             return
-        now = self.clock()
-        configurations = self.locks.list()
+        now, configurations = self.clock(), self.locks.list()
         ages = [lock.age(now) for configuration in configurations if (lock := recognise(configuration))]
-        yield _gauge("headroom_mtq_locks_held", [((), len(ages))])
-        yield _gauge("headroom_mtq_oldest_lock_seconds", [((), max(ages, default=0.0))])
-        yield _gauge("headroom_mtq_lock_limit_seconds", [((), self.lock_limit)])
-        registrations = (
-            configuration
-            for configuration in configurations
-            if configuration.name == constants.WEBHOOK_CONFIGURATION_NAME
-        )
-        yield _gauge(
-            "headroom_webhook_registered",
-            (
-                ((webhook["name"].partition(".")[0], webhook.get("failurePolicy", "Fail")), 1.0)
-                for configuration in registrations
-                for webhook in configuration.webhooks or ()
-            ),
+        yield _gauge("headroom_mtq_locks_held", len(ages))
+        yield _gauge("headroom_mtq_oldest_lock_seconds", max(ages, default=0.0))
+        yield _gauge("headroom_mtq_lock_limit_seconds", self.lock_limit)
+        own = (config for config in configurations if config.name == constants.WEBHOOK_CONFIGURATION_NAME)
+        webhooks = [webhook for config in own for webhook in config.webhooks or ()]
+        yield METRICS["headroom_webhook_registered"].family(
+            ((webhook["name"].partition(".")[0], webhook.get("failurePolicy", "Fail")), 1.0) for webhook in webhooks
         )
 
 
@@ -170,40 +152,23 @@ def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.ti
     return ResourceEventHandlerFuncs(on_update=on_update)
 
 
-_WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
-_MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, ANNOTATION_ORIGINALS)
-
-
 def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     """Returns when the migration was refused: virt-controller sets lastProbeTime when the first try is; else its
     creation."""
-    for condition in migration.status.conditions or ():
-        if condition.type == constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA:
-            return parse_time(
-                condition.last_transition_time, condition.last_probe_time, migration.metadata.creation_timestamp
-            )
-    return parse_time(migration.metadata.creation_timestamp)
+    condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+    times = (condition.last_transition_time, condition.last_probe_time) if condition else ()
+    return parse_time(*times, migration.metadata.creation_timestamp)
 
 
-def _states(states: Sequence[str]) -> Mapping[tuple[str, ...], float]:
-    return {(state,): states.count(state) for state in ("migrating", "held")}
-
-
-def _amounts(amounts: Sequence[ResourceList]) -> Mapping[tuple[str, ...], float]:
-    return {(name,): amount.nanos * _NANO for name, amount in sorted(total(amounts).items())}
-
-
-def _by_namespace(
-    grouped: Mapping[str, Sequence[T]], measure: Callable[[Sequence[T]], Mapping[tuple[str, ...], float]]
-) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yields the measure of each namespace that has anything, by its name and further labels."""
-    by_label: dict[str, list[T]] = defaultdict(list)
-    for namespace in sorted(filter(grouped.get, grouped)):
-        by_label[namespace if len(by_label) < MOST_NAMESPACES else OTHERS] += grouped[namespace]
-    for namespace, values in by_label.items():
-        for labels, value in measure(values).items():
-            yield (namespace, *labels), value
-
-
-def _gauge(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Family:
+def _by_namespace(name: str, rows: Sequence[Row], combine: Callable[[list[float]], float] = sum) -> Family:
+    """Returns the gauge of each namespace that has rows, by its name and their labels."""
+    named = set(sorted({namespace for namespace, _labels, _value in rows})[:MOST_NAMESPACES])
+    values: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for namespace, labels, value in rows:
+        values[namespace if namespace in named else OTHERS, *labels].append(value)
+    samples: Iterable[tuple[Sequence[str], float]] = ((labels, combine(of)) for labels, of in sorted(values.items()))
     return METRICS[name].family(samples)
+
+
+def _gauge(name: str, value: float) -> Family:
+    return METRICS[name].family([((), value)])

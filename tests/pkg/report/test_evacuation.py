@@ -10,7 +10,7 @@ import msgspec
 
 from kubeloop.api.core import Node, Pod
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.evacuation import Evacuation, NodeCapacity, PlacedPod, evacuations
+from pkg.report.plan import Evacuation, NodeCapacity, PlacedPod, evacuations
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
 from tests.kinds import edited
