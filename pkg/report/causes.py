@@ -18,7 +18,7 @@ from pkg.api.kubevirt import (
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
-from pkg.util.kubevirt.claims import moves_of, volume_overlap
+from pkg.util.kubevirt.claims import volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
 from pkg.util.resourcequota.base import counts_of_devices
@@ -143,9 +143,8 @@ def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterato
 
 def _volumes_note(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     """Returns which volumes move, and how much of their disks a volume migration counts twice; "" for none."""
-    source, namespace = snapshot.source, vmi.namespace
-    moves = moves_of(vmi, source.machines.get(namespace=namespace, name=vmi.name))
-    claims = {claim.name: claim for claim in source.claims.list(namespace)} if moves else {}
+    moves = snapshot.moves_of(vmi)
+    claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)} if moves else {}
     doubled_size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
     effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
     return f"its volumes {', '.join(move.volume for move in moves)} move{effect}: {STORAGE}" if moves else ""
@@ -169,5 +168,5 @@ def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
     about, since = {(VIRTUAL_MACHINE_INSTANCES.kind, vmi.name)}, vmi.metadata.creation_timestamp or ""
     if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi.namespace, about, since):
-        reasons += [str(max(failures)), *([_START] if refusing_quota(max(failures).message) else ())]
+        reasons += [str(failures[-1]), *([_START] if refusing_quota(failures[-1].message) else ())]
     return "; ".join(reasons)

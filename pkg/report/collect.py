@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,10 +19,10 @@ from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.report.installation import Installed
-from pkg.report.snapshot import FAILURE_REASONS, LISTS, Basis, Snapshot
+from pkg.report.snapshot import LISTS, Basis, Snapshot
 from pkg.report.status import status
 from pkg.util import constants
-from pkg.util.kubevirt.claims import STATE_PREFIX, moves_of
+from pkg.util.kubevirt.claims import STATE_PREFIX
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
@@ -92,8 +92,7 @@ def collected_files(
     objects: list[Object] = [
         *(obj for obj in snapshot.namespaces if obj.name in selection),
         *(obj for name in _OF_NAMESPACES for obj in _in_namespaces(getattr(snapshot, name), selection)),
-        *(obj for obj in _in_namespaces(snapshot.claims, selection) if obj.name.startswith(STATE_PREFIX)),
-        *_moving_claims(snapshot, selection),
+        *_vms_claims(snapshot, selection),
         *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
         *(obj for obj in snapshot.locks if obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj)),
         *(obj for obj in _in_namespaces(snapshot.failures, selection) if obj.involved_object.kind in EVENTS_ABOUT),
@@ -111,13 +110,14 @@ def collected_files(
 def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
     """Returns the snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other
     files."""
-    lists: dict[str, list[Any]] = {name: [] for name in LISTS}
-    list_by_kind = {kind.__name__: (name, kind) for name, kind in LISTS.items()}
+    lists: dict[str, list[Any]] = {kind.__name__: [] for kind in LISTS.values()}
     for document in objects:
-        if str(document["kind"]) in list_by_kind:  # other versions collect other kinds
-            name, kind = list_by_kind[str(document["kind"])]
-            lists[name].append(msgspec.convert(document, kind))
-    lists["failures"] = [event for event in lists["failures"] if event.reason in FAILURE_REASONS]
+        if (kind := str(document["kind"])) in lists:  # other versions collect other kinds
+            lists[kind].append(document)
+    objects_by_name: dict[str, Any] = {
+        name: msgspec.convert(lists[kind.__name__], list[kind])  # type: ignore[valid-type]
+        for name, kind in LISTS.items()
+    }
     basis = metadata["basis"]
     policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
@@ -131,7 +131,7 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
             metadata.get("rancherReason", ""),
         ),
         installed=msgspec.convert(metadata["installed"], Installed),
-        **cast("dict[str, Any]", lists),
+        **objects_by_name,
     )
 
 
@@ -167,16 +167,12 @@ def collected_document(obj: Object) -> dict[str, Any]:
     return {**document, "apiVersion": api_version, "kind": kind}
 
 
-def _moving_claims(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
-    """Returns the PVCs of disks that a volume migration doubles."""
-    vms = snapshot.source.machines
-    claim_keys = {
-        (vmi.namespace, pvc)
-        for vmi in snapshot.instances
-        for move in moves_of(vmi, vms.get(namespace=vmi.namespace, name=vmi.name))
-        for pvc in (move.source, move.destination)
-    }
-    return [move for move in _in_namespaces(snapshot.claims, namespaces) if (move.namespace, move.name) in claim_keys]
+def _vms_claims(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
+    """Returns the PVCs of VMs' state, and of the disks that a volume migration doubles."""
+    moves = [(vmi.namespace, move) for vmi in snapshot.instances for move in snapshot.moves_of(vmi)]
+    doubled = {(namespace, claim) for namespace, move in moves for claim in (move.source, move.destination)}
+    claims = _in_namespaces(snapshot.claims, namespaces)
+    return [obj for obj in claims if obj.name.startswith(STATE_PREFIX) or (obj.namespace, obj.name) in doubled]
 
 
 def _in_namespaces(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:

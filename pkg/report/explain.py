@@ -91,7 +91,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     them."""
     namespace, vm = instance.namespace, instance.name
     ratio = snapshot.rendering(namespace).ratio or None
-    active = [m for m in snapshot.migrations_of(namespace, vm) if not is_finished(m)]
+    active = [m for m in snapshot.migrations_of(instance) if not is_finished(m)]
     reason = causes.unstarted_reason(snapshot, instance)
     if reason and not any(map(is_decentralized, active)):  # its receiver waits for the VM
         return not_running(namespace, vm, reason)
@@ -169,7 +169,7 @@ class _Wait:
     def _retry_verdict(self) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
         name = self.migration.name
-        message = max(self._failures(), default=NO_FAILURE).message
+        message = (self._failures() or [NO_FAILURE])[-1].message
         if devices := extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
@@ -192,9 +192,9 @@ class _Wait:
             for failure in self._failures()
             if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
         ]
-        latest = max(failures, default=NO_FAILURE)
+        latest = (failures or [NO_FAILURE])[-1]
         if is_silent or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
-            reason = str(latest) if failures else f"webhook {_POD_WEBHOOK} does not answer"
+            reason = str(latest) or f"webhook {_POD_WEBHOOK} does not answer"
             larger_pod = (
                 "the pod asks for more than headroom expects of it and has added "
                 f"({_expected_amounts(self.quota_fits)}): see what changes the VM's pods, such as a mesh's sidecar: "

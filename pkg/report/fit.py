@@ -178,8 +178,8 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
         return ""
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     since, objects = min(waiting_since, default=""), {(RESOURCE_QUOTAS.kind, observed.quota.name)}
-    latest = max(snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota.namespace, objects, since), default=NO_FAILURE)
-    return str(latest) if latest.time else ""
+    failures = snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota.namespace, objects, since)
+    return str((failures or [NO_FAILURE])[-1])
 
 
 def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:

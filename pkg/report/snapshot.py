@@ -18,21 +18,18 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
-from pkg.util.constants import CONFIG_MAP, EVENT_FAILED_CREATE
+from pkg.util import constants
+from pkg.util.kubevirt.claims import Move, moves_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.base import Base, base_of
-from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
 from pkg.util.resourcequota.vm import VmUsage, vms_of
-
-FAILURE_REASONS: Final = (EVENT_FAILED_CREATE, EVENT_PROJECT_FULL)
-"""The reasons of events that say why a target pod does not come to be."""
 
 
 class FailureEvent(NamedTuple):
@@ -43,7 +40,7 @@ class FailureEvent(NamedTuple):
     object_name: str
 
     def __str__(self) -> str:
-        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
+        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}" if self.time else ""
 
 
 NO_FAILURE: Final = FailureEvent("", "", "")
@@ -83,9 +80,8 @@ class Basis:
     @property
     def rancher_remark(self) -> str:
         """The line about how quotas with Rancher's label are raised; "" if headroom writes them as any other."""
-        if self.rancher_quotas is RancherQuotas.DIRECT:
-            return ""
-        return f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
+        way, is_direct = self.rancher_quotas, self.rancher_quotas is RancherQuotas.DIRECT
+        return "" if is_direct else f"quotas of Rancher are raised by {way}: {self.rancher_reason}"
 
     def releases(self) -> Releases:
         return releases_of(self.kubernetes) if self.kubernetes else NEWEST
@@ -94,9 +90,9 @@ class Basis:
     def remarks(self) -> list[str]:
         """Sentences for a basis without a controller, and for one that counts more than one release does."""
         choice = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
-        assumption = f"{choice} are assumed: no ConfigMap {CONFIG_MAP} of a running controller was found"
+        missing = f"no ConfigMap {constants.CONFIG_MAP} of a running controller was found"
         doubts = doubt(self.kubernetes) if self.kubernetes else ""
-        return [remark for remark in ("" if self.source else assumption, doubts) if remark]
+        return [*([] if self.source else [f"{choice} are assumed: {missing}"]), *([doubts] if doubts else [])]
 
 
 @dataclass(frozen=True)
@@ -122,11 +118,22 @@ class Snapshot:
     failures: Sequence[Event] = ()
     """About pods that could not be created, and headroom's about projects of Rancher without room."""
     cache: Cache = field(default_factory=Cache, repr=False, compare=False)
-    """What depends on objects alone: shared with the snapshots that hypothetical migrations make of this one."""
+    """What depends on objects alone: shared with the snapshots that are made of this one."""
 
-    def migrations_of(self, namespace: str, vm: str) -> list[VirtualMachineInstanceMigration]:
+    def migrations_of(self, vmi: VirtualMachineInstance) -> list[VirtualMachineInstanceMigration]:
         """Returns all migrations of a VM, finished or not."""
-        return [m for m in self.source.migrations.list(namespace) if m.spec.vmi_name == vm]
+        return [m for m in self.source.migrations.list(vmi.namespace) if m.spec.vmi_name == vmi.name]
+
+    def source_side(self, vmi: VirtualMachineInstance) -> Side | None:
+        """Returns the pods of the side on which a VM lives, or None if it does not run."""
+        pods = tuple(self.source.pods.list(vmi.namespace))
+        key = ("controlled pods", vmi.namespace)
+        controlled_pods = self.cache.get_or_compute(key, pods, lambda: ControlledPods(pods, self.now))
+        return next(iter(sides_of(vmi, self.migrations_of(vmi), controlled_pods).source), None)
+
+    def moves_of(self, vmi: VirtualMachineInstance) -> Sequence[Move]:
+        """Returns the volumes of a VM that move."""
+        return moves_of(vmi, self.source.machines.get(namespace=vmi.namespace, name=vmi.name))
 
     def quotas_of(self, namespace: str) -> list[ResourceQuota]:
         """Returns the namespace's quotas, sorted by name."""
@@ -136,15 +143,14 @@ class Snapshot:
         self, reason: str, namespace: str, objects: Collection[tuple[str, str]], since: str
     ) -> list[FailureEvent]:
         """Returns the events of a reason about objects of the namespace, given by kind and name, since an RFC 3339
-        time."""
-        return [
+        time; the latest is the last."""
+        events = [
             FailureEvent(event.last_timestamp or "", event.message, about.name)
             for event in self.failures
-            if event.reason == reason
-            and (event.last_timestamp or "") >= since
-            and (about := event.involved_object).namespace == namespace
-            and (about.kind, about.name) in objects
+            for about in [event.involved_object]
+            if event.reason == reason and about.namespace == namespace and (about.kind, about.name) in objects
         ]
+        return sorted(event for event in events if event.time >= since)
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""
@@ -156,20 +162,10 @@ class Snapshot:
         facts = self.observer.observe(quota, self.now)
         return facts if ratio is None else replace(facts, rendering=self.rendering(quota.namespace, ratio))
 
-    def source_side(self, vmi: VirtualMachineInstance) -> Side | None:
-        """Returns the pods of the side on which a VM lives, or None if it does not run."""
-        pods = tuple(self.source.pods.list(vmi.namespace))
-        key = ("controlled pods", vmi.namespace)
-        controlled_pods = self.cache.get_or_compute(key, pods, lambda: ControlledPods(pods, self.now))
-        sides = sides_of(vmi, self.migrations_of(vmi.namespace, vmi.name), controlled_pods)
-        return sides.source[0] if sides.source else None
-
     def base(self, quota: ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""
-        observed, hard = self.observe(quota), parse_resource_list(quota.hard)
-        if not is_served(quota):
-            return hard
-        base = _exact_base(observed).limits or {}
+        hard = parse_resource_list(quota.hard)
+        base = _exact_base(self.observe(quota)).limits or {} if is_served(quota) else {}
         return hard | {name: limit for name, limit in base.items() if name in hard}
 
     @property
@@ -178,15 +174,10 @@ class Snapshot:
 
     @cached_property
     def observer(self) -> Observer:
-        lists = {
-            source_field.name: Listed(getattr(self, source_field.name))
-            for source_field in fields(Source)
-            if source_field.name in LISTS
-        }
+        kinds = [source_field.name for source_field in fields(Source) if source_field.name in LISTS]
+        lists = cast("dict[str, Any]", {name: Listed(getattr(self, name)) for name in kinds})
         basis = self.basis
-        source = Source(
-            **cast("dict[str, Any]", lists), kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force
-        )
+        source = Source(**lists, kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force)
         asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
         return Observer(source, asks=asks, cache=self.cache)
 
