@@ -23,12 +23,14 @@ from pkg.config.time_slices import TimeSlices
 from pkg.controller.managedtenantquota.observation import WindowObserver
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
+from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.problems import Problem
+from pkg.util.resourcequota.policy import EXACT
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +133,9 @@ class WindowHandler:
             age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
             lock = replace(lock, since=now - max(lock.age(now), age), known_since=now - age)
         observed = replace(observed, lock=lock, timers=self._timers[observed.namespace])
-        window = Window(observed, self._policy, in_steps=True)
-        await self._slices.take(window.steps)
+        if any(map(is_refused, observed.facts.migrations)):
+            await self._slices.work_out(replace(observed.facts, now=now), EXACT, charges=False)
+        window = Window(observed, self._policy)
         self._store_results(window)
         return window
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
-from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota
+from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
+from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import is_finished, migration_of, takes_place
+from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.facts import Facts
@@ -37,11 +40,10 @@ class WindowPolicy:
     """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
     long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
     long at first, and up to as many times longer or `longest_pause`."""
-    shortage: float = 0.5
-    """A budget that does not suffice is reported after this long: status.used may count a target pod already that
-    the cache does not show yet."""
-    crowding: float = 30.0
-    """One that would suffice, were it not for the other migrations, is reported after this long."""
+    cache_delay: float = 0.5
+    """For so long status.used may count a target pod that the cache does not show yet."""
+    shortage: float = 30.0
+    """A budget that does not suffice is reported after this long: other migrations may use it up."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
@@ -59,9 +61,8 @@ class WindowPolicy:
 class WindowTimers:
     """The waiting times that one decision passes to the next; a restart may lose them."""
 
-    short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
-    """Migration uid, and whether the budget would suffice without the other migrations, to the time since when it does
-    not."""
+    short_since: Mapping[str, float] = field(default_factory=dict)
+    """Migration uid to the time since when the budget does not suffice for it."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
     refusals: int = 0
@@ -103,14 +104,14 @@ def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> O
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
     source = facts.source
     namespace_object = source.namespaces.get(name=namespace)
-    namespace_facts = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+    namespace_facts = with_running(facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source)
     return Observed(
         namespace=namespace,
         exists=namespace_object is not None and not namespace_object.deleting,
         budgets=source.budgets.list(namespace),
         lock=lock,
         quotas=source.quotas.list(namespace),
-        facts=with_running(namespace_facts, source),
+        facts=replace(namespace_facts, rendering=with_largest_defaults(namespace_facts.rendering)),
         now=now,
     )
 
@@ -135,3 +136,21 @@ def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     status = trusted_status(vmi)
     state = status.migration_state
     return frozenset(filter(None, (status.node_name, state.source_node if state else None)))
+
+
+def with_largest_defaults(rendering: Rendering) -> Rendering:
+    """Merges several LimitRanges into one with the largest defaults (upstream): the order in which the API server asks
+    them is not defined."""
+    if len(rendering.limit_ranges) < 2:
+        return rendering
+    items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == "Container"]
+    item = LimitRangeItem(
+        type="Container",
+        default=_largest(item.default for item in items),
+        default_request=_largest(item.default_request for item in items),
+    )
+    return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
+
+
+def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
+    return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))

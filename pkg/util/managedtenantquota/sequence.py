@@ -182,22 +182,13 @@ def _unlock(window: Window) -> Step | None:
     return Write("Unlock", window.lock.configuration, {}, f"unlocked, the resource quotas are {state}")
 
 
-def _mirror(window: Window) -> Step | None:
-    """Mirrors to the status what may be added: upstream keeps it there, and people read it. No lock waits for that."""
-    if len(window.observed.budgets) != 1 or not window.observed.exists:
-        return None
-    (budget,) = window.observed.budgets
-    current = budget.status.additional_migration_resources or {}
-    return _clear_write(budget) if current != budget.additional and not budget.deleting else None
-
-
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
 
 Row = Callable[[Window], Step | None]
 OPENING: Final[Sequence[Row]] = (_lock, _save, _settle, _raise)
-CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock, _mirror)
+CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock)
 """The first row that has something to say is the next step; where none has, it waits. What the status says is written
 while a lock reaches every API server, and while a restored quota reaches admission."""
 

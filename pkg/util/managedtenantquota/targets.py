@@ -6,40 +6,27 @@ The base pays for what a VM has grown by, as in the annotation strategy: the sam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import by_creation
-from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import (
-    ResourceList,
-    add,
-    format_resource_list,
-    maximum,
-    minimum,
-    parse_resource_list,
-    subtract,
-    total,
-)
+from kubeloop.api.quantity import ZERO, QuantityError
+from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.launcher import has_hotplugged_volumes
 from pkg.util.kubevirt.migration import abort_requested, is_refused
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import is_extended
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.util.resourcequota.vm import VmUsage
 
-_CONTAINER = "Container"
 _RUNNING = "Running"
 
 
@@ -47,8 +34,6 @@ class WindowShortage(NamedTuple):
     """A resource of a quota in which a target does not fit."""
 
     text: str
-    is_by_others: bool
-    """Its own entry, which the budget has room for, holds it: others use what is added."""
     is_certain: bool
     """The cache shows the target pods that status.used counts."""
 
@@ -75,27 +60,21 @@ class RefusedTarget:
 
 
 class WindowQuota:
-    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets. Every
-    method raises QuantityError."""
+    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets. Methods
+    that take a target raise QuantityError: what its VM needs cannot be determined."""
 
     def __init__(
-        self,
-        quota: ResourceQuota,
-        hard: RawResourceList,
-        vms: Collection[VmUsage | Problem],
-        max_headroom: ResourceList,
+        self, quota: ResourceQuota, hard: RawResourceList, vms: Iterable[VmUsage | Problem], max_headroom: ResourceList
     ) -> None:
         """`hard`: the limits before it was raised, `vms`: the namespace's under these; `max_headroom`: what may be
         added."""
-        self.quota = quota
-        self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
+        self.quota, self._max_headroom = quota, max_headroom
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
-        self._vms = {vm.name: vm for vm in vms if isinstance(vm, VmUsage)}
-        self._problems = {vm.vm: vm for vm in vms if isinstance(vm, Problem)}
-        self._admitted: set[str] = set()
-        self._sum_of_admitted: ResourceList = {}
-        self._promised = self._sum_of_all = total(vm.used_headroom for vm in self._vms.values())
+        self._vms = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms}
+        self._promised = total(vm.used_headroom for vm in self._vms.values() if isinstance(vm, VmUsage))
+        self._sum_of_all = self._promised
         # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
+        self._sum_of_admitted: ResourceList = {}
         self._needed: ResourceList = {}
 
     def refuses(self, target: RefusedTarget) -> bool:
@@ -108,21 +87,19 @@ class WindowQuota:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = self._vm(target).pending_usage
         raised, shortages = self._raised(target, need), {}
-        entry = self._capped(self._vm(target).wanted_entry)
         for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
-            amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
+            used = self._used.get(name, ZERO)
+            amounts = format_distinctly(name, need[name], used, self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            is_by_others = need[name] <= entry.get(name, ZERO)
-            is_certain = self._used.get(name, ZERO) <= self._hard[name] + self._promised.get(name, ZERO)
+            is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
             shortages[f"{self.quota.name}/{name}"] = WindowShortage(
-                text.format(name, self.quota.name, *amounts), is_by_others, is_certain
+                text.format(name, self.quota.name, *amounts), is_certain
             )
         return shortages
 
     def admit(self, target: RefusedTarget) -> None:
         """Adds a target's entry and usage."""
         self._sum_of_admitted, self._sum_of_all = self._sums_with(target)
-        self._admitted.add(target.vmi.name)
         self._needed = add(self._needed, self._vm(target).pending_usage)
 
     @property
@@ -141,19 +118,16 @@ class WindowQuota:
 
     def _sums_with(self, target: RefusedTarget) -> tuple[ResourceList, ResourceList]:
         """Returns the sums of the entries of admitted VMs, and of all, with this migration's VM among them."""
-        vm, everything = self._vm(target), self._sum_of_all
-        if vm.name in self._admitted:
-            return self._sum_of_admitted, everything
-        used = vm.used_headroom
-        others = {n: amount for n, amount in subtract(everything, used).items() if amount or n not in used}
+        vm = self._vm(target)
+        others = subtract(self._sum_of_all, vm.used_headroom)
         return add(self._sum_of_admitted, vm.wanted_entry), add(others, vm.wanted_entry)
 
     def _vm(self, target: RefusedTarget) -> VmUsage:
         """Returns the target's VM. What quota will count of its pods is not bounded: quota refuses all of it."""
-        name = target.vmi.name
-        if name not in self._vms:
-            raise QuantityError(self._problems[name].message)
-        return self._vms[name]
+        vm = self._vms[target.vmi.name]
+        if isinstance(vm, Problem):
+            raise QuantityError(vm.message)
+        return vm
 
     def _capped(self, amounts: ResourceList) -> ResourceList:
         granted = minimum(self._max_headroom, amounts)
@@ -161,9 +135,8 @@ class WindowQuota:
 
 
 def refused_targets(facts: Facts) -> list[RefusedTarget]:
-    """Returns the refused migrations that wait for a pod of their target, oldest first."""
-    pods = ControlledPods(facts.pods)
-    result = []
+    """Returns the refused migrations that wait for a pod of their target, oldest first, one a VM."""
+    pods, result = ControlledPods(facts.pods), dict[str, RefusedTarget]()
     for migration in sorted(facts.migrations, key=by_creation):
         vmi = facts.instances.get(migration.spec.vmi_name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
@@ -177,22 +150,8 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and len(pods.live_sides[vmi.uid]) <= 1
         if is_missing:
-            result.append(RefusedTarget(migration, vmi, launcher=not targets))
-    return result
-
-
-def with_largest_defaults(rendering: Rendering) -> Rendering:
-    """Merges several LimitRanges into one with the largest defaults (upstream): the order in which the API server asks
-    them is not defined."""
-    if len(rendering.limit_ranges) < 2:
-        return rendering
-    items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == _CONTAINER]
-    item = LimitRangeItem(
-        type=_CONTAINER,
-        default=_largest(item.default for item in items),
-        default_request=_largest(item.default_request for item in items),
-    )
-    return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
+            result.setdefault(vmi.name, RefusedTarget(migration, vmi, launcher=not targets))
+    return list(result.values())
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
@@ -202,16 +161,3 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
-
-
-def _whole(name: str, amount: Quantity) -> Quantity:
-    """Returns the part of an amount that a limit may have: the API server refuses a fraction of what counts objects or
-    devices."""
-    if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
-        return amount
-    rounded_up = amount.value()
-    return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))
-
-
-def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
-    return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))

@@ -8,8 +8,7 @@ A quota that refuses even then leaves the migration where it is, and nothing is 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,20 +25,12 @@ from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_o
 from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
-from pkg.util.managedtenantquota.targets import (
-    RefusedTarget,
-    WindowQuota,
-    WindowShortage,
-    refused_targets,
-    with_largest_defaults,
-)
+from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, WindowShortage, refused_targets
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import vms_one_by_one
-
-Steps = Generator[None, None, Sequence[RefusedTarget]]
 
 
 class Change(NamedTuple):
@@ -53,8 +44,7 @@ class Change(NamedTuple):
 class Window:
     """The namespace as the table of `sequence` reads it."""
 
-    def __init__(self, observed: Observed, policy: WindowPolicy, *, in_steps: bool = False) -> None:
-        """`in_steps`: it is complete once `steps` has ended, each of which is short however many VMs migrate."""
+    def __init__(self, observed: Observed, policy: WindowPolicy) -> None:
         self.observed, self.policy, self.lock, self.timers = observed, policy, observed.lock, observed.timers
         self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
@@ -81,9 +71,7 @@ class Window:
         """What is added to each of the quotas that block those that are released, by name."""
         self.targets: Sequence[RefusedTarget] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
-        self.steps = self._decide()
-        if not in_steps:
-            deque(self.steps, maxlen=0)
+        self.targets = self._purpose()
 
     @property
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
@@ -149,10 +137,7 @@ class Window:
 
     # ---- what it is for --------------------------------------------------------------------------------------
 
-    def _decide(self) -> Iterator[None]:
-        self.targets = yield from self._purpose()
-
-    def _purpose(self) -> Steps:
+    def _purpose(self) -> Sequence[RefusedTarget]:
         observed, policy = self.observed, self.policy
         place = f"namespace {observed.namespace}"
         if not observed.exists or not observed.budgets or self.problems:
@@ -163,7 +148,7 @@ class Window:
             return self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, message, names)
         if self._has_to_go_back():
             return ()
-        targets = yield from self._releasable()
+        targets = self._releasable()
         if targets and self.age >= policy.lock_limit:
             return self._at_the_limit(targets)
         if targets and observed.lock_unavailable_reason and self.lock is None:
@@ -208,7 +193,7 @@ class Window:
 
     # ---- which migrations are released -----------------------------------------------------------------------
 
-    def _releasable(self) -> Steps:
+    def _releasable(self) -> Sequence[RefusedTarget]:
         """Returns the refused migrations that the budget can release together; the others get their `wait_reason` or a
         problem.
         """
@@ -221,8 +206,7 @@ class Window:
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, constants.EVENT_INVALID_BUDGET, message, message)
-        rendering = with_largest_defaults(observed.facts.rendering)
-        facts = replace(observed.facts, rendering=rendering, now=observed.now)
+        facts = replace(observed.facts, now=observed.now)
         present = admitted_by(self.lock) if self.lock else ()
         self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.admission_key not in present)
         window_quotas = []
@@ -230,15 +214,11 @@ class Window:
             if quota.hard and not quota.deleting:
                 hard = self.records[quota.name].hard if quota.name in self.records else quota.hard
                 was = structs.replace(quota, spec=structs.replace(quota.spec, hard=hard))
-                vms = []
-                for vm in vms_one_by_one(replace(facts, quota=was), EXACT, Base(None)):
-                    vms.append(vm)
-                    yield
+                vms = vms_one_by_one(replace(facts, quota=was), EXACT, Base(None))
                 window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
         released_migrations = self.released_migrations
         after_join_deadline = self._is_after_join_deadline()
         for target in self.refused_targets:
-            yield
             is_member = target.migration.name in released_migrations
             seconds, target.wait_reason = self._has_to_wait(target, after_join_deadline and not is_member)
             if target.wait_reason:
@@ -293,26 +273,22 @@ class Window:
                     window_quota.admit(target)
                 target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
         except QuantityError as exc:
-            self._report_shortage(
-                target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", False, True)}
-            )
+            self._report_shortage(target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", True)})
 
     def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
-        is_by_others = all(shortage.is_by_others for shortage in shortages.values())
-        now, key = self.observed.now, (target.migration.uid, is_by_others)
-        since = self.observed.timers.short_since.get(key, now)
-        self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
+        now, uid = self.observed.now, target.migration.uid
+        since = self.observed.timers.short_since.get(uid, now)
+        self.timers = replace(self.timers, short_since={**self.timers.short_since, uid: since})
         is_certain = all(shortage.is_certain for shortage in shortages.values())
-        target.lacks_room = is_certain or not is_member or now - since >= self.policy.shortage
+        target.lacks_room = is_certain or not is_member or now - since >= self.policy.cache_delay
         if not target.lacks_room:
-            self._recheck(since + self.policy.shortage - now)
-        seconds_left = since + (self.policy.crowding if is_by_others else self.policy.shortage) - now
-        if seconds_left <= 0:
+            self._recheck(since + self.policy.cache_delay - now)
+        if now - since >= self.policy.shortage:
             self._report_shortage(target, shortages)
         else:
-            self._recheck(seconds_left)
+            self._recheck(since + self.policy.shortage - now)
 
     def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage]) -> None:
         """Reports that the budget does not suffice, by quota and resource."""

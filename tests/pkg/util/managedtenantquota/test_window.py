@@ -14,8 +14,7 @@ from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock
-from pkg.util.managedtenantquota.model import WindowPolicy, WindowTimers, with_running
-from pkg.util.managedtenantquota.targets import with_largest_defaults
+from pkg.util.managedtenantquota.model import WindowPolicy, WindowTimers, with_largest_defaults, with_running
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
@@ -182,16 +181,6 @@ BLOCKING = {
     ),
     "exactly enough is enough": WindowCase(blocking="quota", additional=FULL),
     "a byte less is not": WindowCase(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
-    "no fraction of a pod is added": WindowCase(
-        [quota({"pods": "2"}, {"pods": "2"})],
-        "quota",
-        "vm1",
-        additional={"pods": "1.9"},
-        around=surroundings(
-            [refused(), vmim("Running", "vm2")], pods=[source(), source("vm2"), target(vmim("Running", "vm2"))]
-        ),
-        headroom={"pods": "1"},
-    ),
     "a quota that limits nothing does nothing": WindowCase(full({})),
     "a budget that does not name storage says so": WindowCase(
         full({"requests.storage": "10Mi"}), shortages=["requests.storage of quota"], around=OF_STATE
@@ -263,29 +252,16 @@ WAITING = {
         policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True
     ),
     "but while its target may be counted and not shown yet": WindowCase(
-        [quota(FULL, TWICE)], "quota", policy=WindowPolicy(), again=SHORT, lock=lock(), member=True
-    ),
-    "one that others cause is believed much later": cpus(
-        "4030m",
-        "4030m",
-        "vm1",
-        running_vmi(),
-        running_vmi("vm2"),
-        policy=WindowPolicy(),
-        additional={"limits.cpu": "3"},
-        again=30.0,
+        [quota(FULL, TWICE)], "quota", policy=WindowPolicy(), again=0.5, lock=lock(), member=True
     ),
     "not quite": WindowCase(
-        policy=WindowPolicy(),
-        additional={},
-        again=0.25,
-        timers=WindowTimers(short_since={(UID, False): NOW - SHORT + 0.25}),
+        policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
     ),
     "it has lasted": WindowCase(
         policy=WindowPolicy(),
         additional={},
         shortages=["limits.cpu of"],
-        timers=WindowTimers(short_since={(UID, False): NOW - SHORT}),
+        timers=WindowTimers(short_since={UID: NOW - SHORT}),
     ),
 } | {
     f"the other strategy has {what} there": WindowCase([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
