@@ -12,7 +12,12 @@ from typing import Any, Generic, TypeVar
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
 from kubeloop.cache.lister_watcher import ListerWatcher
-from kubeloop.cache.processor import ResourceEventHandler, ResourceEventHandlerFuncs, SharedProcessor
+from kubeloop.cache.processor import (
+    HandlerRegistration,
+    ResourceEventHandler,
+    ResourceEventHandlerFuncs,
+    SharedProcessor,
+)
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import Reflector
 from kubeloop.cache.store import CheckedIndexer, Indexer, shorten_keys
@@ -133,11 +138,15 @@ class SharedIndexInformer(Generic[T]):
             task.cancel()
             await asyncio.wait([task])
 
-    def add_event_handler(self, handler: ResourceEventHandler[T]) -> None:
+    def add_event_handler(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
         after `stop`."""
         self._refuse_if_stopped()
-        self._processor.add(handler)
+        return self._processor.add(handler)
+
+    def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
+        """Removes a handler; it is not called any more."""
+        self._processor.remove(registration)
 
     def _refuse_if_stopped(self) -> None:
         if self._stopped:

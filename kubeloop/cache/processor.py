@@ -46,6 +46,33 @@ class ResourceEventHandlerFuncs(Generic[T]):
     on_delete: Callable[[T, bool], None] = _ignore
 
 
+class HandlerRegistration(Generic[T]):
+    """A handler's place in an informer: `add_event_handler` returns it, `remove_event_handler` takes it."""
+
+    def __init__(self, handler: ResourceEventHandler[T], kind: str) -> None:
+        self._handler = handler
+        self._kind = kind
+        self.removed = False
+
+    def add(self, obj: T, is_in_initial_list: bool) -> None:
+        self._call("on_add", obj, obj, is_in_initial_list)
+
+    def update(self, old: T, new: T) -> None:
+        self._call("on_update", new, old, new)
+
+    def delete(self, obj: T, final_state_unknown: bool) -> None:
+        self._call("on_delete", obj, obj, final_state_unknown)
+
+    def _call(self, method: str, obj: T, *args: Any) -> None:
+        """An exception costs this handler this event, and no other handler anything."""
+        if self.removed:
+            return
+        try:
+            getattr(self._handler, method)(*args)
+        except Exception:
+            log.exception("%s %s: handler %r failed in %s", self._kind, obj.key, self._handler, method)
+
+
 class SharedProcessor(Generic[T]):
     """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
 
@@ -64,8 +91,8 @@ class SharedProcessor(Generic[T]):
         self._indexer = indexer
         self.transform = None if transform is None else functools.partial(self._transformed, transform)
         self._listed = False
-        # Replaced, never changed: an iteration may be interrupted by a handler that adds one.
-        self._handlers: list[ResourceEventHandler[T]] = []
+        # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
+        self._handlers: list[HandlerRegistration[T]] = []
 
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
@@ -111,7 +138,8 @@ class SharedProcessor(Generic[T]):
         if old is None or _is_other(old.metadata, meta):
             return
         self._indexer.delete_key(key)
-        self._call(self._handlers, "on_delete", obj or old, obj is None)
+        for registration in self._handlers:
+            registration.delete(obj or old, obj is None)
 
     def listing(self) -> Listing[T]:
         """A whole list in the making, for `replaced`."""
@@ -166,46 +194,47 @@ class SharedProcessor(Generic[T]):
         self.undecodable.clear()
         self.untransformed.clear()
         for old in self._indexer.swap(self._indexer.prepare()).values():
-            self._call(self._handlers, "on_delete", old, True)
+            for registration in self._handlers:
+                registration.delete(old, True)
 
     def newest_object(self) -> T | None:
         """Returns the stored object that changed last; None when there are none."""
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
+    @staticmethod
+    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T | None, initial: bool) -> None:
+        for registration in handlers if old is not new else ():
+            if old is None or new is None or _is_other(old.metadata, new.metadata):
+                # Deleted and created anew under the same name between two events: no update, two lives.
+                if old is not None:
+                    registration.delete(old, True)
+                if new is not None:
+                    registration.add(new, initial and old is None)
+            else:
+                registration.update(old, new)
+
     # -- handlers -----------------------------------------------------------------------------------------------------
 
-    def add(self, handler: ResourceEventHandler[T]) -> None:
+    def add(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """A late handler is notified of every object at once, as of an initial list."""
-        self._handlers = [*self._handlers, handler]
+        registration = HandlerRegistration(handler, self._kind)
+        self._handlers = [*self._handlers, registration]
         for obj in self._indexer.list():
-            self._call([handler], "on_add", obj, True)
+            registration.add(obj, True)
+        return registration
+
+    def remove(self, registration: HandlerRegistration[T]) -> None:
+        """Removes a handler: it is not called any more, not even for the rest of the current notification."""
+        registration.removed = True
+        self._handlers = [registered for registered in self._handlers if registered is not registration]
 
     async def resync(self, period: float) -> None:
         """Gives every handler every object again, each `period` seconds; 0: never."""
         while period > 0:
             await asyncio.sleep(period)
-            for obj in self._indexer.list():
-                self._call(self._handlers, "on_update", obj, obj)
-
-    def _tell(self, handlers: list[ResourceEventHandler[T]], old: T | None, new: T | None, initial: bool) -> None:
-        if old is not None and new is not None and not _is_other(old.metadata, new.metadata):
-            if old is not new:
-                self._call(handlers, "on_update", old, new)
-            return
-        # Deleted and created anew under the same name between two events: no update, two lives.
-        for handler in handlers:
-            if old is not None:
-                self._call([handler], "on_delete", old, True)
-            if new is not None:
-                self._call([handler], "on_add", new, initial and old is None)
-
-    def _call(self, handlers: list[ResourceEventHandler[T]], method: str, obj: T, argument: T | bool) -> None:
-        """An exception costs that handler this event, and no other handler anything."""
-        for handler in handlers:
-            try:
-                getattr(handler, method)(obj, argument)
-            except Exception:
-                log.exception("%s %s: handler %r failed in %s", self._kind, obj.key, handler, method)
+            for registration in self._handlers:
+                for obj in self._indexer.list():
+                    registration.update(obj, obj)
 
 
 def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:

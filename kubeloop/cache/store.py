@@ -81,6 +81,10 @@ class Indexer(Generic[T]):
         IndexIncomplete while its function raises for an object, which may belong to any value."""
         return list(self._index(name).get(value, {}).values())
 
+    def index_values(self, name: str) -> builtins.list[str]:
+        """The values that index `name` has now: client-go's ListIndexFuncValues."""
+        return list(self._index(name))
+
     def add_indexers(self, indexers: Mapping[str, IndexFunc[T]]) -> None:
         """Adds indexes, also to a store that is filled already. ValueError when a name is taken."""
         if duplicates := sorted(self._index_funcs.keys() & indexers.keys()):
@@ -108,16 +112,24 @@ class Indexer(Generic[T]):
             self._enter(index, values, key, obj)
         return old
 
+    def update(self, obj: T) -> T | None:
+        """The same as `add`."""
+        return self.add(obj)
+
+    def delete(self, obj: T) -> T | None:
+        """Removes what stands under the object's key; returns it."""
+        return self.delete_key(obj.key)
+
     def delete_key(self, key: str) -> T | None:
-        """Removes the object of a key; returns it, None when there was none."""
+        """Removes a key; returns what stood there, None when nothing did."""
         old = self._items.pop(key, None)
         if old is not None:
             for name, func in self._index_funcs.items():
                 self._leave(self._indices[name], self._last_values(name, func, key, old), key)
         return old
 
-    def replace(self, items: Iterable[T]) -> None:
-        """Makes `items` the whole content."""
+    def replace(self, items: Iterable[T], resource_version: str = "") -> None:
+        """Makes `items` the whole content. The resourceVersion is the list's; a plain store does not need it."""
         prepared = self.prepare()
         for obj in items:
             prepared.add(obj)

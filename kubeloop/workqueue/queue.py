@@ -37,7 +37,7 @@ def loop_time() -> float:
 class Queue(Generic[K]):
     """Items that wait for a worker. `name` labels the metrics."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str = "") -> None:
         self._dirty: dict[K, int] = {}
         # Invariant: the items that need processing, each with its priority. An item of `_dirty` that is not
         # in `_processing` stands in `_lines`, exactly once; one that is in both gets there by `done`.
@@ -47,7 +47,9 @@ class Queue(Generic[K]):
         # Invariant: the items that wait, in order, by the priority that `_dirty` says. No line is empty: there are as
         # many as priorities in use, two mostly.
         self._getters: deque[asyncio.Future[None]] = deque()
+        self._settled = asyncio.Event()
         self._shutting_down = False
+        self._draining = False
         self._metrics = QueueMetrics(name, self._depth)
         self.name = name
 
@@ -101,12 +103,28 @@ class Queue(Generic[K]):
         priority = self._dirty.get(item)
         if priority is not None:
             self._push(item, priority)
+        if not self._processing:
+            self._settled.set()
 
     def shut_down(self) -> None:
-        """Ignores new items from now on. Workers still get what waits, then ShutDown."""
+        """Ignores new items from now on. Workers still get what waits, then ShutDown. A drain that waits ends."""
         self._shutting_down = True
+        self._draining = False
+        self._settled.set()
         while self._getters:
             self._wake_getter()
+
+    async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
+        """Shuts down and waits until no item is being processed; False if that takes more than `timeout` seconds, or if
+        `shut_down` ends it."""
+        self.shut_down()
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._processing and self._draining:
+                    self._settled.clear()
+                    await self._settled.wait()
+        return not self._processing
 
     def _push(self, item: K, priority: int) -> None:
         self._lines.setdefault(priority, OrderedDict())[item] = None

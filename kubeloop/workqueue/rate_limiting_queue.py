@@ -28,15 +28,11 @@ class _Due(NamedTuple):
     priority: int
 
 
-class RateLimitingQueue(Queue[K]):
-    """A queue whose items may wait outside for a while, and that knows how long a failed one should.
+class DelayingQueue(Queue[K]):
+    """A queue whose items may wait outside for a while."""
 
-    `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
-    that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
-
-    def __init__(self, name: str, *, rate_limiter: RateLimiter[K] | None = None) -> None:
+    def __init__(self, name: str = "") -> None:
         super().__init__(name)
-        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
         self._due: dict[K, _Due] = {}
         # Invariant: the delayed items, each with the earliest moment that was asked for.
         self._postponed: set[K] = set()
@@ -92,33 +88,6 @@ class RateLimitingQueue(Queue[K]):
                 return
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
-    def add_rate_limited(self, item: K) -> None:
-        """Adds an item when its rate limiter says it is time: one more failure is counted. It keeps the priority with
-        which it is being processed, so that the retries of a first listing stay behind live events."""
-        if not self._shutting_down:
-            self.add_after(item, self._delay(item), self._processing.get(item, DEFAULT_PRIORITY))
-
-    def forget(self, item: K) -> None:
-        """The item was dealt with: its failures no longer count. It stays in the queue if it is there."""
-        try:
-            self._rate_limiter.forget(item)
-        except Exception:
-            log.exception("queue %s: the rate limiter failed to forget %s", self.name, item)
-
-    def num_requeues(self, item: K) -> int:
-        """Returns the failures that the rate limiter counts for the item since it was last forgotten."""
-        return self._rate_limiter.num_requeues(item)
-
-    def _delay(self, item: K) -> float:
-        try:
-            delay = self._rate_limiter.when(item)
-            if delay >= 0:
-                return delay
-            log.error("queue %s: the rate limiter says %r seconds for %s", self.name, delay, item)
-        except Exception:
-            log.exception("queue %s: the rate limiter failed for %s", self.name, item)
-        return _WITHOUT_LIMITER
-
     def shut_down(self) -> None:
         """Shuts down as Queue does; items that are still delayed are dropped, as in client-go."""
         super().shut_down()
@@ -156,3 +125,41 @@ class RateLimitingQueue(Queue[K]):
                 self._postponed.discard(item)
                 self.add(item, due.priority)
         self._set_timer()
+
+
+class RateLimitingQueue(DelayingQueue[K]):
+    """A queue that knows how long a failed item should wait.
+
+    `rate_limiter` defaults to `default_controller_rate_limiter()`; it must not be shared with another queue. A limiter
+    that raises, or says nonsense, costs a log line: the item waits 30 s instead."""
+
+    def __init__(self, name: str = "", *, rate_limiter: RateLimiter[K] | None = None) -> None:
+        super().__init__(name)
+        self._rate_limiter = rate_limiter or default_controller_rate_limiter()
+
+    def add_rate_limited(self, item: K) -> None:
+        """Adds an item when its rate limiter says it is time: one more failure is counted. It keeps the priority with
+        which it is being processed, so that the retries of a first listing stay behind live events."""
+        if not self._shutting_down:
+            self.add_after(item, self._delay(item), self._processing.get(item, DEFAULT_PRIORITY))
+
+    def forget(self, item: K) -> None:
+        """The item was dealt with: its failures no longer count. It stays in the queue if it is there."""
+        try:
+            self._rate_limiter.forget(item)
+        except Exception:
+            log.exception("queue %s: the rate limiter failed to forget %s", self.name, item)
+
+    def num_requeues(self, item: K) -> int:
+        """Returns the failures that the rate limiter counts for the item since it was last forgotten."""
+        return self._rate_limiter.num_requeues(item)
+
+    def _delay(self, item: K) -> float:
+        try:
+            delay = self._rate_limiter.when(item)
+            if delay >= 0:
+                return delay
+            log.error("queue %s: the rate limiter says %r seconds for %s", self.name, delay, item)
+        except Exception:
+            log.exception("queue %s: the rate limiter failed for %s", self.name, item)
+        return _WITHOUT_LIMITER

@@ -252,6 +252,29 @@ def test_a_handler_added_in_a_delivery_hears_everything_once() -> None:
     assert late_recorder.take() == "added c@1"
 
 
+def test_a_handler_removed_in_a_notification_hears_no_more() -> None:
+    shared, gone, stays = informer(), Recorder(), Recorder()
+    shared.add_event_handler(ResourceEventHandlerFuncs(on_add=lambda obj, _: shared.remove_event_handler(registration)))
+    registration = shared.add_event_handler(gone)
+    shared.add_event_handler(stays)
+    listed(shared, pod("a"), pod("b"))
+    changed("c")(shared)
+    assert (gone.take(), stays.take()) == ("", "initial a@1, initial b@1, added c@1")
+
+
+async def test_handler_removal_is_final_also_from_within_a_resync() -> None:
+    calls: list[Pod] = []
+
+    def on_update(_: Pod, new: Pod) -> None:
+        calls.append(new)
+        run.informer.remove_event_handler(registration)
+
+    async with running([watch(*FIRST, hang())], resync_period=10.0) as run:
+        registration = run.informer.add_event_handler(ResourceEventHandlerFuncs(on_update=on_update))
+        await asyncio.sleep(100)
+    assert len(calls) == 1
+
+
 def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
     shared, recorder = informer(), Recorder()
 

@@ -1,4 +1,4 @@
-"""The basic queue beside what the model shows (test_queue_model): getters and cancels; its metrics."""
+"""The basic queue beside what the model shows (test_queue_model): getters, cancels and drains; its metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.testing.virtual_time import settle
+from kubeloop.testing.virtual_time import now, settle
 from kubeloop.workqueue.queue import LOW_PRIORITY, Queue, ShutDown, loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
-    queue: Queue[str] = Queue("queue")
+    queue: Queue[str] = Queue()
     queue.add("a")
     await queue.get()
     queue.add("a")
@@ -29,7 +29,7 @@ async def test_an_item_is_not_handed_out_again_while_it_is_processed() -> None:
 
 
 async def test_waiting_getters_get_one_item_each() -> None:
-    queue: Queue[str] = Queue("queue")
+    queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
     await settle()
     for item in "abc":
@@ -40,7 +40,7 @@ async def test_waiting_getters_get_one_item_each() -> None:
 @pytest.mark.parametrize("call", ["add", "shut_down"])
 @pytest.mark.parametrize("cancelled_first", [True, False])
 async def test_a_get_cancelled_in_the_tick_of_an_add_loses_no_item(call: str, cancelled_first: bool) -> None:
-    queue: Queue[str] = Queue("queue")
+    queue: Queue[str] = Queue()
     cancelled_get, other_get = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await settle()
     if cancelled_first:
@@ -57,7 +57,7 @@ async def test_a_get_cancelled_in_the_tick_of_an_add_loses_no_item(call: str, ca
 
 
 async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
-    queue: Queue[str] = Queue("queue")
+    queue: Queue[str] = Queue()
     for _ in range(1000):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(queue.get(), 0.001)
@@ -65,12 +65,77 @@ async def test_a_thousand_getters_that_time_out_leave_nothing_behind() -> None:
 
 
 async def test_the_shutdown_wakes_every_waiting_getter() -> None:
-    queue: Queue[str] = Queue("queue")
+    queue: Queue[str] = Queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
     await settle()
     queue.shut_down()
     results = await asyncio.gather(*getters, return_exceptions=True)
     assert [type(result) for result in results] == [ShutDown] * 3
+
+
+async def test_a_drain_waits_for_what_is_processed() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drains = [asyncio.create_task(queue.shut_down_with_drain()) for _ in range(2)]
+    await asyncio.sleep(100)
+    assert not any(drain.done() for drain in drains)
+    queue.add("late")
+    queue.done("a")
+    assert await asyncio.gather(*drains) == [True, True]
+    assert len(queue) == 0
+
+
+async def test_a_drain_lets_workers_finish_what_waited() -> None:
+    queue: Queue[str] = Queue()
+    for item in "abc":
+        queue.add(item)
+    finished = []
+
+    async def work() -> None:
+        while True:
+            item = await queue.get()
+            await asyncio.sleep(1)
+            finished.append(item)
+            queue.done(item)
+
+    worker = asyncio.create_task(work())
+    await settle()
+    assert await queue.shut_down_with_drain() is True
+    assert finished == ["a", "b", "c"]
+    with pytest.raises(ShutDown):
+        await worker
+
+
+async def test_a_drain_without_work_ends_at_once() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("never taken")
+    assert await queue.shut_down_with_drain() is True
+
+
+async def test_a_shutdown_ends_a_drain_that_waits() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    drain = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(60)
+    assert not drain.done()
+    queue.shut_down()
+    assert await asyncio.wait_for(drain, 1) is False
+    again = asyncio.create_task(queue.shut_down_with_drain())
+    await asyncio.sleep(60)
+    queue.done("a")
+    assert await asyncio.wait_for(again, 1) is True
+
+
+async def test_a_drain_gives_up_after_its_timeout() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await queue.get()
+    started = now()
+    assert await queue.shut_down_with_drain(timeout=2.5) is False
+    assert now() - started == pytest.approx(2.5)
+    assert len(queue._processing) == 1
 
 
 def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:
@@ -81,7 +146,7 @@ def test_outside_a_loop_the_clock_is_the_monotonic_one() -> None:
 
 
 async def test_ten_thousand_raised_items_are_handed_out_in_order() -> None:
-    queue: Queue[int] = Queue("queue")
+    queue: Queue[int] = Queue()
     for number in range(10_000):
         queue.add(number, LOW_PRIORITY)
     for number in reversed(range(5_000)):

@@ -16,7 +16,7 @@ from kubeloop.workqueue.rate_limiters import (
     RateLimiter,
     default_controller_rate_limiter,
 )
-from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
+from kubeloop.workqueue.rate_limiting_queue import DelayingQueue, RateLimitingQueue
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,13 +27,17 @@ async def test_a_delay_that_is_not_a_number_means_at_once() -> None:
     assert (len(queue), len(queue._due)) == (1, 0)
 
 
-async def test_a_shutdown_drops_what_is_delayed() -> None:
-    queue: RateLimitingQueue[str] = RateLimitingQueue("queue")
+async def test_a_drain_drops_what_is_delayed_and_waits_for_the_rest() -> None:
+    queue: DelayingQueue[str] = DelayingQueue()
     queue.add("a")
+    await queue.get()
     queue.add_after("b", 1)
-    queue.shut_down()
+    drain = asyncio.create_task(queue.shut_down_with_drain())
     await asyncio.sleep(5)
-    assert (await queue.get(), len(queue)) == ("a", 0)
+    assert not drain.done()
+    queue.done("a")
+    assert await drain is True
+    assert len(queue) == 0
 
 
 async def test_items_that_are_put_off_often_leave_nothing_behind() -> None:
