@@ -21,7 +21,7 @@ from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.claims import volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
-from pkg.util.resourcequota.base import counts_of_devices
+from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS
 
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
     f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
@@ -94,7 +94,7 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
 def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
     for quota in snapshot.quotas_of(namespace):
         for name, limit in sorted(quota.hard.items()):
-            if counts_of_devices(name):
+            if name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX):
                 yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
 
 

@@ -21,7 +21,7 @@ from pkg.util import constants
 from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS, STORAGE_CLASS_SUFFIX
+from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX
 from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
 from pkg.util.resourcequota.errors import (
     EVENT_BASE_CHANGED,
@@ -115,16 +115,13 @@ def _object(value: object, field: str) -> Mapping[str, object]:
 _ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {alias: name for name, alias in _ALIASES}
-_PLAIN = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
+_OF_PODS = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
 _OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
 
 
 def is_scaled(name: str) -> bool:
-    """Reports whether a migration uses a quota's resource: its target's pods or PVCs count in it. ResourceClaims' are
-    among them: nothing is added to them, and what version 0.1.0 added is taken back."""
-    if name in _PLAIN or name in _OF_CLAIMS or name.startswith("hugepages-"):
-        return True
-    return name.startswith(("requests.", "limits.")) or counts_of_claims(name) or counts_of_devices(name)
+    """Reports whether a migration uses a quota's resource: its target's pods or PVCs count in it."""
+    return counts_of_pods(name) or counts_of_claims(name)
 
 
 @lru_cache(maxsize=4096)
@@ -133,22 +130,11 @@ def counts_of_claims(name: str) -> bool:
     return name in _OF_CLAIMS or STORAGE_CLASS_SUFFIX in name
 
 
-def counts_of_devices(name: str) -> bool:
-    """Reports whether ResourceClaims alone use a resource."""
-    return name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX)
-
-
+@lru_cache(maxsize=4096)
 def counts_of_pods(name: str) -> bool:
-    """Reports whether pods use a resource."""
-    return is_scaled(name) and not (counts_of_claims(name) or counts_of_devices(name))
-
-
-def is_added(name: str) -> bool:
-    """Reports whether some quota could count a resource for pods or PVCs, by Kubernetes' own names; extended ones have
-    a domain."""
+    """Reports whether pods use a resource; an extended one has a domain."""
     plain = name.removeprefix("requests.").removeprefix("limits.")
-    is_counted = plain in _PLAIN or name in _OF_CLAIMS or plain.startswith("hugepages-") or "/" in plain
-    return is_scaled(name) and is_counted and not counts_of_devices(name)
+    return plain in _OF_PODS or plain.startswith("hugepages-") or (plain != name and "/" in plain)
 
 
 def granted_by_record(quota: ResourceQuota) -> ResourceList:
@@ -212,6 +198,8 @@ class Base:
     limits: ResourceList | None
     record: Mapping[str, Quantity] | None = None
     problems: Sequence[Problem] = ()
+    is_default: bool = True
+    """The quota is Rancher's default one."""
 
     def limits_of_pods(self) -> ResourceList:
         """Returns the limits of what pods use."""
@@ -242,10 +230,10 @@ def base_of(
         if not requested or beside_harvester:
             # Upstream: the order to compute again is answered where only a quantity is garbage.
             answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
-            return Base({} if answered else None, problems=problems)
+            return Base({} if answered else None, None, problems, default)
     only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
     if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
-        return Base({}, record)
+        return Base({}, record, is_default=default)
     names = [name for name in HARVESTERS if name in requested]
     if policy.estimate is EstimateKind.EXACT and not only_both:
         names += [name for name in quota.hard if is_scaled(name) and name not in names]
@@ -255,7 +243,7 @@ def base_of(
     limits = {name: limit for name, limit in requests.items() if limit is not None}
     limits = within_grant(limits, granted) if default else limits
     limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
-    return Base(limits, record, problems if default else _edited(quota))
+    return Base(limits, record, problems if default else _edited(quota), default)
 
 
 def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:

@@ -82,11 +82,9 @@ def overhead_growth(facts: Facts, rendering: Rendering, problems: list[Problem])
     pods, growths = controlled_pods(facts), list[ResourceList]()
     for name, vmi in facts.instances.items():
         if is_running(vmi) and vmi.uid in pods.sides:
-            key = ("growth", vmi.namespace, name, rendering.quota_limits)
+            key, work_out = ("growth", vmi.namespace, name, rendering.quota_limits), partial(_growth, vmi, rendering)
             try:
-                growths.append(
-                    facts.cache.get_or_compute(key, (vmi, facts.rendering), partial(_growth, vmi, rendering))
-                )
+                growths.append(facts.cache.get_or_compute(key, (vmi, facts.rendering), work_out))
             except Exception as exc:
                 problems.append(not_understood(name, exc))
     return total(growths)

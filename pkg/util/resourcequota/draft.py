@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kubeloop.api.quantity import ZERO, Quantity
@@ -18,7 +17,7 @@ from pkg.util import constants
 from pkg.util.amounts import format_amount, format_written
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import Problem
-from pkg.util.resourcequota.base import Base, difference, hard, is_added
+from pkg.util.resourcequota.base import Base, difference, hard, is_scaled
 from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, parse_resources, put, read
 from pkg.util.resourcequota.errors import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
@@ -40,44 +39,34 @@ class WantedEntry(NamedTuple):
     value: ResourceList
     present: ResourceList | None = None
 
+    @property
+    def turn(self) -> tuple[bool, int, str]:
+        """Orders what waits behind what is there."""
+        return self.present is None, -self.vm.priority, self.vm.since
 
-@dataclass(slots=True)
+
 class QuotaDraft:
-    """The quota as it shall be, and what keeps it from that: each step of a rule set changes it."""
+    """The quota as it shall be, and what keeps it from that. Each step of a rule set, which is a subclass, changes
+    it."""
 
-    facts: Facts
-    policy: Policy
-    base: Base
-    default: bool
-    """It is Rancher's default quota."""
-    annotations: dict[str, str]
-    """As they shall be; the rule set has marked them."""
-    hard: dict[str, str] = field(default_factory=dict)
-    """The changes of spec.hard."""
-    unexplained: dict[str, float] = field(default_factory=dict)
-    """By the keys of entries that no migration explains: since when, also of one that goes. That may not be written,
-    and is then due at once."""
-    held_since: dict[str, float] = field(default_factory=dict)
-    """By the uids of leftovers."""
-    limits: ResourceList = field(init=False)
-    """The base's; empty: there are none."""
-    vms: list[VmUsage] = field(init=False)
-    problems: list[Problem] = field(init=False)
-    entries: dict[str, ResourceList] = field(init=False)
-    """What each entry adds, by key; one that is removed is neither here nor in `invalid`."""
-    compensation: ResourceList = field(init=False)
-    """The present one."""
-    invalid: dict[str, InvalidEntry] = field(init=False)
-    """Why the others add nothing."""
-
-    def __post_init__(self) -> None:
-        self.limits = self.base.limits or {}
-        self.vms, self.problems = vms_of(self.facts, self.policy, self.base)
-        self.problems += self.base.problems
-        self.entries, self.compensation, self.invalid = read(self.annotations)
+    def __init__(self, facts: Facts, policy: Policy, base: Base, annotations: dict[str, str]) -> None:
+        """`annotations`: as they shall be; the rule set has marked them."""
+        self.facts, self.policy, self.base, self.annotations = facts, policy, base, annotations
+        self.limits = base.limits or {}
+        self.hard: dict[str, str] = {}
+        """The changes of spec.hard."""
+        self.unexplained: dict[str, float] = {}
+        """By the keys of entries that no migration explains: since when, also of one that goes. That may not be
+        written, and is then due at once."""
+        self.held_since: dict[str, float] = {}
+        """By the uids of leftovers."""
+        self.vms, self.problems = vms_of(facts, policy, base)
+        self.problems += base.problems
+        # By key what an entry adds, or why it adds nothing; one that is removed is in neither.
+        self.entries, self.compensation, self.invalid = read(annotations)
         self.invalid.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, None)  # headroom's to write
-        if self.annotations.get(constants.ANNOTATION_RESYNC_NEEDED) == constants.TRUE and self.base.limits is not None:
-            self.annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.FALSE  # Harvester's order to compute again
+        if annotations.get(constants.ANNOTATION_RESYNC_NEEDED) == constants.TRUE and base.limits is not None:
+            annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.FALSE  # Harvester's order to compute again
 
     # ---- entries ---------------------------------------------------------------------------------------------
 
@@ -89,20 +78,21 @@ class QuotaDraft:
         A name key on a quota that carried headroom's mark already is its own, unless it was found there when the quota
         was taken over: then the timers have it.
         """
-        quota, now, since = self.facts.quota, self.facts.now, self.facts.timers.unexplained
-        owned = (constants.ANNOTATION_OWNER if self.default else constants.ANNOTATION_BASE) in quota.annotations
+        now, since = self.facts.now, self.facts.timers.unexplained
+        mark = constants.ANNOTATION_OWNER if self.base.is_default else constants.ANNOTATION_BASE
         vms = {key: vm for vm in self.vms for key in vm.keys}
         for key in sorted({*self.entries, *self.invalid} - keys):
             vm = vms.get(key)
             if vm is not None and stays(vm):
                 continue
             is_over = vm is not None and (vm.migrations or migrating_key(vm.name) in keys)
-            if is_over or (owned and not is_by_uid(key) and key not in since):
-                self._remove(key)
-            elif not (may_be_unknown and is_by_uid(key)):
+            is_own = mark in self.facts.quota.annotations and not is_by_uid(key) and key not in since
+            if not (is_over or is_own):
+                if may_be_unknown and is_by_uid(key):
+                    continue
                 self.unexplained[key] = since.get(key, now)
-                if now - self.unexplained[key] >= self.policy.foreign_grace:
-                    self._remove(key)
+            if is_over or is_own or now - self.unexplained[key] >= self.policy.foreign_grace:
+                self._remove(key)
 
     def _remove(self, key: str) -> None:
         for by_key in (self.annotations, self.entries, self.invalid):
@@ -116,41 +106,38 @@ class QuotaDraft:
         *,
         may_be_unknown: bool = False,
     ) -> ResourceList:
-        """Writes the wanted entries and removes others; returns what all entries add up to. `stays`: a VM's entry stays
-        as it was written, though none is wanted; `may_be_unknown`: one under a uid may be that of a VMI that is not
-        known."""
+        """Writes the wanted entries, as long as the caps and the annotations have room beside the compensation, and
+        removes others; returns what all entries add up to. `stays`: a VM's entry stays as it was written, though none
+        is wanted; `may_be_unknown`: one under a uid may be that of a VMI that is not known."""
         keys = {entry.key for entry in wanted_entries}
         self._drop(keys, stays, may_be_unknown=may_be_unknown)
         other_entries = (entry for key, entry in self.entries.items() if key not in keys)
         entered = total({name: entry[name] for name in self.limits if name in entry} for entry in other_entries)
-        self._write(sorted(wanted_entries, key=turn), entered, compensation)
+        for wanted in sorted(wanted_entries, key=lambda entry: entry.turn):
+            value = self._value_of(wanted, total([entered, wanted.value, compensation]))
+            if value is None:
+                self._remove(wanted.key)
+                continue
+            if self.entries.get(wanted.key) != value:
+                self.annotations[wanted.key] = marshal(value)
+            self.invalid.pop(wanted.key, None)
+            add_to(entered, value)
         return entered
 
-    def _write(
-        self, wanted_entries: Sequence[WantedEntry], entered: ResourceList, compensation: Mapping[str, Quantity]
-    ) -> None:
-        """Writes entries and adds them to `entered`, as long as the caps and the annotations have room beside the
-        compensation."""
-        sizes = {key: len(key.encode()) + len(text.encode()) for key, text in self.annotations.items()}
-        size = sum(sizes.values())
-        for vm, key, desired, present in wanted_entries:
-            value: ResourceList | None = desired
-            size -= sizes.get(key, 0)
-            if present is None or any(amount > present.get(name, ZERO) for name, amount in desired.items()):
-                size_then = size + len(key + marshal(desired)) if present is None else 0
-                most = total([entered, desired, compensation])
-                if refusal := self.refusal(f"migration of VM {vm.name}", most, size_then):
-                    if vm.stage > Stage.WITHOUT_TARGET and not vm.target:  # else nothing waits for it any more
-                        self.problems.append(refusal)
-                    value = minimum(desired, present) if present is not None else None
-            if value is None:
-                self._remove(key)
-                continue
-            if self.entries.get(key) != value:
-                self.annotations[key] = marshal(value)
-            size += len(key + self.annotations[key])
-            self.invalid.pop(key, None)
-            add_to(entered, value)
+    def _value_of(self, wanted: WantedEntry, most: ResourceList) -> ResourceList | None:
+        """Returns the wanted entry's value, no more than the present one where there is no room for `most`, all that is
+        added with it; None: there is none."""
+        vm, key, value, present = wanted
+        if present is not None and all(amount <= present.get(name, ZERO) for name, amount in value.items()):
+            return value
+        size = sum(len(name.encode()) + len(text.encode()) for name, text in self.annotations.items() if name != key)
+        new_size = size + len(key + marshal(value)) if present is None else 0
+        refusal = self.refusal(f"migration of VM {vm.name}", most, new_size)
+        if refusal is None:
+            return value
+        if vm.stage > Stage.WITHOUT_TARGET and not vm.target:  # else nothing waits for it any more
+            self.problems.append(refusal)
+        return minimum(value, present) if present is not None else None
 
     def refusal(self, subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:
         """Returns why `headroom` altogether, with `subject` in it, may not be: a cap, or Rancher; None where it may."""
@@ -159,20 +146,20 @@ class QuotaDraft:
 
     # ---- spec.hard -------------------------------------------------------------------------------------------
 
-    def plan(self, headroom: Mapping[str, Quantity] | None = None) -> Plan:
+    def result(self, headroom: Mapping[str, Quantity] | None = None) -> Plan:
         """Returns the plan that is drafted, with spec.hard at the base and `headroom`, None: as it is."""
-        facts, policy, now = self.facts, self.policy, self.facts.now
+        policy, now = self.policy, self.facts.now
         raised = None if headroom is None else self._raise(headroom)
         graces = [since + policy.foreign_grace for key, since in self.unexplained.items() if key in self.annotations]
         hold_ends = [since + policy.hold_limit for since in self.held_since.values()]
         charged = [max(now, end + _AFTER_GRACE) for vm in self.vms for end in vm.charged_until]
         due = min((*charged, *(end for end in (*graces, *hold_ends) if end > now)), default=float("inf"))
         return Plan(
-            annotations=changes(facts.quota.annotations, self.annotations),
+            annotations=changes(self.facts.quota.annotations, self.annotations),
             hard=self.hard,
             raised=raised,
             problems=self.problems,
-            timers=Timers(self.unexplained, self.held_since, denial=facts.timers.denial),
+            timers=Timers(self.unexplained, self.held_since, denial=self.facts.timers.denial),
             recheck_after=due - now if due < float("inf") else None,
         )
 
@@ -180,18 +167,13 @@ class QuotaDraft:
         """Returns the limits that the quota shall have, and records them where a limit that Rancher wrote could not be
         told from headroom's otherwise."""
         rancher, raised = self.facts.rancher, hard(self.limits, headroom)
-        if not self.default or (rancher.granted is not None and not rancher.asks):
+        if not self.base.is_default or (rancher.granted is not None and not rancher.asks):
             is_raised = raised != self.limits
             put(self.annotations, constants.ANNOTATION_APPLIED, raised if is_raised else None)
-            if self.default:
+            if self.base.is_default:
                 put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         self.hard |= difference(self.facts.quota.hard, raised)
         return raised
-
-
-def turn(entry: WantedEntry) -> tuple[bool, int, str]:
-    """Orders what waits behind what is there."""
-    return entry.present is None, -entry.vm.priority, entry.vm.since
 
 
 # ---- how much may be added -----------------------------------------------------------------------------------
@@ -219,9 +201,10 @@ def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity]
 def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Problem]:
     """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard does not
     have, on a namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
-    absent = [(name, "spec.hard does not have it") for name in _capped(on_quota) if name not in hard]
-    never = [(name, "quotas do not count it of pods or claims") for name in _capped(on_namespace) if not is_added(name)]
-    return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in absent + never]
+    reasons = {name: "spec.hard does not have it" for name in _capped(on_quota) if name not in hard}
+    uncounted = [name for name in _capped(on_namespace) if not is_scaled(name)]
+    reasons |= dict.fromkeys(uncounted, "quotas do not count it of pods or claims")
+    return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in reasons.items()]
 
 
 def _capped(text: str) -> list[str]:

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-from msgspec import structs
 
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, subtract
+from kubeloop.api.resource_list import subtract
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import HARVESTERS, applied_to, base_of, difference, limits_are_empty, quantity_of
-from pkg.util.resourcequota.entries import (
-    changes,
-    entry_keys,
-    has_headroom,
-    is_entry,
-    keys_of,
-    migrating_uid_key,
-    read,
-    remove,
-)
+from pkg.util.resourcequota.entries import changes, entry_keys, is_entry, keys_of, migrating_uid_key, read, remove
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_ours, was_default
 from pkg.util.resourcequota.policy import EXACT
@@ -38,13 +26,8 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
     quota = facts.quota
     if not is_ours(quota):
         return Plan()
-    default = is_default(quota)
     annotations = dict(quota.annotations)
-    if was_default(quota) and has_headroom(annotations):
-        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
-        metadata = structs.replace(quota.metadata, labels=labels)
-        facts = replace(facts, quota=structs.replace(quota, metadata=metadata))
-    if to_harvester and default:
+    if to_harvester and is_default(quota):
         hard = hand_over(facts, annotations)
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
@@ -72,19 +55,18 @@ def lowered(
 ) -> dict[str, str]:
     """Returns the changes of spec.hard that take `headroom` away except for `kept_headroom`: the limits that were
     raised are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
-    quota, kept_headroom = facts.quota, kept_headroom or {}
-    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
-    names = {*headroom, *applied_to(quota), *(HARVESTERS if is_default(quota) else ())}
-    if is_default(quota) and limits_are_empty(quota.hard):  # upstream: it is not scaled
-        names -= {*HARVESTERS}
+    quota, kept = facts.quota, kept_headroom or {}
+    default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
+    base = {} if was_default(quota) else base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
     if base is None:
         return {}
-    hard: ResourceList = {name: base[name] + kept_headroom.get(name, ZERO) for name in names if name in base}
-    if not base and not (is_default(quota) and facts.limits):
-        current = {name: quantity_of(quota.hard, name) for name in headroom if name in quota.hard}
-        reduced = subtract(current, {name: headroom[name] - kept_headroom.get(name, ZERO) for name in current})
-        hard = {name: limit for name, limit in reduced.items() if limit >= ZERO}
-    return difference(quota.hard, hard)
+    if base or (default and facts.limits):
+        names = {*headroom, *applied_to(quota)} - ({*HARVESTERS} if default else set())
+        names |= {*HARVESTERS} if default and is_scaled else set()  # upstream: else it is not scaled
+        return difference(quota.hard, {name: base[name] + kept.get(name, ZERO) for name in names if name in base})
+    current = {name: quantity_of(quota.hard, name) for name in headroom if name in quota.hard}
+    reduced = subtract(current, {name: headroom[name] - kept.get(name, ZERO) for name in current})
+    return difference(quota.hard, {name: limit for name, limit in reduced.items() if limit >= ZERO})
 
 
 def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import from_rfc3339
@@ -339,37 +340,18 @@ def test_the_next_migration_has_room_beside_a_claim_in_use(pods: list[Pod], clai
 ALL, NICS = "count/resourceclaims.resource.k8s.io", "nic.deviceclass.resource.k8s.io/devices"
 DEVICE_HARD = {"limits.cpu": "3", ALL: "1", NICS: "4"}
 DEVICE_BASE = limits_text("3")[:-2] + f',"extended":{{"{ALL}":"1","{NICS}":"4"}}}}}}'
-RAISED = {"limits.cpu": "5015m", ALL: "2", NICS: "6"}
-BY_0_1_0 = {by_name(): f'{{"{ALL}":"1","{NICS}":"2","limits.cpu":"2015m"}}'}
-LABELLED = {"headroom.harvesterhci.io/managed": "true"}
-RECORDS = {
-    "headroom.harvesterhci.io/base": marshal(parse_resource_list(dict(DEVICE_HARD))),
-    "headroom.harvesterhci.io/applied": marshal(parse_resource_list(dict(RAISED))),
-}
 
 
-@dataclass(frozen=True)
-class DeviceCase:
-    """The quota as it is found, of a VM that migrates."""
-
-    hard: Resources
-    annotations: dict[str, str]
-    labels: dict[str, str] | None = None
-    limits: str = field(default=DEVICE_BASE)
-
-
-DEVICE_CASES = {
-    "a quota at its base": DeviceCase(DEVICE_HARD, MARKS),
-    "one that version 0.1.0 has raised": DeviceCase(RAISED, MARKS | BY_0_1_0),
-    "a quota without Rancher": DeviceCase(DEVICE_HARD, {}, LABELLED, ""),
-    "one without Rancher that version 0.1.0 has raised": DeviceCase(RAISED, BY_0_1_0 | RECORDS, LABELLED, ""),
-}
-
-
-@sentences(DEVICE_CASES)
-def test_the_pods_are_added_and_no_claim_of_a_device(case: DeviceCase) -> None:
+@pytest.mark.parametrize(
+    ("labels", "limits"),
+    [
+        pytest.param(None, DEVICE_BASE, id="Rancher's default quota"),
+        pytest.param({"headroom.harvesterhci.io/managed": "true"}, "", id="a quota without Rancher"),
+    ],
+)
+def test_the_pods_are_added_and_no_claim_of_a_device(labels: dict[str, str] | None, limits: str) -> None:
     home = running_vmi()
-    rq = quota(case.hard, case.annotations, labels=case.labels)
-    result, _plan = after(namespace(rq, [vmim()], [launcher(home)], [home], limits=case.limits))
+    rq = quota(DEVICE_HARD, MARKS if labels is None else {}, labels=labels)
+    result, _plan = after(namespace(rq, [vmim()], [launcher(home)], [home], limits=limits))
     assert by_value(entry(result.annotations[by_name()])) == by_value({"limits.cpu": "2015m"})
     assert by_value(result.hard) == by_value(DEVICE_HARD | {"limits.cpu": "5015m"})
