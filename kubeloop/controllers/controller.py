@@ -12,20 +12,12 @@ from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import CheckedIndexer
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
-from kubeloop.controllers.enqueue import (
-    EnqueueHandler,
-    Reads,
-    Resolver,
-    check_handler,
-    check_key,
-    check_resolver,
-    owners,
-)
+from kubeloop.controllers.enqueue import EnqueueHandler, Reads, Resolver, check_handler, check_key, owners
 from kubeloop.controllers.errors import described
-from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Trouble, Verdict, combine
+from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, Trouble, Verdict, combine
 from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
 from kubeloop.logs import reconciling
-from kubeloop.workqueue.queue import LOW_PRIORITY, ShutDown
+from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
 from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
 
@@ -42,17 +34,16 @@ class Controller(Generic[T]):
     """Calls handlers with the keys of one kind: of objects that changed, and of those that were enqueued.
 
     Handlers are called one after the other with `(key, obj)`, obj fresh from the cache, None when it is not there (any
-    more); or as a handler returned it, in this call or an earlier one, until the cache has that. `client` is needed for
-    `on_remove` only."""
+    more); or as a handler returned it, in this call or an earlier one, until the cache has that."""
 
     def __init__(
         self,
         name: str,
+        client: ResourceClient[T],
         informer: SharedIndexInformer[T],
         *,
         workers: int = 10,
         rate_limiter: RateLimiter[str] | None = None,
-        client: ResourceClient[T] | None = None,
         handlers: dict[str, str] | None = None,
         selects: Callable[[str], bool] = lambda _: True,
         on_stop: Callable[[], object] = lambda: None,
@@ -60,9 +51,9 @@ class Controller(Generic[T]):
         """`handlers`: whose each handler's name is, over all controllers of a process, for their metrics. `selects`:
         for which keys handlers are called. `on_stop` is called when this controller alone is stopped."""
         self.name = name
+        self.client = client
         self.informer = informer
         self.queue: RateLimitingQueue[str] = RateLimitingQueue(name, rate_limiter=rate_limiter)
-        self._client = client
         self._cache = CacheReader(informer.indexer, informer)
         self._worker_count = workers
         self._selects = selects
@@ -79,15 +70,6 @@ class Controller(Generic[T]):
         self._workers: list[asyncio.Task[None]] = []
         self._started = False
         self._stopping = False
-
-    @property
-    def client(self) -> ResourceClient[T]:
-        """The client for writes. Raises ValueError in a controller without one."""
-        if self._client is None:
-            raise ValueError(
-                f"controller {self.name} was made without a client: give it one, as a ControllerFactory does"
-            )
-        return self._client
 
     def cache(self) -> CacheReader[T]:
         """A read-only view of the kind's cache."""
@@ -116,22 +98,18 @@ class Controller(Generic[T]):
         self._refuse_if_stopped()
         if (name, removal) in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already: give this one another name")
-        is_first = not self._handlers
         label = name if self._owners.setdefault(name, self.name) == self.name else f"{name} of {self.name}"
-        metrics = ReconcileMetrics(label, self._worker_count)
         if isinstance(self.informer.indexer, CheckedIndexer):
             handler = _check_cache_after(handler, self.informer.indexer)
-        self._handlers[name, removal] = NamedHandler(name, handler, metrics)
-        if is_first:
-            self._own_handler = EnqueueHandler(
-                lambda obj: (obj.key,), self.queue.add, None if reads is None else [reads]
-            )
+        if not self._handlers:
+            own_reads = None if reads is None else [reads]
+            self._own_handler = EnqueueHandler(lambda obj: (obj.key,), self.queue.add, own_reads)
             self.informer.add_event_handler(self._own_handler)
         else:
-            self._own_handler.reads = (
-                None if reads is None or self._own_handler.reads is None else [*self._own_handler.reads, reads]
-            )
+            old_reads = self._own_handler.reads
+            self._own_handler.reads = None if reads is None or old_reads is None else [*old_reads, reads]
             self.enqueue_all()
+        self._handlers[name, removal] = NamedHandler(name, handler, label, self._worker_count)
         if self._started:
             self.start_workers()
 
@@ -143,11 +121,10 @@ class Controller(Generic[T]):
     def watch_related(self, controller: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueues here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
-        if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
-        what is no key of this kind is named in the log."""
-        check_resolver(resolver, controller.informer.resource.type)
+        if what that returns of the two differs. A resolver that returns what is no key of this kind, or no list, is
+        named in the log."""
         several = None if reads is None else (reads,)
-        controller.informer.add_event_handler(EnqueueHandler(resolver, self.queue.add, several, self._check_key))
+        controller.informer.add_event_handler(EnqueueHandler(resolver, self._add_key, several))
 
     def enqueue(self, key: str, *, immediately: bool = False) -> None:
         """Calls the handlers for this key (`namespace/name`, or `name`) soon.
@@ -155,15 +132,15 @@ class Controller(Generic[T]):
         As the queue's rate limiter allows, like lasso's Enqueue: a handler that enqueues its own key, or two that
         enqueue each other's, cannot take the whole loop. `immediately`: at once, for what cannot turn in a circle.
         Raises ValueError for what is no key of the kind (a name without its namespace). Ignored after `stop`."""
-        self._check_key(key)
         if immediately:
-            self.queue.add(key)
+            self._add_key(key)
         else:
+            check_key(self.informer.resource, key)
             self.queue.add_rate_limited(key)
 
     def enqueue_after(self, key: str, seconds: float) -> None:
         """Calls the handlers for this key in `seconds`. Raises what `enqueue` does."""
-        self._check_key(key)
+        check_key(self.informer.resource, key)
         self.queue.add_after(key, seconds)
 
     def enqueue_all(self) -> None:
@@ -209,7 +186,7 @@ class Controller(Generic[T]):
         """Returns the workers that have ended, a line each: only a restart repairs that."""
         if self._stopping:
             return []
-        return [f"{worker.get_name()} is dead: {_cause(worker)}" for worker in self._workers if worker.done()]
+        return [f"{worker.get_name()} is dead: {described(_end(worker))}" for worker in self._workers if worker.done()]
 
     def hanging(self, now: float) -> list[str]:
         """Calls that do not end, a line each. `now` is the loop's time()."""
@@ -219,20 +196,17 @@ class Controller(Generic[T]):
     def troubles(self, now: float) -> list[Trouble]:
         """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is
         the loop's time()."""
-        handler_troubles = [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
         refusal = self.informer.trouble
-        return (
-            [Trouble("", "", refusal), *handler_troubles]
-            if refusal is not None and refusal.needs_repair
-            else handler_troubles
-        )
+        troubles = [Trouble("", "", refusal)] if refusal is not None and refusal.needs_repair else []
+        return troubles + [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
 
     def _refuse_if_stopped(self) -> None:
         if self._stopping:
             raise RuntimeError(f"controller {self.name} was stopped, and calls no handler again: make another")
 
-    def _check_key(self, key: str) -> None:
+    def _add_key(self, key: str, priority: int = DEFAULT_PRIORITY) -> None:
         check_key(self.informer.resource, key)
+        self.queue.add(key, priority)
 
     async def _work(self) -> None:
         while True:
@@ -251,12 +225,11 @@ class Controller(Generic[T]):
     def _current(self, key: str) -> T | None:
         """Returns the object for the next handler: as the last handler left it, until the cache has that or a later
         version, or one from before it (etcd was restored)."""
-        cached, (cached_before, returned) = self.informer.indexer.get_by_key(key), self._returned.get(key, (None, None))
-        if cached_before is None or returned is None:
+        cached = self.informer.indexer.get_by_key(key)
+        if key not in self._returned:
             return cached
-        was_restored = cached is not None and is_older(
-            cached.metadata.resource_version, cached_before.metadata.resource_version
-        )
+        cached_before, returned = self._returned[key]
+        was_restored = cached and is_older(cached.metadata.resource_version, cached_before.metadata.resource_version)
         if cached is not None and not was_restored and newer(cached, returned) is returned:
             return returned
         del self._returned[key]
@@ -306,8 +279,5 @@ def _check_cache_after(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handl
     return call
 
 
-def _cause(worker: asyncio.Task[None]) -> str:
-    if worker.cancelled():
-        return "cancelled"
-    error = worker.exception()
-    return described(error) if error else "ended"
+def _end(worker: asyncio.Task[None]) -> BaseException:
+    return asyncio.CancelledError() if worker.cancelled() else worker.exception() or ShutDown()

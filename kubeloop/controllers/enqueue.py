@@ -36,21 +36,15 @@ def generation(obj: Object) -> object:
 
 class EnqueueHandler(Generic[T]):
     """An informer's event handler: `enqueue` gets each key (and a priority) that `keys_of` returns for an object that
-    was added, changed (old and new) or deleted; with `reads`, only changes in what one of them returns.
-
-    `check` raises ValueError or TypeError for what is not a key."""
+    was added, changed (old and new) or deleted; with `reads`, only changes in what one of them returns. It raises
+    ValueError or TypeError for what is not a key."""
 
     def __init__(
-        self,
-        keys_of: Resolver[T],
-        enqueue: Callable[[str, int], None],
-        reads: Sequence[Reads[T]] | None = None,
-        check: Callable[[str], None] | None = None,
+        self, keys_of: Resolver[T], enqueue: Callable[[str, int], None], reads: Sequence[Reads[T]] | None = None
     ) -> None:
         self.reads = reads
         self._keys_of = keys_of
         self._enqueue = enqueue
-        self._check = check
 
     def on_add(self, obj: T, is_in_initial_list: bool) -> None:
         self._enqueue_all(LOW_PRIORITY if is_in_initial_list else DEFAULT_PRIORITY, obj)
@@ -77,13 +71,10 @@ class EnqueueHandler(Generic[T]):
             except Exception:
                 log.exception("%s cannot map %s to keys", described(self._keys_of), obj.key)
         for key in keys:
-            if self._check is not None:
-                try:
-                    self._check(key)
-                except (TypeError, ValueError) as error:
-                    log.error("%s returned for %s: %s", described(self._keys_of), objects[0].key, error)
-                    continue
-            self._enqueue(key, priority)
+            try:
+                self._enqueue(key, priority)
+            except (TypeError, ValueError) as error:
+                log.error("%s returned for %s: %s", described(self._keys_of), objects[0].key, error)
 
 
 def owners(resource: Resource[Any], any_owner: bool) -> Resolver[Object]:
@@ -121,25 +112,6 @@ def check_handler(handler: Callable[..., object]) -> None:
     returned = str(inspect.signature(function).return_annotation)
     if function.__name__ != "<lambda>" and not any(word in returned for word in ("Awaitable", "Coroutine", "Future")):
         raise TypeError(f"{described(handler)} is a plain function: handlers and hooks are `async def`s")
-
-
-def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:
-    """Raises TypeError for a resolver that is known to return no list of keys: by its annotation, or a lambda by what
-    it makes of an empty object."""
-    function = _innermost(resolver)
-    if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{described(resolver)} is an `async def`: a resolver is a plain function")
-    if not inspect.isroutine(function):
-        return
-    if function.__name__ == "<lambda>":
-        try:
-            is_str = isinstance(resolver(kind()), str)
-        except Exception:
-            return  # an empty object is not what it is made for
-    else:
-        is_str = inspect.get_annotations(function).get("return") in (str, "str")
-    if is_str:
-        raise TypeError(f"{described(resolver)} returns a str: a resolver returns a list of keys")
 
 
 def described(function: Callable[..., object]) -> str:

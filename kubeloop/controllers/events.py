@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
@@ -73,7 +73,8 @@ class EventRecorder:
     """Writes events in the background."""
 
     def __init__(self, client: Client, component: str) -> None:
-        self._core, self._v1 = client.resource(registry.EVENTS), client.resource(registry.EVENTS_V1)
+        self._core: ResourceClient[Any] = client.resource(registry.EVENTS)
+        self._v1: ResourceClient[Any] = client.resource(registry.EVENTS_V1)
         self._component = component
         self._instance = f"{component}-{os.environ.get('POD_NAME') or socket.gethostname()}"
         self._pending: dict[str, dict[Identity, Occurrence]] = {}
@@ -88,7 +89,6 @@ class EventRecorder:
         self._turn = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._last_stamp = 0
         self._stopped = False
-        self.dropped = 0
 
     def event(
         self,
@@ -102,19 +102,14 @@ class EventRecorder:
     ) -> None:
         """Records an event about `obj`: type "Normal" or "Warning", a CamelCase reason, a sentence.
 
-        With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights).
-
-        Returns at once and never raises; what cannot be written is dropped, counted and logged."""
-        if type not in get_args(EventType):
-            log.error("event %s on %s is not recorded: its type is Normal or Warning, not %r", reason, obj.key, type)
-            self._drop("invalid")
-            return
+        With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights). Returns
+        at once and never raises; what cannot be written is dropped, counted and logged."""
         RECORDED.labels(type, reason).inc()
         try:
             self._record(obj, type, reason, message, action, related)
         except Exception:
             log.exception("event %s could not be recorded", reason)
-            self._drop("invalid")
+            DROPPED.labels("invalid").inc()
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Writes the waiting events, at most `timeout` seconds; later ones are dropped."""
@@ -129,36 +124,36 @@ class EventRecorder:
 
     def _record(self, obj: Object, type: str, reason: str, message: str, action: str, related: Object | None) -> None:
         if self._stopped:
-            self._drop("stopped")
+            DROPPED.labels("stopped").inc()
             return
-        reference = reference_to(obj)
-        subject = About(reference["kind"], obj.key, obj.uid)
-        related_items = tuple((key, value) for key, value in reference_to(related).items() if value) if related else ()
+        now = now_rfc3339()
+        occurrence = Occurrence(reference_to(obj), message, now, now)
+        subject = About(occurrence.reference["kind"], obj.key, obj.uid)
+        related_items = tuple(reference_to(related).items()) if related else ()
         identity = Identity(subject, type, reason, message, action or (reason if related else ""), related_items)
         if self._is_one_of_many(identity):
-            identity, message = identity._replace(message=None), SIMILAR_PREFIX + message
-        now = now_rfc3339()
-        namespace = namespace_of(reference)
+            identity, occurrence.message = identity._replace(message=None), SIMILAR_PREFIX + message
+        namespace = occurrence.namespace
         pending = self._pending.get(namespace, {})
-        waiting = pending.get(identity)
-        if waiting is not None:
+        if (waiting := pending.get(identity)) is not None:
             waiting.count += 1
-            waiting.last_time, waiting.message = now, message
+            waiting.last_time, waiting.message = occurrence.last_time, occurrence.message
             return
         if len(pending) >= QUEUE_LIMIT:
-            self._drop("queue full")
+            DROPPED.labels("queue full").inc()
             return
         if not self._may_write(identity.subject):
-            self._drop("spam")
+            DROPPED.labels("spam").inc()
             if (written := self._written.get(identity)) is not None:
                 written.count += 1
             return
         if namespace not in self._writers:
-            writer = asyncio.get_running_loop().create_task(
-                self._write_all(namespace, pending), name=f"events of {namespace}"
+            loop = asyncio.get_running_loop()
+            self._writers[namespace] = loop.create_task(
+                self._write_all(namespace, pending), name=f"events: {namespace}"
             )
-            self._pending[namespace], self._writers[namespace] = pending, writer
-        pending[identity] = Occurrence(reference, message, now, now)
+            self._pending[namespace] = pending
+        pending[identity] = occurrence
 
     def _is_one_of_many(self, identity: Identity) -> bool:
         """Reports whether so many similar events were written lately that this one is combined with them."""
@@ -176,10 +171,6 @@ class EventRecorder:
             return False
         return True
 
-    def _drop(self, reason: str) -> None:
-        self.dropped += 1
-        DROPPED.labels(reason).inc()
-
     async def _write_all(self, namespace: str, pending: dict[Identity, Occurrence]) -> None:
         try:
             while pending:
@@ -187,7 +178,7 @@ class EventRecorder:
                 await self._write_one(identity, pending.pop(identity))
         finally:
             for _ in pending:
-                self._drop("stopped")
+                DROPPED.labels("stopped").inc()
             del self._pending[namespace], self._writers[namespace]
 
     async def _write_one(self, identity: Identity, occurrence: Occurrence) -> None:
@@ -204,41 +195,32 @@ class EventRecorder:
             log.info("dry run: %s %s on %s: %s", identity.type, identity.reason, key, occurrence.message)
         except ApiError as error:
             log.warning("event %s on %s not written: %s", identity.reason, key, described(error))
-            self._drop("refused")
+            DROPPED.labels("refused").inc()
         except asyncio.CancelledError:
-            self._drop("stopped")
+            DROPPED.labels("stopped").inc()
             raise
         except Exception:
             log.exception("event %s on %s not written", identity.reason, key)
-            self._drop("failed")
+            DROPPED.labels("failed").inc()
 
     async def _write(self, identity: Identity, occurrence: Occurrence) -> None:
+        client = self._v1 if identity.action else self._core
         async with self._turn:
-            written = self._written.get(identity)
-            if written is not None:
-                try:
-                    await self._repeat(identity, occurrence, written)
-                except NotFound:
-                    # The API server keeps events for an hour, people may delete them. Not `del`: its time may have
-                    # ended meanwhile.
-                    self._written.pop(identity, None)
-                else:
+            if (written := self._written.get(identity)) is not None:
+                count = written.count + occurrence.count
+                with contextlib.suppress(NotFound):
+                    patch = repeated(identity, occurrence, count)
+                    await client.merge_patch(patch, name=written.name, namespace=occurrence.namespace)
+                    self._written[identity] = _Written(written.name, count)
                     return
+                # The API server keeps events for an hour, people may delete them. Not `del`: its time may have ended
+                # meanwhile.
+                self._written.pop(identity, None)
             if not occurrence.name:
                 occurrence.name = self._name(occurrence.reference["name"])
             with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
-                await self._client(identity).create(body(identity, occurrence, self._component, self._instance))
+                await client.create(body(identity, occurrence, self._component, self._instance))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
-
-    async def _repeat(self, identity: Identity, occurrence: Occurrence, written: _Written) -> None:
-        count = written.count + occurrence.count
-        await self._client(identity).merge_patch(
-            repeated(identity, occurrence, count), name=written.name, namespace=namespace_of(occurrence.reference)
-        )
-        self._written[identity] = _Written(written.name, count)
-
-    def _client(self, identity: Identity) -> ResourceClient[Any]:
-        return self._v1 if identity.action else self._core
 
     def _name(self, object_name: str) -> str:
         """Returns `<object>.<time in hex>`, as client-go names events; never the same twice from one recorder."""
@@ -247,8 +229,6 @@ class EventRecorder:
         return object_name[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 
 
-_DEFAULT_NAMESPACE = "default"
-"""The namespace of events about cluster-scoped objects."""
 _NOTE_LIMIT, _INSTANCE_LIMIT = 1024, 128
 """Bytes that events.k8s.io/v1 takes."""
 
@@ -282,15 +262,19 @@ class Occurrence:
     name: str = ""
     """The event's name, once it was tried to be created."""
 
+    @property
+    def namespace(self) -> str:
+        """The event's: those about cluster-scoped objects are in `default`."""
+        return self.reference.get("namespace", "default")
+
 
 def body(identity: Identity, occurrence: Occurrence, component: str, instance: str) -> dict[str, Any]:
     """The event as it is created."""
-    metadata = {"name": occurrence.name, "namespace": namespace_of(occurrence.reference)}
-    involved = {key: value for key, value in occurrence.reference.items() if value}
+    metadata = {"name": occurrence.name, "namespace": occurrence.namespace}
     if not identity.action:
         return {
             "metadata": metadata,
-            "involvedObject": involved,
+            "involvedObject": occurrence.reference,
             "type": identity.type,
             "reason": identity.reason,
             "message": occurrence.message,
@@ -302,7 +286,7 @@ def body(identity: Identity, occurrence: Occurrence, component: str, instance: s
         }
     event = {
         "metadata": metadata,
-        "regarding": involved,
+        "regarding": occurrence.reference,
         "type": identity.type,
         "reason": identity.reason,
         "action": identity.action,
@@ -327,19 +311,9 @@ def reference_to(obj: Object) -> dict[str, str]:
     """The involvedObject of an event about `obj`. Raises ValueError for an object that says no kind and whose type
     stands in no registry."""
     api_version, kind = registry.kind_of(obj)
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": obj.name,
-        "namespace": obj.namespace,
-        "uid": obj.uid,
-        "resourceVersion": obj.metadata.resource_version,
-    }
-
-
-def namespace_of(reference: dict[str, str]) -> str:
-    """Returns the namespace of the event."""
-    return reference["namespace"] or _DEFAULT_NAMESPACE
+    reference = {"apiVersion": api_version, "kind": kind, "name": obj.name, "namespace": obj.namespace, "uid": obj.uid}
+    reference["resourceVersion"] = obj.metadata.resource_version
+    return {name: value for name, value in reference.items() if value}
 
 
 def _micro(time: str) -> str:

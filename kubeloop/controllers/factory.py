@@ -94,6 +94,7 @@ class ControllerFactory:
             used_names = {controller.name for controller in self._controllers.values()}
             controller = Controller(
                 next(name for name in _names(resource, selected) if name not in used_names),
+                client,
                 SharedIndexInformer(
                     _select(client, namespaces, label_selector, fields),
                     transform=transform,
@@ -102,7 +103,6 @@ class ControllerFactory:
                 ),
                 workers=workers or self._workers,
                 rate_limiter=rate_limiter or self._rate_limiter(),
-                client=client,
                 handlers=self._handlers,
                 selects=self._selects,
                 on_stop=lambda: self._forget(identity),
@@ -112,10 +112,8 @@ class ControllerFactory:
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
         elif shared != self._shared[controller]:
-            pairs = zip(("transform", "resync_period", "rate_limiter"), shared, self._shared[controller], strict=True)
-            (difference, *_) = (option for option, requested, has in pairs if requested != has)
             raise ValueError(
-                f"the controller of {controller.name} is shared, with another {difference}: give the same everywhere"
+                f"the controller of {controller.name} is shared: give it the same transform, resync and rate limiter"
             )
         return controller
 
@@ -170,7 +168,12 @@ class ControllerFactory:
 
     def unsynced(self) -> list[str]:
         """The kinds whose cache has not synced, with the reason where it is known."""
-        return [c.name + reason for c in self._controllers.values() if (reason := self._reason_unsynced(c)) is not None]
+        lines = []
+        for controller in self._controllers.values():
+            reason, informer = self._reason_missing(controller), controller.informer
+            if reason or not informer.has_synced():
+                lines.append(controller.name + (reason or (f" ({informer.forbidden})" if informer.forbidden else "")))
+        return lines
 
     def healthy(self) -> list[str]:
         """Returns the problems that only a restart repairs, a line each: dead workers, ended informers."""
@@ -200,9 +203,7 @@ class ControllerFactory:
         """Keys that wait because the API server refuses a request (rights are missing, a webhook is in the way), kinds
         that may not be listed or watched, calls that have been waiting for an answer for long; with its controller."""
         now = loop_time()
-        return [
-            (controller, trouble) for controller in self._controllers.values() for trouble in controller.troubles(now)
-        ]
+        return [(controller, t) for controller in self._controllers.values() for t in controller.troubles(now)]
 
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
@@ -263,15 +264,6 @@ class ControllerFactory:
             if informer.has_synced():
                 await asyncio.sleep(_POLL)
         return True
-
-    def _reason_unsynced(self, controller: Controller[Any]) -> str | None:
-        """Returns the reason for which a controller has not synced, or None if it has."""
-        informer = controller.informer
-        if missing := self._reason_missing(controller):
-            return missing
-        if informer.has_synced():
-            return None
-        return f" ({informer.forbidden})" if informer.forbidden else ""
 
     def _reason_missing(self, controller: Controller[Any]) -> str:
         """Returns the reason for which a kind is missing; "" if it is installed or need not be."""

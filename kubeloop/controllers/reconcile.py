@@ -7,7 +7,7 @@ import logging
 import time
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -22,6 +22,7 @@ from kubeloop.workqueue.queue import loop_time
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
+R = TypeVar("R")
 
 Handler = Callable[[str, T | None], Awaitable[T | None]]
 """`async def handler(key, obj)`; obj is None when the cache does not hold the key.
@@ -39,9 +40,6 @@ _REMINDER = 300.0
 """Seconds after which a repeated failure is logged again."""
 
 
-RESULTS = SUCCESS, ERROR, REQUEUE, REQUEUE_AFTER = ("success", "error", "requeue", "requeue_after")
-"""The values of the label `result`. These metrics have controller-runtime's names and buckets, in seconds; their label
-`controller` is the name of a handler."""
 _BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
@@ -58,40 +56,18 @@ ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
 MAX_CONCURRENT_RECONCILES = FRAMEWORK["controller_runtime_max_concurrent_reconciles"].gauge()
 
 
-class ReconcileMetrics:
-    """The metrics of one handler; every series exists from the start, as dashboards expect."""
-
-    def __init__(self, handler: str, workers: int) -> None:
-        self._totals = {result: RECONCILE_TOTAL.labels(handler, result) for result in RESULTS}
-        self._errors = RECONCILE_ERRORS.labels(handler)
-        self._time = RECONCILE_TIME.labels(handler)
-        self.terminal = TERMINAL_ERRORS.labels(handler)
-        self.panics = PANICS.labels(handler)
-        self.active = ACTIVE_WORKERS.labels(handler)
-        self.blocked = BLOCKED_SECONDS.labels(handler)
-        MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
-
-    def observe(self, result: str, seconds: float) -> None:
-        """Records that a call of the handler ended."""
-        self._totals[result].inc()
-        self._time.observe(seconds)
-        if result == ERROR:
-            self._errors.inc()
-
-
 class Outcome(IntEnum):
     """The outcome of a call, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
 
     DONE = 0
-    SKIPPED = 1
-    GIVEN_UP = 2
-    LATER = 3
-    CONFLICT = 4
-    FAILED = 5
+    GIVEN_UP = 1
+    LATER = 2
+    CONFLICT = 3
+    FAILED = 4
 
 
-_RESULTS = (SUCCESS, SUCCESS, ERROR, REQUEUE_AFTER, REQUEUE, ERROR)
-"""The results by outcome."""
+_RESULTS = ("success", "error", "requeue_after", "requeue", "error")
+"""The values of the label `result` by outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +100,30 @@ class Trouble:
 
 
 _DONE: Verdict[Any] = Verdict(Outcome.DONE)
-_SKIPPED: Verdict[Any] = Verdict(Outcome.SKIPPED)
 
 
-def combine(verdicts: Iterable[Verdict[T]]) -> Verdict[T]:
+def combine(verdicts: Sequence[Verdict[T]]) -> Verdict[T]:
     """The verdict on a key from those of its handlers: the most urgent outcome, shortest delay, longest Retry-After."""
-    verdict_list = list(verdicts)
-    if len(verdict_list) == 1:
-        return verdict_list[0]
     return Verdict(
-        max((verdict.outcome for verdict in verdict_list), default=Outcome.DONE),
-        min((verdict.delay for verdict in verdict_list if verdict.delay is not None), default=None),
-        max((verdict.not_before for verdict in verdict_list if verdict.not_before is not None), default=None),
+        max((verdict.outcome for verdict in verdicts), default=Outcome.DONE),
+        min((verdict.delay for verdict in verdicts if verdict.delay is not None), default=None),
+        max((verdict.not_before for verdict in verdicts if verdict.not_before is not None), default=None),
     )
 
 
 class NamedHandler(Generic[T]):
-    """A handler under the name that its logs and metrics carry."""
+    """A handler under the name that its logs carry, and the label of its metrics, of which every series exists from the
+    start, as dashboards expect."""
 
-    def __init__(self, name: str, handler: Handler[T], metrics: ReconcileMetrics) -> None:
+    def __init__(self, name: str, handler: Handler[T], label: str, workers: int) -> None:
         self.name = name
         self._handler = handler
-        self._metrics = metrics
+        self._totals = {result: RECONCILE_TOTAL.labels(label, result) for result in _RESULTS}
+        self._errors, self._panics = RECONCILE_ERRORS.labels(label), PANICS.labels(label)
+        self._terminal = TERMINAL_ERRORS.labels(label)
+        self._time, self._blocked = RECONCILE_TIME.labels(label), BLOCKED_SECONDS.labels(label)
+        self._active = ACTIVE_WORKERS.labels(label)
+        MAX_CONCURRENT_RECONCILES.labels(label).set(workers)
         self._failing: dict[str, tuple[object, float]] = {}
         # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
         self._refused: dict[str, ApiError] = {}
@@ -157,13 +135,17 @@ class NamedHandler(Generic[T]):
         """Calls the handler. Raises nothing but what is meant for the worker: its own cancellation, an exit of the
         process."""
         started = self._running[key] = loop_time()
-        self._metrics.active.inc()
+        self._active.inc()
         try:
             verdict = await self._judge(key, obj)
         finally:
-            self._metrics.active.dec()
+            self._active.dec()
             del self._running[key]
-        self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
+        result = _RESULTS[verdict.outcome]
+        self._totals[result].inc()
+        self._time.observe(loop_time() - started)
+        if result == "error":
+            self._errors.inc()
         if self._failing and verdict.outcome is not Outcome.FAILED:
             self._failing.pop(key, None)
         if self._refused and verdict.refusal is None:
@@ -187,9 +169,8 @@ class NamedHandler(Generic[T]):
 
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
         try:
-            returned = await _measure_steps(
-                self._call_handler(key, obj), lambda seconds: self._report_blocked(key, seconds)
-            )
+            steps = self._handler(key, obj).__await__()
+            returned = await _measure_steps(steps, lambda seconds: self._report_blocked(key, seconds))
         except asyncio.CancelledError as error:
             if _worker_is_cancelled():
                 raise
@@ -197,12 +178,7 @@ class NamedHandler(Generic[T]):
             return self._note_failure(key, error)
         except Exception as error:
             return replace(self._verdict(key, error), refusal=self._note_refusal(key, error))
-        if returned is None or (changed_object := same_object(obj, returned)) is None:
-            return _DONE
-        return Verdict(Outcome.DONE, returned=changed_object)
-
-    async def _call_handler(self, key: str, obj: T | None) -> object:
-        return await self._handler(key, obj)
+        return _DONE if returned is None else Verdict(Outcome.DONE, returned=same_object(obj, returned))
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
         """Returns the verdict on an error. In a group (of a TaskGroup) every error counts; failures in it are one
@@ -213,10 +189,10 @@ class NamedHandler(Generic[T]):
             match leaf:
                 case Skip():
                     log.debug("%s: %s skipped: %s", self.name, key, leaf)
-                    verdicts.append(_SKIPPED)
+                    verdicts.append(_DONE)
                 case TerminalError():
                     log.error("%s: %s failed, will not be retried: %s", self.name, key, described(leaf))
-                    self._metrics.terminal.inc()
+                    self._terminal.inc()
                     verdicts.append(Verdict(Outcome.GIVEN_UP))
                 case RetryAfter():
                     log.debug("%s: %s requeued after %g s: %s", self.name, key, leaf.seconds, leaf)
@@ -226,7 +202,7 @@ class NamedHandler(Generic[T]):
                     verdicts.append(Verdict(Outcome.CONFLICT, not_before=_retry_after(leaf)))
                 case _:
                     if not isinstance(leaf, ReportedError):
-                        self._metrics.panics.inc()
+                        self._panics.inc()
                     failures.append(leaf)
         if failures:
             verdicts.append(self._note_failure(key, failures[0] if len(failures) == 1 else error))
@@ -240,13 +216,9 @@ class NamedHandler(Generic[T]):
         return refusal
 
     def _report_blocked(self, key: str, seconds: float) -> None:
-        self._metrics.blocked.inc(seconds)
-        log.warning(
-            "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread",
-            self.name,
-            key,
-            seconds,
-        )
+        self._blocked.inc(seconds)
+        text = "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread"
+        log.warning(text, self.name, key, seconds)
 
     def _note_failure(self, key: str, error: BaseException) -> Verdict[T]:
         not_before = max((_retry_after(leaf) or 0.0 for leaf in _leaves(error)), default=0.0) or None
@@ -265,7 +237,7 @@ class NamedHandler(Generic[T]):
 
 
 @types.coroutine
-def _measure_steps(steps: Coroutine[Any, Any, object], report: Callable[[float], None]) -> Generator[Any, Any, object]:
+def _measure_steps(steps: Generator[Any, Any, R], report: Callable[[float], None]) -> Generator[Any, Any, R]:
     """Awaits `steps`, and reports the seconds of every step that took longer than BLOCKED."""
     resume: Callable[[Any], Any] = steps.send
     value: Any = None
@@ -274,7 +246,8 @@ def _measure_steps(steps: Coroutine[Any, Any, object], report: Callable[[float],
         try:
             waiting_for = resume(value)
         except StopIteration as end:
-            return end.value
+            result: R = end.value
+            return result
         finally:
             seconds = time.perf_counter() - start
             if seconds > BLOCKED:

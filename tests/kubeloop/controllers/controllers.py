@@ -23,10 +23,10 @@ class ControlledQuotas(Kind[ResourceQuota]):
         self.informer = SharedIndexInformer(self.client)
         self.controller = Controller(
             "quotas",
+            self.client,
             self.informer,
             workers=workers,
             rate_limiter=ItemExponentialFailureRateLimiter(1.0, 64.0),
-            client=self.client,
         )
 
     async def start(self, **handlers: Handler[ResourceQuota]) -> None:

@@ -333,7 +333,8 @@ async def test_a_handler_gets_its_own_write_until_the_cache_has_it() -> None:
 
 @pytest.mark.parametrize("immediately", [False, True])
 async def test_a_handler_that_enqueues_itself_leaves_others_the_loop(immediately: bool) -> None:
-    controller = Controller("quotas", SharedIndexInformer(Kind(RESOURCE_QUOTAS).client), workers=2)
+    client = Kind(RESOURCE_QUOTAS).client
+    controller = Controller("quotas", client, SharedIndexInformer(client), workers=2)
     calls = 0
 
     async def handler(key: str, obj: ResourceQuota | None) -> None:
@@ -432,12 +433,6 @@ async def test_a_change_and_a_removal_may_share_a_name() -> None:
     await settle()
     assert (set(changes.keys), removals.keys) == ({"ns/a", "ns/b"}, ["ns/a"])
     assert kind.now("ns/b").metadata.finalizers == ["wrangler.cattle.io/handler", "example.org/other"]
-
-
-async def test_a_controller_without_a_client_says_so() -> None:
-    controller: Controller[ResourceQuota] = Controller("quotas", ControlledQuotas().informer)
-    with pytest.raises(ValueError, match="without a client"):
-        controller.on_remove("handler", Calls())
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------

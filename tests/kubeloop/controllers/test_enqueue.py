@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import operator
 from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import AsyncMock
@@ -11,12 +12,12 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from kubeloop.api.core import ConfigMap, Node, Pod
+from kubeloop.api.core import ConfigMap, Pod
 from kubeloop.api.meta import Object, ObjectMeta, Struct
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS, NODES, SECRETS, Resource
 from kubeloop.controllers.controller import Controller
-from kubeloop.controllers.enqueue import EnqueueHandler, Reads, check_handler, check_key, check_resolver, generation
+from kubeloop.controllers.enqueue import EnqueueHandler, Reads, check_handler, check_key, generation
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now
@@ -104,40 +105,7 @@ async def test_a_handler(handler: Callable[..., Any], is_right: bool) -> None:
             add("wrong", handler)
 
 
-def listing(obj: Node) -> list[str]:
-    return [obj.name]
-
-
-def text(obj: Node) -> str:
-    return obj.name
-
-
-async def waiting(obj: Node) -> list[str]:
-    return [obj.name]
-
-
-RESOLVERS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "a list": (listing, True),
-    "a str": (text, False),
-    "a str, by a partial": (functools.partial(text), False),
-    "a lambda of a list": (lambda obj: [obj.name], True),
-    "a lambda of a str": (lambda obj: obj.name, False),
-    "a lambda that an empty object does not fit": (lambda obj: obj.metadata.owner_references[0].name, True),
-    "an async def": (waiting, False),
-}
-
-
-@pytest.mark.parametrize(("resolver", "is_right"), RESOLVERS.values(), ids=RESOLVERS)
-async def test_a_resolver(resolver: Callable[..., Any], is_right: bool) -> None:
-    if is_right:
-        check_resolver(resolver, Node)
-        return
-    management = ControllerFactory(FakeCluster().client())
-    with pytest.raises(TypeError, match="a resolver"):
-        management.controller(CONFIG_MAPS).watch_related(management.controller(NODES), resolver)
-
-
-async def test_a_resolver_without_a_namespace_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_resolver_without_a_namespace_or_a_list_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
     cluster.put(CONFIG_MAPS, {"metadata": {"name": "j", "namespace": "ns"}})
     management, calls = ControllerFactory(cluster.client()), Calls()
@@ -146,6 +114,8 @@ async def test_a_resolver_without_a_namespace_is_named_in_the_log(caplog: pytest
     maps.watch_related(nodes, lambda node: [node.name, "ns/k"])
     nodes.on_change("handler", nothing := Calls())
     nodes.watch_related(maps, lambda obj: [obj.key])
+    no_list: Any = operator.attrgetter("name")
+    nodes.watch_related(maps, no_list)
     await management.start()
     cluster.put(NODES, {"metadata": {"name": "j"}})
     await asyncio.sleep(1)
@@ -153,6 +123,7 @@ async def test_a_resolver_without_a_namespace_is_named_in_the_log(caplog: pytest
     assert "returned for j: 'j' is not a key of configmaps: ConfigMap has a namespace" in caplog.text
     assert "returned for ns/j: 'ns/j' is not a key of nodes: Node has no namespace" in caplog.text
     assert caplog.text.count("test_enqueue.test_a_resolver_without_a") == 2
+    assert "a list of keys is expected, not the text 'j'" in caplog.text
     await management.stop()
 
 

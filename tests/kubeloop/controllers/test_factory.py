@@ -251,8 +251,7 @@ async def test_who_shares_a_controller_gives_the_same_options() -> None:
     assert factory.controller(registry.PODS, **options) is pods
     other_options: list[dict[str, Any]] = [{"transform": Slim().pod}, {"transform": None}, {"resync_period": 0.0}]
     for option in (*other_options, {"rate_limiter": None}):
-        (name,) = option
-        with pytest.raises(ValueError, match=f"the controller of pods is shared, with another {name}"):
+        with pytest.raises(ValueError, match="the controller of pods is shared: give it the same"):
             factory.controller(registry.PODS, **options | option)
     factory.controller(registry.PODS, namespace="ns")
 
