@@ -14,7 +14,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.enqueue import EnqueueHandler, Reads, Resolver, check_handler, check_key, owners
 from kubeloop.controllers.errors import described
-from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, Trouble, Verdict, combine
+from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Trouble, Verdict, combine
 from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
 from kubeloop.logs import reconciling
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY, ShutDown
@@ -109,7 +109,7 @@ class Controller(Generic[T]):
             old_reads = self._own_handler.reads
             self._own_handler.reads = None if reads is None or old_reads is None else [*old_reads, reads]
             self.enqueue_all()
-        self._handlers[name, removal] = NamedHandler(name, handler, label, self._worker_count)
+        self._handlers[name, removal] = NamedHandler(name, handler, ReconcileMetrics(label, self._worker_count))
         if self._started:
             self.start_workers()
 

@@ -56,6 +56,27 @@ ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
 MAX_CONCURRENT_RECONCILES = FRAMEWORK["controller_runtime_max_concurrent_reconciles"].gauge()
 
 
+class ReconcileMetrics:
+    """The metrics of one handler; every series exists from the start, as dashboards expect."""
+
+    def __init__(self, handler: str, workers: int) -> None:
+        self._totals = {result: RECONCILE_TOTAL.labels(handler, result) for result in _RESULTS}
+        self._errors = RECONCILE_ERRORS.labels(handler)
+        self._time = RECONCILE_TIME.labels(handler)
+        self.terminal = TERMINAL_ERRORS.labels(handler)
+        self.panics = PANICS.labels(handler)
+        self.active = ACTIVE_WORKERS.labels(handler)
+        self.blocked = BLOCKED_SECONDS.labels(handler)
+        MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
+
+    def observe(self, result: str, seconds: float) -> None:
+        """Records that a call of the handler ended."""
+        self._totals[result].inc()
+        self._time.observe(seconds)
+        if result == "error":
+            self._errors.inc()
+
+
 class Outcome(IntEnum):
     """The outcome of a call, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
 
@@ -112,18 +133,12 @@ def combine(verdicts: Sequence[Verdict[T]]) -> Verdict[T]:
 
 
 class NamedHandler(Generic[T]):
-    """A handler under the name that its logs carry, and the label of its metrics, of which every series exists from the
-    start, as dashboards expect."""
+    """A handler under the name that its logs and metrics carry."""
 
-    def __init__(self, name: str, handler: Handler[T], label: str, workers: int) -> None:
+    def __init__(self, name: str, handler: Handler[T], metrics: ReconcileMetrics) -> None:
         self.name = name
         self._handler = handler
-        self._totals = {result: RECONCILE_TOTAL.labels(label, result) for result in _RESULTS}
-        self._errors, self._panics = RECONCILE_ERRORS.labels(label), PANICS.labels(label)
-        self._terminal = TERMINAL_ERRORS.labels(label)
-        self._time, self._blocked = RECONCILE_TIME.labels(label), BLOCKED_SECONDS.labels(label)
-        self._active = ACTIVE_WORKERS.labels(label)
-        MAX_CONCURRENT_RECONCILES.labels(label).set(workers)
+        self._metrics = metrics
         self._failing: dict[str, tuple[object, float]] = {}
         # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
         self._refused: dict[str, ApiError] = {}
@@ -135,17 +150,13 @@ class NamedHandler(Generic[T]):
         """Calls the handler. Raises nothing but what is meant for the worker: its own cancellation, an exit of the
         process."""
         started = self._running[key] = loop_time()
-        self._active.inc()
+        self._metrics.active.inc()
         try:
             verdict = await self._judge(key, obj)
         finally:
-            self._active.dec()
+            self._metrics.active.dec()
             del self._running[key]
-        result = _RESULTS[verdict.outcome]
-        self._totals[result].inc()
-        self._time.observe(loop_time() - started)
-        if result == "error":
-            self._errors.inc()
+        self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
         if self._failing and verdict.outcome is not Outcome.FAILED:
             self._failing.pop(key, None)
         if self._refused and verdict.refusal is None:
@@ -192,7 +203,7 @@ class NamedHandler(Generic[T]):
                     verdicts.append(_DONE)
                 case TerminalError():
                     log.error("%s: %s failed, will not be retried: %s", self.name, key, described(leaf))
-                    self._terminal.inc()
+                    self._metrics.terminal.inc()
                     verdicts.append(Verdict(Outcome.GIVEN_UP))
                 case RetryAfter():
                     log.debug("%s: %s requeued after %g s: %s", self.name, key, leaf.seconds, leaf)
@@ -202,7 +213,7 @@ class NamedHandler(Generic[T]):
                     verdicts.append(Verdict(Outcome.CONFLICT, not_before=_retry_after(leaf)))
                 case _:
                     if not isinstance(leaf, ReportedError):
-                        self._panics.inc()
+                        self._metrics.panics.inc()
                     failures.append(leaf)
         if failures:
             verdicts.append(self._note_failure(key, failures[0] if len(failures) == 1 else error))
@@ -216,7 +227,7 @@ class NamedHandler(Generic[T]):
         return refusal
 
     def _report_blocked(self, key: str, seconds: float) -> None:
-        self._blocked.inc(seconds)
+        self._metrics.blocked.inc(seconds)
         text = "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread"
         log.warning(text, self.name, key, seconds)
 
