@@ -7,7 +7,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +17,7 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, collected_files, merge_snapshots, restore_snapshot
@@ -32,10 +31,8 @@ _STREAM = "-"
 _LOG_LINES = "2000"
 
 
-@dataclass(frozen=True)
+@group()
 class CollectOptions:
-    """The target, and the namespaces."""
-
     output: str = option(
         "headroom-collect.tar.gz",
         "Archive (.tar.gz) or folder to write; it must not exist. `-`: the archive to standard output.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile
 from pkg.report.collect import AROUND_VMIS
@@ -74,10 +74,8 @@ class Arch(StrEnum):
     ARM64 = "arm64"
 
 
-@dataclass(frozen=True)
+@group()
 class DeltaOptions:
-    """The VMIs and how they are computed."""
-
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     overhead_ratio: str | None = optional(
         "Value of additional-guest-memory-overhead-ratio, 1.0 to 10.0. Default: what the KubeVirt object or the "

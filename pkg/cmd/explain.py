@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from kubeloop.client.client import Client
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.collect import load_collected
-from pkg.cmd.flags import optional
+from pkg.cmd.flags import group, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
 from pkg.report.causes import halted_reason
@@ -26,10 +25,8 @@ from pkg.report.snapshot import Snapshot
 from pkg.util.amounts import format_amount
 
 
-@dataclass(frozen=True)
+@group()
 class CollectedOptions:
-    """The folder that is read instead of a cluster."""
-
     folder: str | None = optional(
         "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
     )

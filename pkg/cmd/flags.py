@@ -1,23 +1,34 @@
 """Flags from dataclasses: one dataclass a group, one field a flag.
 
-To add a flag: add a field `name: type = option(default, "What it does.", metavar="SECONDS")` to the dataclass of its
-group (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The
-flag's spelling, its environment variable HEADROOM_<FLAG> and its section of --help (the group's `title`, or Options)
-follow from the field.
+To add a flag: add a field `name: type = option(default, "What it does.", metavar="SECONDS")` to its group
+(pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The flag's
+spelling and its environment variable HEADROOM_<FLAG> follow from the field.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, field, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 _FLAG = "headroom.flag"
 _Function = Callable[..., int | None]
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def group(title: str = "Options") -> Callable[[type[T]], type[T]]:
+    """Makes a frozen dataclass of a class: a group of flags, which --help shows under the title."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.title = title  # type: ignore[attr-defined]
+        return dataclass(frozen=True, kw_only=True)(cls)
+
+    return decorate
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
 
@@ -55,23 +54,15 @@ class Switch(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True)
+@group("Cluster")
 class ClusterOptions:
-    """The flags of the cluster."""
-
-    title: ClassVar = "Cluster"
-
     kubeconfig: str | None = optional(
         "Kubeconfig file. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.", metavar="FILE"
     )
 
 
-@dataclass(frozen=True)
+@group("Logging")
 class LogOptions:
-    """Log lines, on stderr."""
-
-    title: ClassVar = "Logging"
-
     log_format: LogFormat = option(LogFormat.TEXT, "Format of the log lines.")
     verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
 
@@ -83,19 +74,13 @@ class LogOptions:
             logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True)
+@group()
 class OutputOptions:
-    """The flags of the output."""
-
     output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 
-@dataclass(frozen=True)
+@group("Process")
 class ProcessOptions:
-    """A process that runs until a signal."""
-
-    title: ClassVar = "Process"
-
     namespace: str | None = optional(
         "Namespace of headroom's own objects: the Lease, the certificate's Secret and the Service. Default: the pod's "
         "namespace, else the kubeconfig context's.",
@@ -110,12 +95,8 @@ class ProcessOptions:
     )
 
 
-@dataclass(frozen=True)
+@group("Policy")
 class PolicyOptions:
-    """The policy of controllers and webhooks: both processes need the same values."""
-
-    title: ClassVar = "Policy"
-
     mode: Mode = option(
         Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist runs beside them."
     )
@@ -158,12 +139,8 @@ class PolicyOptions:
     )
 
 
-@dataclass(frozen=True)
+@group("Controllers")
 class ControllerOptions:
-    """The controllers alone."""
-
-    title: ClassVar = "Controllers"
-
     workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
     compensate: bool = option(
         EXACT.compensate, "Raise the quota further for a migration that is still refused although its entry is applied."
@@ -202,12 +179,8 @@ class ControllerOptions:
     )
 
 
-@dataclass(frozen=True)
+@group("Leader election")
 class ElectionOptions:
-    """Several replicas, one of which writes."""
-
-    title: ClassVar = "Leader election"
-
     leader_elect: bool | None = optional(
         "Write only while holding the Lease headroom; other replicas stand by with warm caches. "
         "Default: on in a cluster, off outside.",
@@ -235,12 +208,8 @@ class ElectionOptions:
             raise WrongCall(f"--leader-elect-*: {error}") from error
 
 
-@dataclass(frozen=True)
+@group("Webhooks")
 class WebhookOptions:
-    """The admission webhooks."""
-
-    title: ClassVar = "Webhooks"
-
     bind_address: str | None = optional(
         "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )

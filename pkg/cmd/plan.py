@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from msgspec import structs
@@ -17,7 +16,7 @@ from kubeloop.api.resource_list import total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from pkg.cmd import reports
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
@@ -33,10 +32,8 @@ _WIDE = 96
 """Columns of a terminal from which on a table has reasons in a column of its own."""
 
 
-@dataclass(frozen=True)
+@group()
 class PlanOptions(NamespaceOptions):
-    """The flags of the plan."""
-
     overhead_ratio: str | None = optional(
         "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: the configured one.", metavar="RATIO"
     )

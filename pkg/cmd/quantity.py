@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api.quantity import Quantity, QuantityError
-from pkg.cmd.flags import option
+from pkg.cmd.flags import group, option
 from pkg.cmd.options import WrongCall
 
 _Operation = Callable[[Quantity, Quantity], "str | int"]
@@ -22,10 +21,8 @@ _OPERATIONS: dict[str, _Operation] = {
 }
 
 
-@dataclass(frozen=True)
+@group()
 class QuantityOptions:
-    """The operation."""
-
     add: bool = option(False, "Lines A<TAB>B: A + B.", "--add")
     sub: bool = option(False, "Lines A<TAB>B: A - B.", "--sub")
     cmp: bool = option(False, "Lines A<TAB>B: -1, 0 or 1.", "--cmp")

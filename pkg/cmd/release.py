@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import typer
 
@@ -28,7 +27,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.holding_controller import unlabel_all
@@ -55,12 +54,8 @@ class Part(StrEnum):
     QUOTAS = "quotas"
 
 
-@dataclass(frozen=True)
+@group("Installation")
 class ReleaseOptions:
-    """The installation that ends."""
-
-    title: ClassVar = "Installation"
-
     namespace: str | None = optional(
         "Namespace of headroom's own objects, which are removed. Default: the pod's namespace, else the kubeconfig "
         "context's.",

@@ -25,7 +25,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.text import printable
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall
 from pkg.report.page import page
 from pkg.report.reader import Assumptions
@@ -48,10 +48,8 @@ GOOD, RAISED, WRONG = "green", "yellow", "red"
 """The colours of lines on a terminal."""
 
 
-@dataclass(frozen=True)
+@group()
 class ReportOptions(OutputOptions):
-    """The assumptions about the controller."""
-
     mode: Mode | None = optional("Report for this mode. Default: the running controller's, else takeover.")
     estimate: EstimateKind | None = optional("Report for this estimate. Default: the running controller's, else exact.")
     headroom_namespace: str | None = optional(
@@ -65,10 +63,8 @@ class ReportOptions(OutputOptions):
         return Assumptions(self.mode, self.estimate, self.headroom_namespace)
 
 
-@dataclass(frozen=True)
+@group()
 class WatchOptions:
-    """The flags for watching."""
-
     watch: bool = option(
         False, "Go on until Ctrl-C: on a terminal in place, else with a line for each change.", "--watch", "-w"
     )
@@ -79,10 +75,8 @@ class WatchOptions:
             raise WrongCall("--watch prints a table or lines: leave -o json out")
 
 
-@dataclass(frozen=True)
+@group()
 class NamespaceOptions:
-    """The flag for one namespace."""
-
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
     namespace: str | None = optional("Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from rich.console import RenderableType
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.client import Client
 from pkg.cmd import reports
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
 from pkg.report.budget import BudgetReport, report_namespaces
@@ -33,10 +32,8 @@ class CheckedPart(StrEnum):
     WEBHOOKS = "webhooks"
 
 
-@dataclass(frozen=True)
+@group()
 class StatusOptions(NamespaceOptions):
-    """The flags of what is shown or checked, and where."""
-
     check: list[CheckedPart] | None = optional(
         "Print only what is wrong with headroom itself, and exit with 1 where anything is, or where this part is not "
         "known to work: controller or webhooks; may be repeated."

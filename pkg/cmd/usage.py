@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.devices import ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO
-from pkg.cmd.flags import option, optional
+from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
 from pkg.util.quotacount.releases import Releases, is_known, releases_of
@@ -22,10 +21,8 @@ from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 _KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
 
 
-@dataclass(frozen=True)
+@group()
 class UsageOptions:
-    """The objects and what counts them."""
-
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     kubernetes: str = option("1.37", "Kubernetes release, 1.30 to 1.37.", metavar="VERSION")
     now: str | None = optional(
