@@ -48,7 +48,7 @@ def controller(
     replica = Replica(
         config=config,
         settings=settings,
-        health_bind_address=process.health_bind_address,
+        health_bind_address=process.health_bind_address or "127.0.0.1:8081",
         metrics_bind_address=process.metrics_bind_address,
         workers=controllers.workers,
         election=durations if elected else None,

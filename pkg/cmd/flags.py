@@ -70,44 +70,39 @@ class Command(TyperCommand):
 
 
 def _flattened(function: _Function) -> _Function:
-    """Returns the function with each parameter that is a group replaced by the group's flags.
-
-    A parameter's default, an instance of its group, replaces the defaults of the group's fields."""
+    """Returns the function with each parameter that is a group replaced by the group's flags."""
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     flat: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         kind = hints[parameter.name]
-        if is_dataclass(kind):
-            groups[parameter.name] = kind
-            defaults = None if parameter.default is inspect.Parameter.empty else parameter.default
+        if parameter.name in groups:
             types, title = get_type_hints(kind), getattr(kind, "title", "Options")
-            flat += [_flag(flag, types[flag.name], title, defaults) for flag in fields(kind)]
+            flat += [_flag(flag, types[flag.name], title) for flag in fields(kind)]
         else:
             flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
 
     def call(**values: Any) -> int | None:
-        for name, group in groups.items():
-            values[name] = group(**{group_field.name: values.pop(group_field.name) for group_field in fields(group)})
+        for name, kind in groups.items():
+            values[name] = kind(**{flag.name: values.pop(flag.name) for flag in fields(kind)})
         return function(**values)
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter_of_flag.name: parameter_of_flag.annotation for parameter_of_flag in flat}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
 
 
-def _flag(group_field: Field[Any], kind: Any, title: str, defaults: Any) -> inspect.Parameter:
-    """Returns the flag of a field. Raises KeyError for one that `option` did not make."""
-    info = dict(group_field.metadata[_FLAG])
+def _flag(flag: Field[Any], kind: Any, title: str) -> inspect.Parameter:
+    """Returns the parameter of a field. Raises KeyError for one that `option` did not make."""
+    info = dict(flag.metadata[_FLAG])
     names = info.pop("names")
-    long = next((name for name in names if name.startswith("--")), group_field.name).removeprefix("--")
+    long = next((name for name in names if name.startswith("--")), flag.name).removeprefix("--")
     variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
     typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **info})
-    default = group_field.default if defaults is None else getattr(defaults, group_field.name)
     return inspect.Parameter(
-        group_field.name,
+        flag.name,
         inspect.Parameter.KEYWORD_ONLY,
         annotation=Annotated[kind, typer_option],
-        default=inspect.Parameter.empty if default is MISSING else default,
+        default=inspect.Parameter.empty if flag.default is MISSING else flag.default,
     )

@@ -87,8 +87,10 @@ class ProcessOptions:
         metavar="NAMESPACE",
     )
     dry_run: bool = option(False, "Decide, log and count, but write nothing.")
-    health_bind_address: str = option(
-        "127.0.0.1:8081", "Address of /healthz and /readyz; 0 switches them off.", metavar="HOST:PORT"
+    health_bind_address: str | None = optional(
+        "Address of /healthz and /readyz; 0 switches them off. Default: 127.0.0.1:8081, of `headroom webhook` "
+        "127.0.0.1:8082.",
+        metavar="HOST:PORT",
     )
     metrics_bind_address: str | None = optional(
         "Address of /metrics; 0 switches it off. Default: the address of the health checks.", metavar="HOST:PORT"

@@ -22,8 +22,8 @@ def webhook(
     cluster: ClusterOptions,
     policy: PolicyOptions,
     webhooks: WebhookOptions,
+    process: ProcessOptions,
     logging: LogOptions,
-    process: ProcessOptions = ProcessOptions(health_bind_address="127.0.0.1:8082"),
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
     logging.set_up()
@@ -33,7 +33,7 @@ def webhook(
     replica = Replica(
         config=config,
         settings=settings,
-        health_bind_address=process.health_bind_address,
+        health_bind_address=process.health_bind_address or "127.0.0.1:8082",
         metrics_bind_address=process.metrics_bind_address,
         webhooks=replace(served, settings=settings),
         webhook_address=webhooks.address(config.in_cluster),
