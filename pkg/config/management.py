@@ -46,12 +46,12 @@ class Management(ControllerFactory):
     """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
 
     resource_quotas = _CachedKind(registry.RESOURCE_QUOTAS)
-    limit_ranges = _CachedKind(registry.LIMIT_RANGES, "limit_range")
+    limit_ranges = _CachedKind(registry.LIMIT_RANGES, "plain")
     namespaces = _CachedKind(registry.NAMESPACES)
     persistent_volume_claims = _CachedKind(registry.PERSISTENT_VOLUME_CLAIMS, "claim")
     virtual_machines = _CachedKind(VIRTUAL_MACHINES, "machine")
     virtual_machine_instances = _CachedKind(VIRTUAL_MACHINE_INSTANCES, "instance")
-    virtual_machine_instance_migrations = _CachedKind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "migration")
+    virtual_machine_instance_migrations = _CachedKind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, "plain")
     kubevirts = _CachedKind(KUBEVIRTS)
     settings = _CachedKind(SETTINGS, name=constants.SETTING_OVERHEAD_RATIO)
     """The one setting that is read: the account may read no other."""

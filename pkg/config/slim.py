@@ -17,27 +17,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kubeloop.api.core import (
-    Container,
-    ContainerStatus,
-    LimitRange,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeClaimStatus,
-    Pod,
-    PodSpec,
-    PodStatus,
-)
+from kubeloop.api import core
 from kubeloop.api.meta import Object, ObjectMeta, Struct
-from pkg.api.kubevirt import (
-    DomainSpec,
-    TemplateMeta,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-    VirtualMachineInstanceSpec,
-    VirtualMachineInstanceStatus,
-)
+from pkg.api import kubevirt
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
@@ -85,7 +67,7 @@ class CacheTransforms:
         self._most = most
         self._shared: dict[tuple[type, bytes], Any] = {}
 
-    def pod(self, pod: Pod) -> Pod:
+    def pod(self, pod: core.Pod) -> core.Pod:
         """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what is larger
         than anything that KubeVirt starts is no VM's."""
         spec, status = pod.spec, pod.status
@@ -98,16 +80,16 @@ class CacheTransforms:
         read = (*_POD_CONDITIONS, "Ready") if pod.terminal else _POD_CONDITIONS
         _keep_conditions(status, read)
         for part, name, kind in (
-            (spec, "containers", Container),
-            (spec, "init_containers", Container),
-            (status, "container_statuses", ContainerStatus),
-            (status, "init_container_statuses", ContainerStatus),
+            (spec, "containers", core.Container),
+            (spec, "init_containers", core.Container),
+            (status, "container_statuses", core.ContainerStatus),
+            (status, "init_container_statuses", core.ContainerStatus),
         ):
             if value := getattr(part, name):
                 _write(part, name, self._share(kind, value))
         return pod
 
-    def instance(self, vmi: VirtualMachineInstance) -> VirtualMachineInstance:
+    def instance(self, vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstance:
         """Half of a VMI without disks remains."""
         _keep_metadata(vmi, _VMI_LABELS, _VMI_ANNOTATIONS)
         _intern(vmi.status, "phase", "node_name")
@@ -116,44 +98,38 @@ class CacheTransforms:
         _cut_lists(vmi.status)
         return _within_size(vmi)
 
-    def migration(self, migration: VirtualMachineInstanceMigration) -> VirtualMachineInstanceMigration:
-        """Name, VM, priority and status remain."""
-        _keep_metadata(migration)
-        _intern(migration.status, "phase")
-        return _within_size(migration)
+    def plain(self, obj: T) -> T:
+        """Spec and status remain, of metadata names, times and controllers."""
+        _keep_metadata(obj)
+        return _within_size(obj)
 
-    def claim(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    def claim(self, claim: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
         _keep_metadata(claim, _CLAIM_LABELS, _CLAIM_ANNOTATIONS)
         spec, status = claim.spec, claim.status
-        spec = PersistentVolumeClaimSpec(resources=spec.resources, storage_class_name=spec.storage_class_name)
-        status = PersistentVolumeClaimStatus(
+        spec = core.PersistentVolumeClaimSpec(resources=spec.resources, storage_class_name=spec.storage_class_name)
+        status = core.PersistentVolumeClaimStatus(
             access_modes=status.access_modes, allocated_resources=status.allocated_resources
         )
-        _write(claim, "spec", self._share(PersistentVolumeClaimSpec, spec))
-        _write(claim, "status", self._share(PersistentVolumeClaimStatus, status))
+        _write(claim, "spec", self._share(core.PersistentVolumeClaimSpec, spec))
+        _write(claim, "status", self._share(core.PersistentVolumeClaimStatus, status))
         return claim
 
-    def machine(self, vm: VirtualMachine) -> VirtualMachine:
+    def machine(self, vm: kubevirt.VirtualMachine) -> kubevirt.VirtualMachine:
         """A quarter of a VM remains."""
         _keep_metadata(vm, (), _VM_ANNOTATIONS)
         _intern(vm.spec, "run_strategy")
         _intern(vm.status, "printable_status")
         template = vm.spec.template
         annotations = _read_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
-        _write(template, "metadata", TemplateMeta(annotations=annotations))
+        _write(template, "metadata", kubevirt.TemplateMeta(annotations=annotations))
         self._keep_spec(template.spec)
         return _within_size(vm)
 
-    def limit_range(self, limits: LimitRange) -> LimitRange:
-        """Keeps the limits."""
-        _keep_metadata(limits)
-        return limits
-
-    def _keep_spec(self, spec: VirtualMachineInstanceSpec) -> None:
+    def _keep_spec(self, spec: kubevirt.VirtualMachineInstanceSpec) -> None:
         for part in (spec, spec.domain.devices, spec.domain.resources):
             _cut_lists(part)
-        _write(spec, "domain", self._share(DomainSpec, spec.domain))
+        _write(spec, "domain", self._share(kubevirt.DomainSpec, spec.domain))
 
     def _share(self, kind: type, value: S) -> S:
         """Returns the one value of `kind`, or list of such, that is held for all equal ones."""
@@ -189,7 +165,7 @@ def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Colle
     _write(meta, "annotations", _read_annotations(meta, annotations))
 
 
-def _read_annotations(metadata: ObjectMeta | TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
+def _read_annotations(metadata: ObjectMeta | kubevirt.TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
     """Returns the annotations that are read; of a list of sidecars its length, and that as far as it is read."""
     read_annotations = _with_keys(metadata.annotations, keys)
     if read_annotations and ANNOTATION_HOOK_SIDECARS in read_annotations:
@@ -202,7 +178,7 @@ def _with_keys(texts: Mapping[str, str] | None, keys: Collection[str]) -> dict[s
     return {key: texts[key][:LONGEST] for key in keys if key in texts} or None if texts else None
 
 
-def _keep_conditions(status: PodStatus | VirtualMachineInstanceStatus, types: Collection[str]) -> None:
+def _keep_conditions(status: core.PodStatus | kubevirt.VirtualMachineInstanceStatus, types: Collection[str]) -> None:
     """Keeps type, status, reason and times of conditions, without the message."""
     read_conditions = [
         msgspec.structs.replace(condition, message=None)
@@ -221,7 +197,7 @@ def _cut_lists(part: Struct) -> None:
             _write(part, name, type(value)(first_elements))
 
 
-def _exceeds_launchers(spec: PodSpec) -> bool:
+def _exceeds_launchers(spec: core.PodSpec) -> bool:
     """Reports whether a pod has more containers than disks, file systems and sidecars make, or more resources than a
     VMI's."""
     containers = [*spec.containers, *(spec.init_containers or ())]

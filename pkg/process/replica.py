@@ -222,7 +222,6 @@ class Replica:
                 only_namespaces=" ".join(self.settings.only_namespaces),
             ),
             checks.faults,
-            kubernetes.changed,
             lambda: troubles.causes,
         )
         try:

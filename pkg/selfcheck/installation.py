@@ -4,7 +4,6 @@ reports read it."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,8 +98,6 @@ class Publisher:
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
     """Returns what is wrong with the installation now, a line each."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the installation is another one."""
     causes: Callable[[], Sequence[Cause]] = tuple
     """Returns who refuses requests."""
     _faulty_since: float | None = field(default=None, init=False)
@@ -109,14 +106,12 @@ class Publisher:
 
     async def run(self) -> None:
         while True:
-            self.changed.clear()
             try:
                 await self.check()
             except ApiError as exc:
                 log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
                 await asyncio.sleep(NO_NAMESPACE if isinstance(exc, NotFound) else REFRESH)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), CHECK_PERIOD)
+            await asyncio.sleep(CHECK_PERIOD)
 
     async def end(self) -> None:
         """Writes that the controller has ended, once `run` is cancelled."""

@@ -40,7 +40,7 @@ async def ask(client: Client) -> str:
 
 
 class KubernetesVersion:
-    """`run` until cancelled; `changed` is set when other versions count."""
+    """`run` until cancelled."""
 
     def __init__(self, *known_versions: str) -> None:
         """`known_versions`: what API servers have already said."""
@@ -48,7 +48,6 @@ class KubernetesVersion:
         self._releases: Releases = UNKNOWN
         self.versions: tuple[str, ...] = ()
         """The versions that count, sorted."""
-        self.changed = asyncio.Event()
         for version in known_versions:
             self.record(version)
 
@@ -70,7 +69,6 @@ class KubernetesVersion:
         if self.versions == old_versions:
             return
         self._releases = releases_of(self.versions)
-        self.changed.set()
         if reason := doubt(self.versions):
             log.warning("%s", reason)
         elif old_versions:

@@ -83,7 +83,7 @@ class View:
         self._namespaces = client.resource(NAMESPACES)
         self._all_pods = client.resource(PODS).transformed(slim.pod)
         self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
-        self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.migration)
+        self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.plain)
         self._pods = NamespacePods(self._all_pods, clock, slim.pod)
 
     async def close(self) -> None:

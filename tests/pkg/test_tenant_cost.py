@@ -166,10 +166,10 @@ def transform_of(slim: CacheTransforms) -> Mapping[type[Object], Callable[[Any],
     return {
         Pod: slim.pod,
         VirtualMachineInstance: slim.instance,
-        VirtualMachineInstanceMigration: slim.migration,
+        VirtualMachineInstanceMigration: slim.plain,
         VirtualMachine: slim.machine,
         PersistentVolumeClaim: slim.claim,
-        LimitRange: slim.limit_range,
+        LimitRange: slim.plain,
     }
 
 

@@ -221,7 +221,7 @@ def test_a_pod_larger_than_any_launcher_counts_and_is_no_vms(containers: int, re
 def test_of_a_migration_the_tenants_notes_go() -> None:
     metadata = {"name": "m", "uid": "u", **VMI_WITH_EVERYTHING, "ownerReferences": None}
     body = {"metadata": metadata, "spec": {"vmiName": "vm"}, "status": {"phase": "Pending"}}
-    light = CacheTransforms().migration(decoded(VirtualMachineInstanceMigration, body))
+    light = CacheTransforms().plain(decoded(VirtualMachineInstanceMigration, body))
     assert (light.uid, light.spec.vmi_name, light.phase) == ("u", "vm", "Pending")
     assert [light.metadata.labels, light.metadata.annotations, light.metadata.finalizers] == [None] * 3
 
