@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -298,7 +299,7 @@ GIVEN = [*documents(*BY_HAND, RENDERS), *bindings(READER, "headroom-reports")]
 def test_nothing_is_missing(api_requests: list[Request]) -> None:
     assert api_requests
     # `release` looks for a controller in the usual namespaces, too, and goes on without those that it may not read.
-    elsewhere = {("leases", "harvester-system"), ("leases", "default")}
+    elsewhere = set(product(("leases", "configmaps"), ("harvester-system", "default")))
     assert [
         request
         for request in api_requests

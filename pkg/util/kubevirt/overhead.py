@@ -20,7 +20,7 @@ from pkg.util import constants
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
 from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, Profile
+from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of
 
 _KILO = 1000
@@ -157,17 +157,30 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Renderin
 def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
     """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
 
-    That is the difference to the installed release's overhead if the pod has that at any ratio, or if KubeVirt calls
-    the launcher outdated: its target is one of the installed release. Any other overhead is raised only where it is
-    clearly smaller, and never lowered: the constants may be another release's, or others may have given it more.
-    """
+    That is the difference to the overhead now of the first release that has the pod's at some ratio: the installed one,
+    or another where the CR does not say which one runs. A launcher that KubeVirt calls outdated is followed by one of
+    the installed release. Any other overhead is raised only where it is clearly smaller, and never lowered: the
+    constants may be unknown, or others may have given it more."""
     rendered = rendered_overhead(vmi, pod, rendering)
     if rendered is None or rendering.ratio == UNKNOWN_RATIO:
         return 0
-    parts = overhead_parts(vmi.spec, rendering.profile, rendering.kubevirt.binding_plugins)
-    difference = at_ratio(parts, rendering.factor).value() - rendered
-    is_explained = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(parts, rendered)
-    return difference if is_explained or difference > _NEAR_BYTES * rendering.factor else 0
+    plugins = rendering.kubevirt.binding_plugins
+
+    def difference_to(parts: Parts) -> int:
+        return at_ratio(parts, rendering.factor).value() - rendered
+
+    installed = overhead_parts(vmi.spec, rendering.profile, plugins)
+    growth = difference_to(installed)
+    if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(installed, rendered):
+        return growth
+    # A release that knows no ratio gives any VM what a newer one gives it without.
+    profiles = [profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio]
+    others = [overhead_parts(vmi.spec, profile, plugins) for profile in profiles]
+    explained = [difference_to(parts) for parts in others if _is_at_some_ratio(parts, rendered)]
+    if explained:
+        difference = 0 if 0 in explained else explained[0]
+        return difference if growth > 0 else min(difference, 0)
+    return growth if growth > _NEAR_BYTES * rendering.factor else 0
 
 
 def _is_at_some_ratio(parts: Parts, rendered: int) -> bool:
