@@ -7,16 +7,25 @@ import contextlib
 import functools
 import logging
 import operator
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
-from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, is_open, shallow, without_nulls
-from kubeloop.client.slices import SLICE, ListSlices
+from kubeloop.client.lenient import (
+    CUT,
+    MAX_DEPTH,
+    UNDECODABLE,
+    decode,
+    is_deep,
+    is_open,
+    last_item_end,
+    shallow,
+    without_nulls,
+)
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
 
@@ -26,6 +35,7 @@ _UNDECODABLE_OBJECTS = FRAMEWORK["rest_client_undecodable_objects_total"].counte
 
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
+Page = TypeVar("Page")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after which a WatchList has sent everything that was there."""
@@ -44,8 +54,8 @@ class ObjectList(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """A page of a list. `metadata.continue_` is "" on the last page. `undecodable`: name, namespace, uid and
-    resourceVersion of the objects that did not decode; a name of "" stands for one of which not even that is known."""
+    """A page of a list. `undecodable`: name, namespace, uid and resourceVersion of the objects that did not decode; a
+    name of "" is of one of which not even that is known."""
 
     items: list[T]
     metadata: ListMeta
@@ -55,11 +65,9 @@ class ListPage(Generic[T]):
 
 @dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
 class WatchEvent(Generic[T]):
-    """An event of a watch: `type` is ADDED, MODIFIED or DELETED (with `object`), or BOOKMARK.
-
-    `resource_version` is the object's or the bookmark's; `initial_events_end` marks the bookmark that ends the first
-    part of a WatchList. A change whose object does not decode has no `object` but `undecodable`, with what
-    `ListPage.undecodable` says."""
+    """An event of a watch: `type` is ADDED, MODIFIED or DELETED, with `object` or, of one that does not decode,
+    `undecodable` as in a ListPage; or BOOKMARK, `initial_events_end`: the one that ends the first part of a
+    WatchList."""
 
     type: str
     object: T | None = None
@@ -69,7 +77,7 @@ class WatchEvent(Generic[T]):
 
 
 class _Name(Struct):
-    """The part of ObjectMeta that the server itself writes."""
+    """The part of ObjectMeta that the server itself writes: what is known of an object that does not decode."""
 
     name: str = ""
     namespace: str = ""
@@ -78,8 +86,6 @@ class _Name(Struct):
 
 
 class _Named(Struct):
-    """The metadata of an object that does not decode."""
-
     metadata: _Name = _Name()
 
 
@@ -114,10 +120,9 @@ _REPORTED = Once(600.0)
 
 
 class Decoder(Generic[T]):
-    """Decodes objects, lists and watch events of one type. Make it through `decoder_for`, which keeps them. Each
-    decodes in one go; only what that fails on is taken apart (object by object, `lenient`).
-
-    `of_kind`: apiVersion and kind of all objects: answers with the metadata alone say PartialObjectMetadata."""
+    """Decodes objects, lists and watch events of one type in one go; only what that fails on is taken apart (object by
+    object, `lenient`). `of_kind`: apiVersion and kind of all objects: answers with the metadata alone say
+    PartialObjectMetadata."""
 
     def __init__(self, kind: type[T], of_kind: tuple[str, str] | None = None) -> None:
         self._type = kind
@@ -138,8 +143,8 @@ class Decoder(Generic[T]):
     async def read_list_page(
         self, chunks: AsyncIterable[bytes], transform: Callable[[T], T | None] | None = None
     ) -> ListPage[T]:
-        """Returns the page whose bytes come in `chunks`, as `list_page` does, of what `transform` leaves of each
-        object; one for which it returns None is among the undecodable ones. The event loop goes on after each slice."""
+        """Returns the page whose bytes come in `chunks`, of what `transform` leaves of each object; one for which it
+        returns None is among the undecodable ones. The event loop goes on after each slice."""
         slices = ListSlices(lambda document: _transformed(self.list_page(document), transform))
         async for chunk in chunks:
             for start in range(0, len(chunk), SLICE):
@@ -155,18 +160,17 @@ class Decoder(Generic[T]):
     def list_page(self, body: bytes) -> ListPage[T]:
         """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at
         all."""
-        try:
+        with contextlib.suppress(*UNDECODABLE, RecursionError):
             page = self._list.decode(body)
-        except (*UNDECODABLE, RecursionError):
-            return self._list_one_by_one(body)
-        items: list[T] = page.items or []
-        if not _complete(page, items) or (self._is_open and any(map(is_deep, items))):
-            return self._list_one_by_one(body)
-        return ListPage(list(map(self._known, items)) if self._of_kind else items, page.metadata, kind=page.kind)
+            items: list[T] = page.items or []
+            if _complete(page, items) and not (self._is_open and any(map(is_deep, items))):
+                items = list(map(self._known, items)) if self._of_kind else items
+                return ListPage(items, page.metadata, kind=page.kind)
+        return self._list_one_by_one(body)
 
     def watch_event(self, line: bytes, transform: Callable[[T], T | None] | None = None) -> WatchEvent[T]:
-        """Returns the event, of what `transform` leaves of the object (as `read_list_page`); an object that does not
-        decode is reported. Raises what an ERROR event says, ServerError for a line that is not an event."""
+        """Returns the event, of what `transform` leaves of the object. Raises what an ERROR event says, ServerError for
+        a line that is not an event."""
         event = self._watch_event(line)
         if transform is not None and (obj := event.object) is not None:
             event.object = transform(obj)
@@ -288,10 +292,9 @@ def _bookmark(meta: ObjectMeta) -> WatchEvent[Any]:
 
 def _identity(raw: msgspec.Raw) -> ObjectMeta:
     try:
-        identity = _NAMED.decode(raw).metadata
+        return ObjectMeta(**msgspec.structs.asdict(_NAMED.decode(raw).metadata))
     except UNDECODABLE:
         return ObjectMeta()
-    return ObjectMeta(**msgspec.structs.asdict(identity))
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
@@ -318,3 +321,56 @@ async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGene
                 raise Unreachable(f"{source} sent a line longer than {MAX_LINE} bytes")
     if pending:
         raise Unreachable(f"{source} closed the connection in the middle of a line")
+
+
+SLICE: Final = 256 * 1024
+"""Bytes of a list that are decoded, and their objects transformed, in one step of the event loop, or one item that is
+longer: 10 ms where they are labels, which take longest."""
+_ITEMS: Final = b'"items":['
+_ITEM_START: Final = 12
+"""Bytes with which every item begins: the server writes the fields in a fixed order."""
+
+
+class ListSlices(Generic[Page]):
+    """The bytes of a list, decoded as lists of some of its items, each with the list's own head before them: what a
+    tenant sizes (a page of 500 objects, each with 256 KiB of annotations) holds the event loop, and memory as it came,
+    for a slice at a time. `decode` raises ServerError for bytes that are not a list."""
+
+    def __init__(self, decode: Callable[[bytes], Page]) -> None:
+        self._decode = decode
+        self._pages: list[Page] = []
+        self._head = b""
+        self._separator = b""
+        self._pending = bytearray()
+        # Invariant: once the head is known it begins with an item.
+        self._enough = SLICE
+
+    def add(self, chunk: bytes) -> bool:
+        """Takes at most SLICE more bytes; reports whether a slice was decoded."""
+        self._pending += chunk
+        if len(self._pending) < self._enough:
+            return False
+        if not self._head and (at := self._pending.find(_ITEMS)) >= 0:
+            start = at + len(_ITEMS)
+            self._separator = b"}," + self._pending[start : start + _ITEM_START]
+            self._head = bytes(self._pending[:start])
+            del self._pending[:start]
+        self._enough = SLICE
+        for end in self._ends():
+            with contextlib.suppress(ServerError):
+                self._pages.append(self._decode(b"%s%s]}" % (self._head, self._pending[:end])))
+                del self._pending[: end + 1]
+                return True
+        self._enough = 2 * len(self._pending)  # so that a long item is not tried at every chunk
+        return True
+
+    def _ends(self) -> Iterator[int]:
+        """Yields where the last item but one may end, the likely place first: a field may begin as the items do."""
+        if self._head and (at := self._pending.rfind(self._separator)) >= 0:
+            yield at + 1
+            if end := last_item_end(self._pending):
+                yield end
+
+    def pages(self) -> list[Page]:
+        """Returns all slices; the last one has what stands behind the items, too. Raises ServerError for no list."""
+        return [*self._pages, self._decode(self._head + self._pending)]

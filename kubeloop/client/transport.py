@@ -11,7 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -19,12 +19,11 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.client.connections import BeforeWrite, GuardedBody, log_warnings, open_session
+from kubeloop.client.connections import BeforeWrite, GuardedBody, ServerClock, log_warnings, open_session
 from kubeloop.client.credentials import Credential
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, Unauthorized, Unreachable, error_from_response
 from kubeloop.client.retry import Closed, RetryPolicy, Untrusted, api_errors
-from kubeloop.client.server_clock import ServerClock
 from kubeloop.errors import one_line
 from kubeloop.metrics import FRAMEWORK
 
@@ -58,19 +57,6 @@ class TransportOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     strict: bool
     before_write: BeforeWrite | None
-
-
-class RequestOptions(TypedDict, total=False):
-    """The options of a request: see Transport.read_answer."""
-
-    params: Mapping[str, str] | None
-    body: bytes | None
-    content_type: str
-    accept: str
-    timeout: float | None
-    read_timeout: float | None
-    retry: bool
-    repeatable: bool | None
 
 
 class Transport:
@@ -107,7 +93,7 @@ class Transport:
         self._retry = retry or RetryPolicy()
         self._metrics_host = URL(config.host).authority
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        # One for requests, one for streams.
+        # Invariant: one for requests, one for streams.
         self._separate: list[Transport] = []
         self._closed = False
 
@@ -119,8 +105,8 @@ class Transport:
         self._separate.append(transport)
         return transport
 
-    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> bytes:
-        """Returns the body of the answer. As `read_answer`."""
+    async def request(self, method: str, path: str, **options: Any) -> bytes:
+        """Returns the body of the answer; with the options of `read_answer`."""
         return await self.read_answer(_read, method, path, **options)
 
     async def read_answer(
@@ -144,16 +130,12 @@ class Transport:
         `timeout` (seconds) is that of each attempt, None: as long as something comes every `read_timeout` seconds. All
         attempts together have REQUEST_TIMEOUT, or `timeout` where that is longer; without a timeout none begins later.
         With `retry`, what never left or what the server asks to repeat (429 or 5xx with Retry-After) is sent again,
-        with jittered backoff; what is `repeatable` also after a broken connection, a bare 429 or 503. Reads are
-        repeatable, writes only if the caller says so: a precondition makes the second one harmless. Raises ApiError: a
-        subclass by status, Unreachable where no whole answer came."""
-        timeouts = aiohttp.ClientTimeout(
-            total=timeout, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
-        )
+        with jittered backoff; what is `repeatable` (reads; writes with a precondition, if the caller says so) also
+        after a broken connection, a bare 429 or 503. Raises ApiError: Unreachable where no whole answer came."""
         headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         if self._strict and method in _WRITES_OBJECTS:
             params = {**(params or {}), "fieldValidation": "Strict"}
-        longest, error = max(timeout or 0.0, REQUEST_TIMEOUT), None
+        timeouts, longest, error = _timeouts(timeout, read_timeout), max(timeout or 0.0, REQUEST_TIMEOUT), None
 
         async def attempt() -> R:
             nonlocal error
@@ -185,11 +167,9 @@ class Transport:
 
         The lines end when the server closes the stream properly. Raises ApiError on entry, Unreachable while reading
         when the connection breaks, ends in the middle of a line, or `read_timeout` seconds pass without a byte."""
-        timeouts = aiohttp.ClientTimeout(
-            total=None, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout
-        )
+        timeouts, headers = _timeouts(None, read_timeout), {"Accept": accept}
         with api_errors(self.config.host):
-            response = await self._exchange("GET", path, params, None, {"Accept": accept}, timeouts, streaming=True)
+            response = await self._exchange("GET", path, params, None, headers, timeouts, streaming=True)
         chunks = self._chunks(response)
         lines = split_lines(chunks, source=self.config.host)
         try:
@@ -230,15 +210,8 @@ class Transport:
             credential, auth, context = await self._authenticate(refused, again, timeouts)
             auth.update(headers)
             try:
-                response = await self._send(
-                    self._open_session(streaming),
-                    method,
-                    url,
-                    data=body,
-                    headers=auth,
-                    ssl=context or True,
-                    timeout=timeouts,
-                )
+                session, tls = self._open_session(streaming), context or True
+                response = await self._send(session, method, url, body, headers=auth, ssl=tls, timeout=timeouts)
             except Untrusted:
                 if again or not self.config.tls.on_disk:
                     raise
@@ -272,10 +245,12 @@ class Transport:
             raise Unauthorized(one_line(err), reason="Credentials") from err
 
     async def _send(
-        self, session: aiohttp.ClientSession, method: str, url: URL, **options: Any
+        self, session: aiohttp.ClientSession, method: str, url: URL, body: bytes | None, **options: Any
     ) -> aiohttp.ClientResponse:
         """Sends the request once, and times it until the headers come."""
-        guarded = self._guard_body(method, options)
+        guarded = None
+        if self._before_write is not None and method not in _READS:
+            guarded = GuardedBody(body or b"", self._before_write)
         started = time.perf_counter()
         code = "<error>"  # no answer, as client-go's label says it
         try:
@@ -283,6 +258,7 @@ class Transport:
                 response = await session.request(
                     method,
                     url,
+                    data=guarded or body,
                     proxy=self.config.proxy,
                     proxy_headers=self.config.proxy_headers(),
                     server_hostname=self.config.server_name,
@@ -302,19 +278,16 @@ class Transport:
             _DURATION.labels(method, self._metrics_host).observe(time.perf_counter() - started)
         return response
 
-    def _guard_body(self, method: str, options: dict[str, Any]) -> GuardedBody | None:
-        """Puts a write's body under guard."""
-        if self._before_write is None or method in _READS:
-            return None
-        options["data"] = guarded = GuardedBody(options["data"] or b"", self._before_write)
-        return guarded
-
     def _open_session(self, streaming: bool) -> aiohttp.ClientSession:
         if self._closed:
             raise Closed(f"{self.config.host} gets no request: the client is closed")
         if streaming not in self._sessions:
             self._sessions[streaming] = open_session(self._headers, 0 if streaming else _CONNECTIONS)
         return self._sessions[streaming]
+
+
+def _timeouts(total: float | None, read: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total, connect=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read)
 
 
 async def _read(chunks: AsyncIterator[bytes], longest: float = math.inf) -> bytes:

@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from kubeloop.client.server_clock import ServerClock
+from kubeloop.client.connections import ServerClock
 from tests.kinds import Clock
 
 SERVER = 1_800_000_000.0

@@ -15,9 +15,8 @@ from kubeloop.api.registry import PODS
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.client.client import Client
-from kubeloop.client.decode import Decoder, ListPage
+from kubeloop.client.decode import SLICE, Decoder, ListPage
 from kubeloop.client.errors import ServerError
-from kubeloop.client.slices import SLICE
 from kubeloop.testing.scripted_server import LIST, ScriptedServer, raw
 from tests.decisions import sentences
 from tests.kubeloop.cache.informing import Turns
@@ -97,7 +96,6 @@ async def test_any_cutting_gives_the_same_page(texts: list[str], size: int, slic
     things = [thing(n, annotations={text: '},{"metadata":{'}) | {"spec": {"l": texts}} for n, text in enumerate(texts)]
     body = make(*things)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kubeloop.client.slices.SLICE", slice_)
         patch.setattr("kubeloop.client.decode.SLICE", slice_)
         page = await Decoder(Piece).read_list_page(chunks_of(body, size))
     assert page == Decoder(Piece).list_page(body)

@@ -19,8 +19,8 @@ from msgspec import to_builtins
 from kubeloop.api import registry
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.quantity import Quantity
+from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid
-from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.polling import eventually
 from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, groups, listing, resources, status
 from pkg.api.harvesterhci import SETTINGS

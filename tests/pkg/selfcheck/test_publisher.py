@@ -10,8 +10,8 @@ import pytest
 
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.registry import CONFIG_MAPS
+from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import Forbidden, NotFound
-from kubeloop.client.server_clock import ServerClock
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.cause import Cause, decode_causes

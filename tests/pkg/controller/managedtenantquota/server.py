@@ -11,7 +11,7 @@ from kubeloop.api import registry
 from kubeloop.api.registry import Resource
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from kubeloop.client.client import Client
-from kubeloop.client.server_clock import ServerClock
+from kubeloop.client.connections import ServerClock
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeTransport
 from kubeloop.workqueue.queue import loop_time
