@@ -150,9 +150,9 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
 def applied(obj: Object | Mapping[str, Any]) -> Patch:
     """The body that creates or applies what `obj` says: of its metadata the name and what may be written. A mapping is
     one already."""
-    if isinstance(obj, Mapping):
-        return dict(obj)
     body: Patch = msgspec.to_builtins(obj)
+    if isinstance(obj, Mapping):
+        return body
     names = {wire_name(name) for name in ("name", "generate_name", "namespace", *_WRITABLE_METADATA)}
     return body | {"metadata": {name: value for name, value in body["metadata"].items() if name in names}}
 

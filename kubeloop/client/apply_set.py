@@ -51,10 +51,9 @@ class ApplySet:
         for a kind that is not one of the set's, Conflict for a field of another manager (`force` takes it over)."""
         if unknown := [kind.plural for kind in objects if kind not in self._kinds]:
             raise ValueError(f"{', '.join(unknown)}: not among the kinds of the set: name them when it is made")
+        options: dict[str, Any] = {"field_manager": self._field_manager, "force": force, "namespace": self._namespace}
         written = [
-            await self._client.resource(kind).apply(
-                self._with_marks(body), field_manager=self._field_manager, force=force, namespace=self._namespace
-            )
+            await self._client.resource(kind).apply(self._with_marks(body), **options)
             for kind in self._kinds
             for body in objects.get(kind, ())
         ]
@@ -72,10 +71,9 @@ class ApplySet:
 
     def _with_marks(self, obj: Mapping[str, Any] | Object) -> dict[str, Any]:
         body = applied(obj)
-        metadata = dict(body["metadata"])
         for name, values in (("labels", self._labels), ("annotations", self._annotations)):
-            metadata[name] = {**(metadata.get(name) or {}), **values}
-        return {**body, "metadata": metadata}
+            body["metadata"][name] = (body["metadata"].get(name) or {}) | values
+        return body
 
 
 def _owner(owner: Object) -> dict[str, str]:

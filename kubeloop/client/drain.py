@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,17 +58,10 @@ class Drain:
         pods = await self.client.resource(_PODS).list(
             label_selector=self.pod_selector, field_selector=f"spec.nodeName={node_name}"
         )
-        evicted: list[Pod] = []
-        refused: list[str] = []
-        for pod in pods:
-            reason = self._reason_to_stay(pod)
-            if reason is None:
-                evicted.append(pod)
-            elif reason:
-                refused.append(f"{pod.key} {reason}")
-        if refused:
+        reasons = {pod.key: self._reason_to_stay(pod) for pod in pods}
+        if refused := [f"{key} {reason}" for key, reason in reasons.items() if reason]:
             raise DrainError(f"node {node_name} cannot be drained: {', '.join(refused)}")
-        return evicted
+        return [pod for pod in pods if reasons[pod.key] is None]
 
     async def run(self, node_name: str) -> None:
         """Evicts the pods and returns when they are gone; the node must be cordoned. Raises DrainError."""
@@ -94,7 +88,7 @@ class Drain:
 
     async def _evict(self, pod: Pod) -> None:
         pods, target = self.client.resource(PODS), {"name": pod.name, "namespace": pod.namespace}
-        try:
+        with contextlib.suppress(NotFound, Conflict):  # gone, or another pod of that name is there
             while True:
                 try:
                     await pods.evict(**target, grace_period_seconds=self.grace_period_seconds, uid=pod.uid)
@@ -105,5 +99,3 @@ class Drain:
                 if (await pods.get(**target)).uid != pod.uid:
                     return
                 await asyncio.sleep(_POLL)
-        except (NotFound, Conflict):
-            return  # gone, or another pod of that name is there

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import email.utils
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,9 +16,8 @@ from kubeloop.errors import ReportedError
 _STATUS = msgspec.json.Decoder(Status)
 _SHOWN = 300
 """Characters of an answer that is no metav1.Status (a proxy's HTML page) that a message shows."""
-LONGEST_RETRY_AFTER = 60.0
-"""Seconds: a longer Retry-After is cut to this."""
-_NONSENSE = 86400.0
+_LONGEST_RETRY_AFTER, _NONSENSE = 60, 86400
+"""Seconds: a longer Retry-After is cut to this; a day or more is ignored, the own back-off knows better."""
 _NOT_FOR_GOOD = frozenset({404, 408, 409, 410, 429})
 """The statuses of 4xx by which the object, the version or the moment is the wrong one, so that another try can help."""
 _MEANT_OF_OBJECTS = (_NOT_FOR_GOOD - {429}) | {401}
@@ -35,15 +32,11 @@ class ConfigError(ReportedError):
 
 
 _USUAL: dict[type[ApiError], tuple[int, str]] = {}
-"""Status and reason by class."""
 
 
 class ApiError(ReportedError):
-    """A request that was refused, or never answered.
-
-    `status` is the HTTP status (0: no answer), `reason` metav1.Status' reason ("AlreadyExists", "Expired", …; "" when
-    the answer had none), both those of the class where nothing else is given; `retry_after` the seconds that the server
-    asks to wait (60 at most), or None."""
+    """A request that was refused, or never answered: the HTTP status (0: no answer) and metav1.Status' reason (or ""),
+    by default those of the class, and the seconds that the server asks to wait (60 at most), or None."""
 
     def __init_subclass__(cls, *, usual: tuple[int, str] | None = None) -> None:
         super().__init_subclass__()
@@ -73,16 +66,13 @@ class ApiError(ReportedError):
         """Reports whether the server refused for good, so that the same request cannot help: 4xx but 404, 408, 409, 410
         and 429, and what a webhook or a policy denied with a status of its choice (an eviction's 429 is a matter of
         time)."""
-        if self.status == 429 or isinstance(self, PatchConflict):
+        if self.status < 400 or self.status == 429 or isinstance(self, PatchConflict):
             return False
-        if 400 <= self.status < 500 and self.status not in _NOT_FOR_GOOD:
-            return True
-        return self.status >= 400 and self.refusal.by_admission
+        return (self.status < 500 and self.status not in _NOT_FOR_GOOD) or self.refusal.by_admission
 
     @property
     def needs_repair(self) -> bool:
-        """Reports whether the error lasts until somebody else acts: a refusal, or a webhook that the server needs and
-        that does not answer."""
+        """Reports whether the error lasts until somebody acts: a refusal, or a webhook that does not answer."""
         return self.is_refusal or (self.status >= 500 and self.refusal.by.startswith("webhook "))
 
 
@@ -104,8 +94,8 @@ class NotFound(ApiError, usual=(404, "NotFound")):
 
 
 class NotServed(ApiError, usual=(404, "")):
-    """404 without that reason, which says nothing about an object: the kind is not installed, or a proxy answers, or a
-    server that is starting. Only discovery tells (`ResourceClient.is_served`)."""
+    """404 without that reason: the kind is not installed, or a proxy answers, or a server that is starting. Only
+    discovery tells (`ResourceClient.is_served`)."""
 
 
 STATUS_404 = (NotFound, NotServed)
@@ -163,13 +153,12 @@ def refuse_write() -> None:
 
 
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event.
-
-    `code` is the HTTP status where there is one (it beats `status.code`), `retry_after` the header's seconds (they beat
-    `details.retryAfterSeconds`)."""
+    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event. An
+    answer's code and Retry-After beat those in it."""
     code = code or status.code or 0
-    if retry_after is None:
-        retry_after = _details_retry_after(status)
+    seconds = (status.details or {}).get("retryAfterSeconds")
+    if retry_after is None and type(seconds) is int and 0 < seconds < _NONSENSE:  # 0: the server says nothing
+        retry_after = min(seconds, _LONGEST_RETRY_AFTER)
     reason = status.reason or ""
     message = status.message or reason or f"the server answered {code}"
     return _class_of(code, reason, message)(message, status=code, reason=reason, retry_after=retry_after)
@@ -200,22 +189,10 @@ def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> 
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header: a number or an HTTP date (RFC 9110 §10.2.3), at most LONGEST_RETRY_AFTER; None
-    for one that makes no sense."""
-    if not value:
-        return None
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return _cap_retry_after(float(text))
-    try:
-        return _cap_retry_after(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _cap_retry_after(seconds: float) -> float | None:
-    """A day or more is nonsense: then the own back-off knows better."""
-    return min(seconds, LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
+    """Seconds of a Retry-After header, capped; None for one that makes no sense (or is a date, as for client-go)."""
+    text = (value or "").strip()
+    seconds = float(text) if text.isascii() and text.isdigit() else _NONSENSE
+    return min(seconds, _LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
 
 
 def _class_of(code: int, reason: str, message: str) -> type[ApiError]:
@@ -229,12 +206,6 @@ def _class_of(code: int, reason: str, message: str) -> type[ApiError]:
         return NotServed
     error_class = next((kind for kind, (status, _) in _USUAL.items() if status == code), ApiError)
     return ServerError if code >= 500 and error_class is ApiError else error_class
-
-
-def _details_retry_after(status: Status) -> float | None:
-    seconds = (status.details or {}).get("retryAfterSeconds")
-    # Zero is what the field holds when the server says nothing.
-    return _cap_retry_after(float(seconds)) if type(seconds) is int and 0 < seconds < _NONSENSE else None
 
 
 class Refusal(NamedTuple):

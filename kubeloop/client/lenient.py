@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,18 +24,21 @@ T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 """The errors that a decoder raises for bytes of another type."""
-
 MAX_DEPTH: Final = 100
 """Levels that are kept."""
 _COUNTED: Final = 500
 """Levels without a schema above which they are cut. Fewer are what every recursive function gets through."""
 _CONTAINERS: Final = (dict, list, msgspec.Struct)
-
 CUT: Final = b"null\r\n\t\r\n"
 """The value in place of something that was cut off: null, and whitespace that tells it from a null that was there."""
-
 _BRACKETS: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
 """A run of brackets and whatever stands before it; those within strings are skipped."""
+_SCALARS: dict[type[inspect.Type], Any] = {
+    inspect.IntType: 0,
+    inspect.FloatType: 0.0,
+    inspect.BoolType: False,
+    inspect.StrType: "",
+}
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
@@ -63,17 +65,12 @@ def is_deep(obj: object) -> bool:
     return True
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any) -> list[Any]:
     """Returns the items of a value that are containers themselves."""
-    match value:
-        case dict():
-            return [item for item in value.values() if isinstance(item, _CONTAINERS)]
-        case list():
-            return [item for item in value if isinstance(item, _CONTAINERS)]
-        case msgspec.Struct():
-            values = [getattr(value, name) for name in _open_fields(type(value))]
-            return [item for item in values if isinstance(item, _CONTAINERS)]
-    return ()
+    if isinstance(value, msgspec.Struct):
+        value = [getattr(value, name) for name in _open_fields(type(value))]
+    items = value.values() if isinstance(value, dict) else value
+    return [item for item in items if isinstance(item, _CONTAINERS)]
 
 
 @functools.cache
@@ -126,14 +123,6 @@ def last_item_end(items: bytes | bytearray) -> int:
         if depth == 0 and items[end : end + 1] == b",":
             last = end
     return last
-
-
-_SCALARS: dict[type[inspect.Type], Any] = {
-    inspect.IntType: 0,
-    inspect.FloatType: 0.0,
-    inspect.BoolType: False,
-    inspect.StrType: "",
-}
 
 
 def without_nulls(kind: type, value: Any) -> Any:

@@ -48,16 +48,16 @@ class ResourceClient(ResourceReader[T]):
     async def create(self, body: Mapping[str, Any] | T, *, namespace: str = "") -> T:
         """Creates the object and returns it; `body` is a mapping, which need not say apiVersion and kind, and may say
         its namespace, or an object, of which what is at its default is left out. For a kind of questions
-        (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name.
-
-        Raises AlreadyExists; Unreachable when the answer was lost: then whether it was created is unknown, and finding
-        out is the caller's part (it is not sent again by itself)."""
+        (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name, AlreadyExists, Unreachable when
+        the answer was lost: it may have been created, and is not sent again by itself."""
         body = applied(body)
-        namespace = namespace or _namespace_of(body)
+        metadata = body.get("metadata") or {}
+        namespace = namespace or metadata.get("namespace") or ""
         check_namespace(self.resource, namespace)
         check_body(self.resource.type, body)
         answer = await self._write("POST", self._collection_path(namespace), self._of_kind(body))
-        return self._answer("", answer, may_be_nameless=not _is_named(body))
+        is_named = metadata.get("name") or metadata.get("generateName")
+        return self._answer("", answer, may_be_nameless=not is_named)
 
     async def create_or_update(
         self, body: Mapping[str, Any] | T, change: Callable[[T], T], *, namespace: str = ""
@@ -65,7 +65,7 @@ class ResourceClient(ResourceReader[T]):
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
         (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
         body = applied(body)
-        name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
+        name, namespace = body["metadata"]["name"], namespace or body["metadata"].get("namespace") or ""
         try:
             current = await self.get(name=name, namespace=namespace)
         except NotFound:
@@ -76,11 +76,9 @@ class ResourceClient(ResourceReader[T]):
         return await self.update(current, change(current))
 
     async def update(self, old: T, new: T) -> T:
-        """Writes the difference between `old`, as it was read, and `new`, as Go's Update (`kubeloop.api.objects.edit`).
-
-        One merge patch of the declared fields that differ, bound to the resourceVersion of `old`; no request when
-        nothing does. Returns the object as it is then. Raises Conflict, PartlyDeclared for a list that cannot be
-        written whole, BadRequest if status differs and is written by `update_status`."""
+        """Writes the declared fields in which `new` (`edit`) differs from `old`, as Go's Update: in one merge patch,
+        bound to the resourceVersion of `old`; no request when none does. Returns the object as it is then. Raises
+        Conflict, PartlyDeclared, BadRequest if status differs and is written by `update_status`."""
         patch = difference(old, msgspec.structs.replace(new, metadata=old.metadata))
         if metadata := metadata_difference(old, new):
             patch["metadata"] = metadata
@@ -112,9 +110,9 @@ class ResourceClient(ResourceReader[T]):
     async def json_patch(
         self, ops: Sequence[Mapping[str, Any]], *, name: str, namespace: str = "", subresource: str = ""
     ) -> T:
-        """Sends a JSON patch (RFC 6902). Raises PatchConflict when a `test` does not hold or a path does not exist,
-        except of a `replace`, which adds a missing key. One that tests something, or replaces the resourceVersion, is
-        sent again when a connection breaks. Raises TypeError for a field in Python's name."""
+        """Sends a JSON patch (RFC 6902), again when a connection breaks if it tests something or replaces the
+        resourceVersion. Raises PatchConflict when a `test` does not hold or a path does not exist (a `replace` adds a
+        missing key), TypeError for a field in Python's name."""
         check_patch(self.resource.type, ops)
         paths = [op.get("path", "") for op in ops if op.get("op") != "test"]
         await self._check_status(any(path.startswith("/status") for path in paths), subresource)
@@ -133,12 +131,11 @@ class ResourceClient(ResourceReader[T]):
     ) -> T:
         """Applies `body` server-side (with metadata.name; or of an object, without the fields at their defaults): what
         `field_manager` wants, and no more; fields that it applied before and that are missing now are removed. Raises
-        Conflict where another manager has set a field otherwise; `force` takes it over. Two that apply the same are
-        one, so it is sent again when a connection breaks."""
+        Conflict where another manager has set a field otherwise; `force` takes it over."""
         body = applied(body)
         check_body(self.resource.type, body)
         await self._check_status("status" in body, subresource)
-        name, namespace = body["metadata"]["name"], namespace or _namespace_of(body)
+        name, namespace = body["metadata"]["name"], namespace or body["metadata"].get("namespace") or ""
         path = self._object_path(name, namespace, subresource)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
         answer = await self._write("PATCH", path, self._of_kind(body), APPLY_PATCH, repeatable=True, **params)
@@ -202,14 +199,15 @@ class ResourceClient(ResourceReader[T]):
         self, grace_period_seconds: int | None, propagation_policy: PropagationPolicy | None, uid: str | None
     ) -> dict[str, Any]:
         options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
             "gracePeriodSeconds": grace_period_seconds,
             "propagationPolicy": propagation_policy,
             "preconditions": {"uid": uid} if uid is not None else None,
             # Beside a body the server does not read the query's.
             "dryRun": ["All"] if self._options else None,
         }
-        present_options = {name: value for name, value in options.items() if value is not None}
-        return {"apiVersion": "v1", "kind": "DeleteOptions", **present_options}
+        return {name: value for name, value in options.items() if value is not None}
 
     def _of_kind(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **body}
@@ -230,14 +228,3 @@ class ResourceClient(ResourceReader[T]):
             else "like any other field: it has no status subresource"
         )
         raise BadRequest(f"status of {self.resource.kind} is written {wrong}")
-
-
-def _is_named(body: Mapping[str, Any]) -> bool:
-    metadata = msgspec.to_builtins(body.get("metadata") or {})
-    return bool(metadata.get("name") or metadata.get("generateName"))
-
-
-def _namespace_of(body: Mapping[str, Any]) -> str:
-    metadata = body.get("metadata") or {}
-    namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else metadata.namespace
-    return namespace or ""

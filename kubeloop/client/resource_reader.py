@@ -28,8 +28,7 @@ _PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,appli
 
 class ResourceReader(Generic[T]):
     """Requests that read one kind. Every method raises a subclass of ApiError; `namespace` "" is all, or a
-    cluster-scoped kind. Which object is meant is said by keywords, here and in the cache: two strings in a row are
-    swapped too easily. Names are checked before they become part of a path."""
+    cluster-scoped kind. Names are checked before they become part of a path."""
 
     _transform: Callable[[T], T] | None = None
     """Sees every object of a `list` before the next page comes (to drop fields)."""
@@ -49,17 +48,12 @@ class ResourceReader(Generic[T]):
 
     async def list(self, namespace: str = "", *, label_selector: str = "", field_selector: str = "") -> ObjectList[T]:
         """Returns every object. Raises Gone when the pages' snapshot expires midway."""
+        options: dict[str, Any] = {"label_selector": label_selector, "field_selector": field_selector}
+        options["limit"] = PAGE_SIZE if self._transform is None else SLIM_PAGE_SIZE
         objects: ObjectList[T] = ObjectList()
         continue_ = ""
         while True:
-            page = await self.list_page(
-                namespace,
-                limit=PAGE_SIZE if self._transform is None else SLIM_PAGE_SIZE,
-                continue_=continue_,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                transform=self._transform,
-            )
+            page = await self.list_page(namespace, continue_=continue_, transform=self._transform, **options)
             objects += page.items
             objects.resource_version = page.metadata.resource_version
             continue_ = page.metadata.continue_
@@ -79,24 +73,13 @@ class ResourceReader(Generic[T]):
     ) -> ListPage[T]:
         """Returns a page of at most `limit` objects (0: all), or of what `transform` leaves of each (None: it counts as
         one that does not decode). Objects that don't decode are reported."""
-        params = _params(
-            limit=str(limit or ""),
-            **{"continue": continue_},
-            labelSelector=label_selector,
-            fieldSelector=field_selector,
-        )
-        path = self._collection_path(namespace)
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        params = _params(limit=str(limit or ""), **{"continue": continue_}, **selectors)
+        read = functools.partial(self._decoder.read_list_page, transform=transform)
         # However long a large list takes on a thin wire, it goes on while something comes.
-        return await self.transport.read_answer(
-            functools.partial(self._decoder.read_list_page, transform=transform),
-            "GET",
-            path,
-            params=params,
-            accept=self._accept_list,
-            timeout=None,
-            read_timeout=REQUEST_TIMEOUT,
-            retry=retry,
-        )
+        options: dict[str, Any] = {"timeout": None, "read_timeout": REQUEST_TIMEOUT, "retry": retry}
+        path = self._collection_path(namespace)
+        return await self.transport.read_answer(read, "GET", path, params=params, accept=self._accept_list, **options)
 
     async def is_served(self) -> bool:
         """Reports whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""

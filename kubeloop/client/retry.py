@@ -37,11 +37,9 @@ class Closed(NotSent):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The number of attempts and the waits between them, in seconds.
-
-    `attempts` counts the first one; waits double from `base` up to `maximum`, plus up to `base` of jitter. A
-    Retry-After is honoured on top of the jitter, unless it is longer than `longest_retry_after`: then the error goes to
-    the caller, whose queue waits without keeping a worker."""
+    """The number of attempts, the first one included, and the waits between them: seconds, doubled from `base` up to
+    `maximum`, plus up to `base` of jitter. A Retry-After comes on top, unless it is longer than `longest_retry_after`:
+    then the error goes to the caller, whose queue waits without keeping a worker."""
 
     attempts: int = 5
     base: float = 0.1
@@ -85,9 +83,8 @@ async def retry_on_conflict(
     errors: tuple[type[ApiError], ...] = (Conflict,),
 ) -> T:
     """Awaits `attempt(again)` until it raises no Conflict, `tries` times at most, without a pause (client-go's
-    RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew.
-
-    Raises the last of `errors`, and at once whatever else `attempt` raises."""
+    RetryOnConflict). `again` is True after a conflict: read the object anew and decide anew. Raises the last of
+    `errors`, and at once whatever else `attempt` raises."""
     for turn in range(tries - 1):
         with contextlib.suppress(*errors):
             return await attempt(turn > 0)
@@ -97,7 +94,7 @@ async def retry_on_conflict(
 @contextlib.contextmanager
 def api_errors(host: str) -> Iterator[None]:
     """Turns whatever a request raises into an ApiError: Unreachable, or one of its kinds where the server can't have
-    seen it; ApiError itself for what no server is to blame for, and repeating does not help."""
+    seen it; ApiError itself for a request that cannot be made."""
     try:
         yield
     except ApiError:

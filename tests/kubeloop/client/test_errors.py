@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import email.utils
 import json
-import time
 from typing import Any
 
 import pytest
@@ -101,15 +99,6 @@ def test_retry_after_is_capped_and_nonsense_is_ignored(value: str | None, second
 )
 def test_retry_after_in_a_status_likewise(value: Any, seconds: float | None) -> None:
     assert error_from_status(Status(code=429, details={"retryAfterSeconds": value})).retry_after == seconds
-
-
-def test_retry_after_as_a_date() -> None:
-    began = time.time()
-    date = int(began) + 60
-    ahead = parse_retry_after(email.utils.formatdate(date, usegmt=True))
-    assert ahead is not None
-    assert date - time.time() <= ahead <= date - began
-    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
 INAPPLICABLE = "the server rejected our request due to an error in our request"
