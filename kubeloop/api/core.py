@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -286,3 +286,50 @@ class LeaseSpec(Struct):
 
 class Lease(Object):
     spec: LeaseSpec = LeaseSpec()
+
+
+class DeviceSubRequest(Struct):
+    """resource.k8s.io ExactDeviceRequest and DeviceSubRequest: how many devices of a class."""
+
+    device_class_name: str = ""
+    allocation_mode: str = ""
+    count: int | None = None
+
+
+class DeviceRequest(DeviceSubRequest):
+    """resource.k8s.io DeviceRequest: exact, or one of several; v1beta1 has the exact one's fields here."""
+
+    exactly: DeviceSubRequest | None = None
+    first_available: list[DeviceSubRequest] | None = None
+
+
+class DeviceClaim(Struct):
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Struct):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class ResourceClaim(Object):
+    """resource.k8s.io ResourceClaim, v1 and its betas: what a quota counts of it."""
+
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ValidatingWebhookConfiguration(Object):
+    """admissionregistration.k8s.io/v1: webhooks and policies stay as they are on the wire, they are compared whole."""
+
+    webhooks: list[dict[str, Any]] | None = None
+
+
+class MutatingWebhookConfiguration(Object):
+    webhooks: list[dict[str, Any]] | None = None
+
+
+class ValidatingAdmissionPolicy(Object):
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ValidatingAdmissionPolicyBinding(Object):
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)

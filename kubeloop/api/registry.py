@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from kubeloop.api import admissionregistration as admission
-from kubeloop.api import core, devices, workloads
+from kubeloop.api import core, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
@@ -89,7 +88,7 @@ PODS = _namespaced("", core.Pod, True)
 RESOURCE_QUOTAS = _namespaced("", core.ResourceQuota, True)
 LIMIT_RANGES = _namespaced("", core.LimitRange, False)
 PERSISTENT_VOLUME_CLAIMS = _namespaced("", core.PersistentVolumeClaim, True)
-RESOURCE_CLAIMS = _namespaced("resource.k8s.io", devices.ResourceClaim, True)
+RESOURCE_CLAIMS = _namespaced("resource.k8s.io", core.ResourceClaim, True)
 CONFIG_MAPS = _namespaced("", core.ConfigMap, False)
 SECRETS = _namespaced("", core.Secret, False)
 EVENTS = _namespaced("", core.Event, False)
@@ -116,7 +115,7 @@ STORAGE_CLASSES = _cluster_wide("storage.k8s.io", workloads.StorageClass, False)
 LEASES = _namespaced("coordination.k8s.io", core.Lease, False)
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide("apiextensions.k8s.io", core.CustomResourceDefinition, True)
 _ADMISSION = "admissionregistration.k8s.io"
-VALIDATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, admission.ValidatingWebhookConfiguration, False)
-MUTATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, admission.MutatingWebhookConfiguration, False)
-VALIDATING_ADMISSION_POLICIES = _cluster_wide(_ADMISSION, admission.ValidatingAdmissionPolicy)
-VALIDATING_ADMISSION_POLICY_BINDINGS = _cluster_wide(_ADMISSION, admission.ValidatingAdmissionPolicyBinding)
+VALIDATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, core.ValidatingWebhookConfiguration, False)
+MUTATING_WEBHOOK_CONFIGURATIONS = _cluster_wide(_ADMISSION, core.MutatingWebhookConfiguration, False)
+VALIDATING_ADMISSION_POLICIES = _cluster_wide(_ADMISSION, core.ValidatingAdmissionPolicy)
+VALIDATING_ADMISSION_POLICY_BINDINGS = _cluster_wide(_ADMISSION, core.ValidatingAdmissionPolicyBinding)

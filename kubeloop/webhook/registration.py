@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from kubeloop.api.admissionregistration import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from kubeloop.api.core import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound

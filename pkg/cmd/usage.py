@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod
-from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO
 from pkg.cmd.flags import group, option, optional

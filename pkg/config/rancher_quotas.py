@@ -13,8 +13,7 @@ import logging
 import re
 from collections.abc import Iterable
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import RESOURCE_QUOTAS, SELF_SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kubeloop.api import registry
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Node
+from kubeloop.api.core import Node, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client

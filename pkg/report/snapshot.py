@@ -9,8 +9,15 @@ from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_
 
 import msgspec
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Event, LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api.core import (
+    Event,
+    LimitRange,
+    Namespace,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceQuota,
+    ValidatingWebhookConfiguration,
+)
 from kubeloop.api.meta import Object
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.text import quoted

@@ -11,8 +11,7 @@ from typing import Final
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.objects import find_condition
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kubeloop.api.admissionregistration import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
+from kubeloop.api.core import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.client import Client

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kubeloop.api import registry
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden, NotFound

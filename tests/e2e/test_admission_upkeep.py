@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from kubeloop.api import registry
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.quantity import Quantity
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster.cluster import Cluster

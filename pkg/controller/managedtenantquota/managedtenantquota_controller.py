@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from cachetools import LRUCache
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachable
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder

@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError, NotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.events import EventRecorder

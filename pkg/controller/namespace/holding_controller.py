@@ -17,8 +17,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace
+from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.meta import from_rfc3339, rfc3339
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABEL, LOCK_LABELS

@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from functools import lru_cache, reduce
 
 from kubeloop.api.core import (
+    DeviceRequest,
+    DeviceSubRequest,
     PersistentVolumeClaim,
     Pod,
     PodAffinityTerm,
+    ResourceClaim,
     ResourceQuotaSpec,
     ResourceRequirements,
     ScopedResourceSelectorRequirement,
 )
-from kubeloop.api.devices import DeviceRequest, DeviceSubRequest, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import NANOS, ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract, total

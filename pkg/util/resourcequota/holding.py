@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import quantity_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Pod, ValidatingWebhookConfiguration
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader

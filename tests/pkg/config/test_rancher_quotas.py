@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
 from pkg.config import rancher_quotas
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas

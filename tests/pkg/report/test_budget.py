@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Namespace
+from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from pkg.api.harvesterhci import Setting
 from pkg.report.budget import report_namespace, report_namespaces, wait_reasons
 from pkg.report.explain import Verdict, explain

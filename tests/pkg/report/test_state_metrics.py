@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.report.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import rfc3339
 from kubeloop.api.resource_list import format_resource_list
 from kubeloop.testing.fake.patches import merged

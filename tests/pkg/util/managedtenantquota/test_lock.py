@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.quantity import QuantityError
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.core import PersistentVolumeClaim, Pod, PodSpec, ResourceQuotaSpec
-from kubeloop.api.devices import ResourceClaim
+from kubeloop.api.core import PersistentVolumeClaim, Pod, PodSpec, ResourceClaim, ResourceQuotaSpec
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList
 from pkg.util.quotacount.pod_resources import apply_limit_ranges

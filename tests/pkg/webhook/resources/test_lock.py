@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeloop.api.admissionregistration import ValidatingWebhookConfiguration
-from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.core import Pod, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.errors import Unreachable
 from kubeloop.webhook.admission import AdmissionRequest, Decision, deadline
