@@ -12,7 +12,15 @@ from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import CheckedIndexer
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
-from kubeloop.controllers.enqueue import EnqueueHandler, Reads, Resolver, check_handler, check_key, owners
+from kubeloop.controllers.enqueue import (
+    EnqueueHandler,
+    Reads,
+    Resolver,
+    check_handler,
+    check_key,
+    check_resolver,
+    owners,
+)
 from kubeloop.controllers.errors import described
 from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Trouble, Verdict, combine
 from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
@@ -121,8 +129,9 @@ class Controller(Generic[T]):
     def watch_related(self, controller: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
         """Enqueues here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
-        if what that returns of the two differs. A resolver that returns what is no key of this kind, or no list, is
-        named in the log."""
+        if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns
+        what is no key of this kind is named in the log."""
+        check_resolver(resolver, controller.informer.resource.type)
         several = None if reads is None else (reads,)
         controller.informer.add_event_handler(EnqueueHandler(resolver, self._add_key, several))
 

@@ -114,6 +114,25 @@ def check_handler(handler: Callable[..., object]) -> None:
         raise TypeError(f"{described(handler)} is a plain function: handlers and hooks are `async def`s")
 
 
+def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:
+    """Raises TypeError for a resolver that is known to return no list of keys: by its annotation, or a lambda by what
+    it makes of an empty object."""
+    function = _innermost(resolver)
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{described(resolver)} is an `async def`: a resolver is a plain function")
+    if not inspect.isroutine(function):
+        return
+    if function.__name__ == "<lambda>":
+        try:
+            is_str = isinstance(resolver(kind()), str)
+        except Exception:
+            return  # an empty object is not what it is made for
+    else:
+        is_str = inspect.get_annotations(function).get("return") in (str, "str")
+    if is_str:
+        raise TypeError(f"{described(resolver)} returns a str: a resolver returns a list of keys")
+
+
 def described(function: Callable[..., object]) -> str:
     """Returns `module.name` of a function, for a message."""
     inner = _innermost(function)

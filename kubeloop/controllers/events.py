@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from cachetools import LRUCache, TTLCache
 
@@ -104,8 +104,10 @@ class EventRecorder:
 
         With an `action` (a CamelCase verb) or a `related` object it is one of events.k8s.io/v1 (other rights). Returns
         at once and never raises; what cannot be written is dropped, counted and logged."""
-        RECORDED.labels(type, reason).inc()
         try:
+            if type not in get_args(EventType):
+                raise ValueError(f"its type is Normal or Warning, not {type!r}")
+            RECORDED.labels(type, reason).inc()
             self._record(obj, type, reason, message, action, related)
         except Exception:
             log.exception("event %s could not be recorded", reason)

@@ -12,12 +12,12 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from kubeloop.api.core import ConfigMap, Pod
+from kubeloop.api.core import ConfigMap, Node, Pod
 from kubeloop.api.meta import Object, ObjectMeta, Struct
 from kubeloop.api.objects import edit
 from kubeloop.api.registry import CONFIG_MAPS, NODES, SECRETS, Resource
 from kubeloop.controllers.controller import Controller
-from kubeloop.controllers.enqueue import EnqueueHandler, Reads, check_handler, check_key, generation
+from kubeloop.controllers.enqueue import EnqueueHandler, Reads, check_handler, check_key, check_resolver, generation
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import now
@@ -103,6 +103,39 @@ async def test_a_handler(handler: Callable[..., Any], is_right: bool) -> None:
     for add in (controller.on_change, controller.on_remove):
         with pytest.raises(TypeError, match="is a plain function"):
             add("wrong", handler)
+
+
+def listing(obj: Node) -> list[str]:
+    return [obj.name]
+
+
+def text(obj: Node) -> str:
+    return obj.name
+
+
+async def waiting(obj: Node) -> list[str]:
+    return [obj.name]
+
+
+RESOLVERS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "a list": (listing, True),
+    "a str": (text, False),
+    "a str, by a partial": (functools.partial(text), False),
+    "a lambda of a list": (lambda obj: [obj.name], True),
+    "a lambda of a str": (lambda obj: obj.name, False),
+    "a lambda that an empty object does not fit": (lambda obj: obj.metadata.owner_references[0].name, True),
+    "an async def": (waiting, False),
+}
+
+
+@pytest.mark.parametrize(("resolver", "is_right"), RESOLVERS.values(), ids=RESOLVERS)
+async def test_a_resolver(resolver: Callable[..., Any], is_right: bool) -> None:
+    if is_right:
+        check_resolver(resolver, Node)
+        return
+    management = ControllerFactory(FakeCluster().client())
+    with pytest.raises(TypeError, match="a resolver"):
+        management.controller(CONFIG_MAPS).watch_related(management.controller(NODES), resolver)
 
 
 async def test_a_resolver_without_a_namespace_or_a_list_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

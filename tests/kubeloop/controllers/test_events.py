@@ -200,6 +200,16 @@ async def test_names_fit_and_are_never_the_same(recording: Recording) -> None:
     assert all(".." not in name for name in names)
 
 
+@pytest.mark.parametrize("wrong", ["Oops", "warning", "", None])
+async def test_a_type_that_the_api_server_would_refuse_is_not_recorded(
+    recording: Recording, wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording.recorder.event(quota(), wrong, "Reason", "message")
+    await settle()
+    assert (recording.written(), recording.dropped()) == ([], 1)
+    assert f"its type is Normal or Warning, not {wrong!r}" in caplog.text
+
+
 @pytest.mark.parametrize("error", [Forbidden("no"), RuntimeError("odd")])
 async def test_a_refused_event_is_dropped_and_the_next_is_written(
     error: Any, caplog: pytest.LogCaptureFixture, recording: Recording
