@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+
 from kubeloop.controllers.events import EventRecorder
+from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller import kubevirt_version
 from pkg.controller.managedtenantquota import register as managedtenantquota
-from pkg.controller.migration import register as migration
-from pkg.controller.namespace import register as namespace
+from pkg.controller.migration import vmi_controller
+from pkg.controller.namespace import holding_controller, namespace_controller
 from pkg.controller.resourcequota import register as resourcequota
-from pkg.controller.virtualmachine import register as virtualmachine
+from pkg.controller.virtualmachine import vm_controller
+from pkg.util.kubevirt.profiles import NEWEST, is_unknown
+from pkg.util.kubevirt.rendering import observed_version
 
-_WRITERS_OF_OTHER_KINDS = (namespace.register, virtualmachine.register, managedtenantquota.register)
+log = logging.getLogger(__name__)
+VERSION_CONTROLLER = "kubevirtVersionController"
 
 
 def register_all(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Attaches every controller to its informers; call before `management.start()`.
 
-    A dry run is about quotas: what else would be written is not decided at all.
-    """
-    kubevirt_version.register(management, events, settings)
-    migration.register(management, events, settings)
+    A dry run is about quotas: what else would be written is not decided at all."""
+    if settings.profile is None:
+        warn_of_unknown_versions(management)
+    vmi_controller.register(management, events, settings)
     if settings.dry_run:
         resourcequota.register(management, events, settings)
         return
-    resourcequota.register(management, events, settings, namespace.register_holding(management, events, settings))
-    for register in _WRITERS_OF_OTHER_KINDS:
-        register(management, events, settings)
+    resourcequota.register(management, events, settings, holding_controller.register(management, events, settings))
+    for controller in (namespace_controller, vm_controller, managedtenantquota):
+        controller.register(management, events, settings)
+
+
+def warn_of_unknown_versions(management: Management) -> None:
+    """Warns once for each version of KubeVirt that is newer than all known ones."""
+    logged_versions: set[str | None] = set()
+
+    async def on_kubevirt_changed(_key: str, kubevirt: KubeVirt | None) -> None:
+        version = observed_version([kubevirt]) if kubevirt else None
+        if is_unknown(version) and version not in logged_versions:
+            logged_versions.add(version)
+            newer = f"KubeVirt {version} is newer than the releases that headroom knows: launcher pods are estimated"
+            log.warning("%s by profile %r; --kubevirt-profile selects another one", newer, NEWEST)
+
+    management.kubevirts.on_change(VERSION_CONTROLLER, on_kubevirt_changed)

@@ -14,8 +14,7 @@ from kubeloop.client.errors import ApiError
 from kubeloop.webhook.registration import NotReached, registered
 from pkg.selfcheck.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.metrics import DRIFT, UNREACHABLE
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Tell, unregister
+from pkg.webhook.registration import DRIFT, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, UNREACHABLE, Tell, unregister
 
 log = logging.getLogger(__name__)
 

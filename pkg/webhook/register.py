@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from ssl import SSLContext
 
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import SECRETS
 from kubeloop.client.client import Client, own_user
+from kubeloop.metrics import LateGauge
 from kubeloop.webhook.admission import AdmissionRequest, Decision, Hook
 from kubeloop.webhook.admission_server import AdmissionServer
+from kubeloop.webhook.metrics import ServerMetrics
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates
 from pkg.config.management import Management
+from pkg.config.metrics import METRICS
 from pkg.config.settings import Settings
 from pkg.selfcheck.installation import about
 from pkg.selfcheck.probe import PROBE_MARK, PROBE_PATH
@@ -22,10 +26,15 @@ from pkg.util.constants import LOCK_PATH
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
-from pkg.webhook.metrics import HeadroomMetrics
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources import lock, namespace, pod, resourcequota, virtualmachine
 from pkg.webhook.view import View
+
+_DECISIONS = METRICS["headroom_admission_decisions_total"].counter()
+_DENIALS = METRICS["headroom_admission_denials_total"].counter()
+_CERTIFICATE_EXPIRY = LateGauge(METRICS["headroom_webhook_certificate_expiry_seconds"])
+_OPEN = LateGauge(METRICS["headroom_webhook_connections"])
+_CLOSED = METRICS["headroom_webhook_connections_closed_total"].counter()
 
 
 @dataclass(frozen=True)
@@ -89,3 +98,29 @@ async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
     """Answers the probe with the mark. Reads nothing."""
     annotations = {**request.new(Object).annotations, PROBE_MARK: mark}
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": annotations}])
+
+
+class HeadroomMetrics(ServerMetrics):
+    """Exports what a server tells; the series of every webhook exist from the start, as dashboards expect."""
+
+    def __init__(self) -> None:
+        for webhook, answer in product(paths.NAMES.values(), ("allowed", "patched", "denied")):
+            _DECISIONS.labels(webhook, answer)
+
+    def name(self, path: str) -> str:
+        return paths.NAMES[path]
+
+    def connections(self, count: int) -> None:
+        _OPEN.set(count)
+
+    def closed(self, reason: str) -> None:
+        _CLOSED.labels(reason).inc()
+
+    def decided(self, webhook: str, decision: Decision) -> None:
+        if not decision.allowed:
+            _DENIALS.labels(webhook, decision.reason).inc()
+        answer = "denied" if not decision.allowed else "patched" if decision.patch else "allowed"
+        _DECISIONS.labels(webhook, answer).inc()
+
+    def certificate(self, expires: float) -> None:
+        _CERTIFICATE_EXPIRY.set(expires)

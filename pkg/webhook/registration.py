@@ -13,6 +13,7 @@ from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WE
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
+from kubeloop.metrics import LateGauge
 from kubeloop.webhook.registration import (
     RACES,
     Configuration,
@@ -24,14 +25,17 @@ from kubeloop.webhook.registration import (
     with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.metrics import configuration_written
+from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
 from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
-from pkg.webhook.metrics import DRIFT, LAST_REACHED, UNREACHABLE
 
 log = logging.getLogger(__name__)
+
+UNREACHABLE = LateGauge(METRICS["headroom_webhook_unreachable"])
+DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
+_LAST_REACHED = LateGauge(METRICS["headroom_webhook_last_reached_timestamp_seconds"])
 
 INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
 
@@ -58,8 +62,7 @@ class Registrar(Registration):
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
 
     Replicas with the same address and flags do not disturb each other; other flags are recognised by the mark in their
-    answers, and a warning is logged.
-    """
+    answers, and a warning is logged."""
 
     def __init__(
         self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
@@ -109,7 +112,7 @@ class Registrar(Registration):
         self._failing_since = None
         self._is_outage_reported = False
         UNREACHABLE.set(0)
-        LAST_REACHED.set(time.time())
+        _LAST_REACHED.set(time.time())
         self._compare(mark)
         if loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)

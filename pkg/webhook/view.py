@@ -2,8 +2,7 @@
 
 A process caches KubeVirt's pods only, for a cluster has many others. Of the namespaces that hold added headroom a live
 list would do for one question, but the API server makes it wait for its own cache, and a tenant may ask a hundred times
-a second: they are watched, from the first question on, until the last question is IDLE seconds old.
-"""
+a second: they are watched, from the first question on, until the last question is IDLE seconds old."""
 
 from __future__ import annotations
 
@@ -28,6 +27,7 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.webhook.admission import time_left
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.metrics import METRICS
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import Releases
@@ -36,10 +36,11 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.room import Pods
-from pkg.webhook.metrics import TIMEOUTS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_TIMEOUTS = METRICS["headroom_admission_timeouts_total"].counter()
 
 IDLE: Final = 300.0
 MOST: Final = 40
@@ -66,7 +67,7 @@ async def read_in_time(read: Coroutine[Any, Any, T]) -> T | None:
     except NotFound:
         return None
     except (TimeoutError, ApiError) as exc:
-        TIMEOUTS.inc(isinstance(exc, TimeoutError))
+        _TIMEOUTS.inc(isinstance(exc, TimeoutError))
         raise NoAnswer(f"the API server does not answer: {str(exc) or 'timed out'}") from exc
 
 

@@ -16,7 +16,7 @@ from pkg.config.metrics import METRICS
 from pkg.report.state_metrics import StateMetrics
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.webhook.configurations import NAMES
-from pkg.webhook.metrics import HeadroomMetrics
+from pkg.webhook.register import HeadroomMetrics
 
 
 def scraped() -> Iterator[Metric]:

@@ -3,8 +3,7 @@
 Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
 
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
-What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them.
-"""
+What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them."""
 
 from __future__ import annotations
 
@@ -18,12 +17,23 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
-from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, annotations_for, is_finished, leftover_migration, state_of
+from pkg.util.kubevirt.migration import (
+    MIGRATIONS_BY_VMI,
+    annotations_for,
+    is_finished,
+    leftover_migration,
+    migration_of,
+    state_of,
+)
 
+VMI_CONTROLLER = "virtualMachineInstanceController"
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
 SETTLED = 0.5
@@ -103,3 +113,15 @@ def read_of_vmi(vmi: VirtualMachineInstance) -> object:
     state = status.migration_state
     finished = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
     return vmi.uid, vmi.deleting, finished, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]
+
+
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+    """Registers the controller of VMIs. A dry run shows no state."""
+    migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
+    migrations.cache().add_indexer(MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
+    if settings.dry_run:
+        return
+    management.pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration_of(pod)}"])
+    states = VMIHandler(migrations, vmis.client, management.virtual_machines, management.pods)
+    vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=read_of_vmi)
+    vmis.watch_related(migrations, states.keys_of_migration, reads=shown_of_migration)

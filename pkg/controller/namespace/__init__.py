@@ -3,5 +3,4 @@ that hold added headroom (`--reserve`).
 
 Promises: a namespace is labelled before one of its quotas is raised. A change of the annotation reaches existing quotas
 through `pkg.controller.resourcequota`, which watches namespaces.
-Forbids: writing an existing ResourceQuota.
-"""
+Forbids: writing an existing ResourceQuota."""

@@ -6,8 +6,7 @@ still have to pass quota admission: where the label is new, `before_raise` delay
 
 Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
 namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
-migration of a namespace waits for it.
-"""
+migration of a namespace waits for it."""
 
 from __future__ import annotations
 
@@ -15,9 +14,11 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
@@ -26,13 +27,17 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.workqueue.queue import loop_time
+from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.util.constants import LABEL_HOLDING, TRUE
-from pkg.util.resourcequota.holding import FAIL, holds, policy_for_pods
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.holding import FAIL, holding_state_of, holds, policy_for_pods
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.observe import Source
 
 log = logging.getLogger(__name__)
 
+HOLDING_CONTROLLER = "holdingController"
 SETTLE = 0.25
 """Seconds from the label to the raise, at least: by then every API server has seen the label, and the pods admitted
 before have been counted."""
@@ -160,3 +165,29 @@ async def unlabel_all(client: Client) -> list[str]:
 
 def _label_patch(value: str | None) -> dict[str, object]:
     return {"metadata": {"labels": {LABEL_HOLDING: value}}}
+
+
+def register(management: Management, events: EventRecorder, settings: Settings) -> Callable[[str], Awaitable[None]]:
+    """Registers the controller of the label, and returns what the writer of quotas calls before it raises one."""
+    namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
+    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
+    namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
+
+    def where_migrations_matter(obj: Object) -> list[str]:
+        return [obj.namespace] if handler.depends_on_migrations() else []
+
+    namespaces.watch_related(quotas, _namespace_of, reads=is_served)
+    namespaces.watch_related(quotas, where_migrations_matter, reads=holding_state_of)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, where_migrations_matter, reads=is_finished)
+    namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
+    namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
+    namespaces.watch_related(
+        registrations,
+        lambda _: {quota.namespace for quota in quotas.cache().list()},
+        reads=lambda registration: policy_for_pods([registration]),
+    )
+    return handler.before_raise
+
+
+def _namespace_of(obj: Object) -> list[str]:
+    return [obj.namespace]

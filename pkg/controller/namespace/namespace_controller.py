@@ -1,8 +1,7 @@
 """Creates a namespace's default ResourceQuota from its annotation, as Rancher would.
 
 Updating it is the ResourceQuota controller's affair: with `render_default_quota` its base covers every limit
-that the annotation names.
-"""
+that the annotation names."""
 
 from __future__ import annotations
 
@@ -12,11 +11,15 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.resource_list import format_resource_list
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import EventRecorder
+from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.util import constants
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import is_managed, switched_off
 from pkg.util.resourcequota.rancher import annotation_of
+
+NAMESPACE_CONTROLLER = "namespaceController"
 
 
 @dataclass(eq=False)
@@ -48,3 +51,13 @@ class NamespaceHandler:
             }
             body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
             await self.quotas.client.create(body, namespace=namespace.name)
+
+
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+    """Registers the controller of default quotas, with `--render-default-quota` alone."""
+    if not settings.policy.render:
+        return
+    namespaces, quotas = management.namespaces, management.resource_quotas
+    handler = NamespaceHandler(quotas, events)
+    namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
+    namespaces.watch_related(quotas, lambda quota: [quota.namespace])

@@ -3,5 +3,4 @@ half of vmim_controller.go).
 
 Promises: annotations and spec.hard change in one patch bound to the version that was observed; whatever
 happened meanwhile, the next reconcile repairs it.
-Forbids: another controller writing such a ResourceQuota; enqueue its key instead.
-"""
+Forbids: another controller writing such a ResourceQuota; enqueue its key instead."""

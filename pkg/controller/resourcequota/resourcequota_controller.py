@@ -1,8 +1,7 @@
 """Observes one ResourceQuota and applies the plan for it.
 
 Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
-key, and the more migrations are under way the longer the next patch waits for more of them (`timers`).
-"""
+key, and the more migrations are under way the longer the next patch waits for more of them (`timers`)."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
-import msgspec
 from cachetools import TTLCache
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
+from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList
 from kubeloop.client.errors import ApiError, NotFound
@@ -30,11 +29,10 @@ from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
-from pkg.controller.resourcequota.pace import has_waiting_migration
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
-from pkg.util.constants import ANNOTATION_TOUCHED, EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.problems import Problem
+from pkg.util.resourcequota import timers
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import names_by_key, parse_resources
@@ -46,7 +44,6 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
 from pkg.util.resourcequota.summary import summarized
-from pkg.util.resourcequota.timers import LONGEST, UNTIL_COUNTED, batch_until, may_lower_after, waiting_for_target
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +106,8 @@ class ResourceQuotaHandler:
         # Quotas and the keys of their problems.
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
-        """Brings the quota to where its namespace's migrations need it.
-
-        Raises RetryAfter when the quota has to be re-checked later.
-        """
+        """Brings the quota to where its namespace's migrations need it. Raises RetryAfter when it has to be re-checked
+        later."""
         if quota is None:
             self._states.pop(key, None)
             return
@@ -140,12 +135,12 @@ class ResourceQuotaHandler:
         """Plans and writes; after a conflict with another writer again, with what it wrote."""
 
         async def attempt(again: bool) -> Plan:
-            if not again:
-                return await self._plan_and_write(quota, state)
-            log.debug("%s: conflict, retrying", quota.key)
-            now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
-            if self.rancher.asks(now) or state.namespace is not None:
-                state.namespace = await self.namespaces.get(name=quota.namespace)
+            now = quota
+            if again:
+                log.debug("%s: conflict, retrying", quota.key)
+                now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+                if self.rancher.asks(now) or state.namespace is not None:
+                    state.namespace = await self.namespaces.get(name=quota.namespace)
             return await self._plan_and_write(now, state)
 
         try:
@@ -174,7 +169,9 @@ class ResourceQuotaHandler:
             await self.before_raise(quota.namespace)
         if decided.annotations or (decided.hard and not decided.asks):
             if lowered := _lowered_by_others(quota, state.written, decided):
-                self._report_problems(observed, await self._note_revert(quota, lowered))
+                manager = await self.reverts.note(quota, lowered)
+                reverted = Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")
+                self._report_problems(observed, [reverted] if manager else [])
             keys, instances = [*quota.annotations, *decided.annotations], observed.instances.values()
             names = names_by_key(keys, observed.migrations, instances)
             decided = summarized(decided, quota, names)
@@ -225,8 +222,7 @@ class ResourceQuotaHandler:
         records = {key: text for key, text in own_annotations.items() if key in RECORDS}
         if observed.rancher.asks or records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
             return plan(observed, self.policy)
-        metadata = msgspec.structs.replace(quota.metadata, annotations={**quota.annotations, **records})
-        recorded = msgspec.structs.replace(quota, metadata=metadata)
+        recorded = edit(quota, metadata={"annotations": {**quota.annotations, **records}})
         decided = plan(replace(observed, quota=recorded), self.policy)
         return replace(decided, annotations={**records, **decided.annotations})
 
@@ -235,11 +231,11 @@ class ResourceQuotaHandler:
         changed spec.hard: a repair never waits."""
         if state.written is None or quota.hard != state.written.hard:
             return
-        now, source = self.clock(), self.observer.source
-        urgent = has_waiting_migration(source, quota, source.migrations.list(quota.namespace))
+        source = self.observer.source
+        urgent = timers.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
         since = state.written_at if urgent else state.decided_at
-        seconds_left = batch_until(quota.annotations, since, urgent=urgent) - now
-        if 0 < seconds_left <= LONGEST:  # more than that: the clock was set back
+        seconds_left = timers.batch_until(quota.annotations, since, urgent=urgent) - self.clock()
+        if 0 < seconds_left <= timers.LONGEST:  # more than that: the clock was set back
             raise RetryAfter(seconds_left)
 
     async def _wait_to_lower(self, observed: Facts, state: _QuotaState, decided: Plan) -> RawResourceList:
@@ -248,57 +244,54 @@ class ResourceQuotaHandler:
         can be older than the admission of a pod, but not for longer than it is waited for: a tenant can change it all
         the time. Targets that are just being tried must fit beside it. Raises RetryAfter, ApiError."""
         quota = observed.quota
-        if not decided.hard or _raises(quota, decided) or decided.annotations.get(ANNOTATION_TOUCHED):
+        if not decided.hard or _raises(quota, decided) or decided.annotations.get(constants.ANNOTATION_TOUCHED):
             return {}
         now = self.clock()
         since = state.lower_since = now if state.lower_since is None else state.lower_since
-        migrations, pending_usage = observed.migrations, waiting_for_target(observed, decided)
+        migrations, pending_usage = observed.migrations, timers.waiting_for_target(observed, decided)
         is_own_limit = state.written is not None and quota.hard == state.written.hard
 
         def wait(used: RawResourceList) -> None:
             still_counted = is_own_limit and _exceeds(used, pending_usage, decided)
-            seconds_left = may_lower_after(since, now, migrations, still_counted=still_counted)
+            seconds_left = timers.may_lower_after(since, now, migrations, still_counted=still_counted)
             if seconds_left > 0:
                 raise RetryAfter(seconds_left)
 
         wait(quota.used)
-        if not is_own_limit or now >= since + UNTIL_COUNTED:
+        if not is_own_limit or now >= since + timers.UNTIL_COUNTED:
             return {}
         used = (await self.quotas.get(name=quota.name, namespace=quota.namespace)).used
         wait(used)
         return used
 
     async def _write(self, quota: ResourceQuota, state: _QuotaState, decided: Plan, used: RawResourceList) -> None:
-        now, patch = self.clock(), decided.patch(quota, used)
-        quotas = self.rancher.quotas(quota)
+        now, quotas, patch = self.clock(), self.rancher.quotas(quota), decided.patch(quota, used)
         state.written = await quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
-        state.written_at = state.decided_at = now
-        state.lower_since = None
+        state.written_at, state.decided_at, state.lower_since = now, now, None
         _WRITES.labels("written").inc()
-        if decided.annotations.get(ANNOTATION_TOUCHED):
+        if decided.annotations.get(constants.ANNOTATION_TOUCHED):
             _TOUCHES.inc()
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
     def _report_entries(self, observed: Facts, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> None:
         """Reports on a VM's VMI that something was added for it, or has been given back: by its entry in the old and
         the new annotations."""
-        quota = observed.quota.name
         for key, name in names_by_key([*old, *new], observed.migrations, observed.instances.values()).items():
             vmi, text = observed.instances.get(name), new.get(key)
             if vmi is None or (old.get(key) is None) == (text is None):
                 continue
-            reason, message = EVENT_GIVEN_BACK, f"quota {quota}: what was added for its migration has been given back"
+            reason, change = constants.EVENT_GIVEN_BACK, ": what was added for its migration has been given back"
             if text is not None:
                 amounts = format_amounts(parse_resources(key, text))
-                reason, message = EVENT_RAISED, f"quota {quota} is raised by {amounts} for its migration"
-            self.events.event(vmi, "Normal", reason, message)
+                reason, change = constants.EVENT_RAISED, f" is raised by {amounts} for its migration"
+            self.events.event(vmi, "Normal", reason, f"quota {observed.quota.name}{change}")
 
     def _report_granted(self, observed: Facts, state: _QuotaState) -> None:
         """Reports the entries of a request once Rancher has written the quota by it, and their end. What was granted
         before this process came is not reported."""
         request = request_of(observed.rancher.namespace)
+        entries = request.entries if request else {}
         if request is None or is_granted(request, observed.quota):
-            entries = request.entries if request else {}
             if state.granted_entries is not None:
                 self._report_entries(observed, state.granted_entries, entries)
             state.granted_entries = entries
@@ -322,11 +315,6 @@ class ResourceQuotaHandler:
                 subject = observed.instances.get(problem.vm) or observed.quota
                 self.events.event(subject, problem.kind, problem.reason, str(problem))
 
-    async def _note_revert(self, quota: ResourceQuota, lowered: Sequence[str]) -> list[Problem]:
-        """Returns what has to be known of another writer that lowered these limits again, once it does so often."""
-        manager = await self.reverts.note(quota, lowered)
-        return [Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")] if manager else []
-
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
     """Reports whether the plan adds headroom somewhere."""
@@ -335,13 +323,9 @@ def _raises(quota: ResourceQuota, decided: Plan) -> bool:
 
 def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, decided: Plan) -> list[str]:
     """Returns the limits that another client has set below our last patch, and that the plan sets to the same again."""
-    if written is None or written.uid != quota.uid:
-        return []
-    return [
-        name
-        for name, limit in decided.hard.items()
-        if written.hard.get(name) == limit and quantity_of(quota.hard, name) < Quantity.parse(limit)
-    ]
+    own = written.hard if written is not None and written.uid == quota.uid else {}
+    again = {name: Quantity.parse(limit) for name, limit in decided.hard.items() if own.get(name) == limit}
+    return [name for name, limit in again.items() if quantity_of(quota.hard, name) < limit]
 
 
 def _exceeds(used: RawResourceList, pending_usage: ResourceList, decided: Plan) -> bool:
@@ -354,6 +338,6 @@ def _exceeds(used: RawResourceList, pending_usage: ResourceList, decided: Plan) 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:
     changes = [f"{name} {quota.hard.get(name, 'unset')} -> {limit}" for name, limit in decided.hard.items()]
-    if decided.annotations.get(ANNOTATION_TOUCHED):
+    if decided.annotations.get(constants.ANNOTATION_TOUCHED):
         changes.append("touched, so that KubeVirt retries")
     return ", ".join(changes) or "annotations only"

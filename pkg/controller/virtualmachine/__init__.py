@@ -3,5 +3,4 @@ pkg/controller/master/virtualmachine, SetHaltIfInsufficientResourceQuota).
 
 Promises: nothing is halted on a cache's word alone, nor for what a migration occupies for a while; the reason goes
 when the VM runs again.
-Forbids: touching a VM that has a pod, or starting one.
-"""
+Forbids: touching a VM that has a pod, or starting one."""

@@ -1,14 +1,12 @@
 """Halts a VM that cannot start within its namespace's quota, with the reason; takes the reason away when it runs.
 
-Source: Harvester pkg/controller/master/virtualmachine.
-"""
+Source: Harvester pkg/controller/master/virtualmachine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.client.errors import NotFound
@@ -19,20 +17,24 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
+from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.room import has_pod, run_strategy, shortage_of, wants_to_run
 
+VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
 CONFIRM = 1.0
 """Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
 AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
+_REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 
 
 @dataclass(eq=False)
@@ -46,7 +48,7 @@ class VMHandler:
     observer: Observer
     events: EventRecorder
     clock: Callable[[], float]
-    slices: TimeSlices = field(default_factory=TimeSlices)
+    _slices: TimeSlices = field(default_factory=TimeSlices, init=False)
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -54,13 +56,13 @@ class VMHandler:
 
     async def on_virtual_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Halts the VM if its quotas refuse it for CONFIRM seconds. Raises RetryAfter while the VM wants to run and has
-        no pod.
-        """
-        starts = vm is not None and wants_to_run(vm) and not self.pods.cache().by_index(LAUNCHERS_BY_VM, key)
-        if vm is None or vm.deleting or not starts:
+        no pod."""
+        if vm is None or vm.deleting:
             self._short_since.pop(key, None)
-            if vm is not None and not vm.deleting:
-                await self._clear(vm)
+            return
+        if not wants_to_run(vm) or self.pods.cache().by_index(LAUNCHERS_BY_VM, key):
+            self._short_since.pop(key, None)
+            await self._clear(vm)
             return
         if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace))) is None:
             self._short_since.pop(key, None)
@@ -81,9 +83,8 @@ class VMHandler:
         for quota in quotas:
             observed = self.observer.observe(quota, self.clock())
             observed = observed if pods is None else replace(observed, pods=pods)
-            await self.slices.work_out(observed, EXACT)
-            shortage = shortage_of(vm, observed)
-            if shortage is not None:
+            await self._slices.work_out(observed, EXACT)
+            if shortage := shortage_of(vm, observed):
                 return shortage
         return None
 
@@ -101,33 +102,49 @@ class VMHandler:
         return quotas, await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
 
     async def _halt(self, vm: VirtualMachine, shortage: str) -> None:
-        spec: dict[str, Any] = {"runStrategy": constants.RUN_STRATEGY_HALTED}
-        if vm.spec.running is not None:
-            spec["running"] = None  # KubeVirt takes only one of the two
         patch = {
-            "metadata": {
-                "resourceVersion": vm.metadata.resource_version,
-                "annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: str(shortage)},
-            },
-            "spec": spec,
+            "metadata": {"resourceVersion": vm.metadata.resource_version, "annotations": {_REASON: shortage}},
+            "spec": {"runStrategy": constants.RUN_STRATEGY_HALTED, "running": None},  # KubeVirt takes only one
         }
+        message = f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}"
         with suppress(NotFound):
             await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
-            self.events.event(
-                vm,
-                "Warning",
-                constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA,
-                f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}",
-            )
+            self.events.event(vm, "Warning", constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA, message)
 
     async def _clear(self, vm: VirtualMachine) -> None:
         """Removes the reason once the VM runs: a person who starts it again may want to read it before."""
-        if constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA not in vm.annotations:
-            return
         vmi = self.vmis.get(namespace=vm.namespace, name=vm.name)
         runs = vmi is not None and trusted_status(vmi).phase == constants.VMI_PHASE_RUNNING
-        if not runs or run_strategy(vm) == constants.RUN_STRATEGY_HALTED:
-            return
-        patch = {"metadata": {"annotations": {constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: None}}}
-        with suppress(NotFound):
-            await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
+        if _REASON in vm.annotations and runs and run_strategy(vm) != constants.RUN_STRATEGY_HALTED:
+            with suppress(NotFound):
+                patch = {"metadata": {"annotations": {_REASON: None}}}
+                await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
+
+
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+    """Registers the VM check, in both modes: Harvester's own check comes to the same end, later."""
+    vms, vmis = management.virtual_machines, management.virtual_machine_instances
+    management.pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
+    handler = VMHandler(
+        vms.client,
+        vmis.cache(),
+        management.resource_quotas,
+        management.pods,
+        Observer(management.source(), settings.profile),
+        events,
+        management.clock,
+    )
+    vms.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed, reads=_read_of_vm)
+
+    def keys_of_halted_vm(vmi: VirtualMachineInstance) -> list[str]:
+        vm = vms.cache().get_by_key(vmi.key)
+        return [vm.key] if vm is not None and _REASON in vm.annotations else []
+
+    vms.watch_related(vmis, keys_of_halted_vm)
+
+
+def _read_of_vm(vm: VirtualMachine) -> object:
+    """Returns the part of a VM that the handler reads. Migrating is the same as running."""
+    meta, status = vm.metadata, vm.status.printable_status
+    status = "Running" if status == "Migrating" else status
+    return meta.uid, meta.deletion_timestamp, vm.spec, vm.annotations.get(_REASON), status

@@ -13,14 +13,16 @@ have to fit beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, keys_of, read
 from pkg.util.resourcequota.facts import Facts, Plan
+from pkg.util.resourcequota.observe import Reader
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
@@ -54,18 +56,17 @@ def _extra_entries(annotations: Mapping[str, str]) -> int:
 
 
 def is_urgent(
-    annotations: Mapping[str, str],
+    quota: ResourceQuota,
     migrations: Iterable[VirtualMachineInstanceMigration],
-    instance: Callable[[str], VirtualMachineInstance | None],
+    instances: Reader[VirtualMachineInstance],
 ) -> bool:
-    """Reports whether a migration was refused, was just created, or is about to be tried and has no entry yet.
-    `instance` gives a VMI by name."""
+    """Reports whether a migration was refused, was just created, or is about to be tried and has no entry yet."""
     for migration in migrations:
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left
         if migration.phase == constants.PHASE_PENDING:
             name = migration.spec.vmi_name
-            if not keys_of(annotations, name, instance(name)):
+            if not keys_of(quota.annotations, name, instances.get(name=name, namespace=quota.namespace)):
                 return True
     return False
 

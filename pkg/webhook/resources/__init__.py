@@ -2,5 +2,4 @@
 
 Promises: `decide` functions are pure, and what is around them fetches their input; an update is judged by what it
 changes; a pod in a namespace with added headroom passes where the base has room for it, or its own migration's entry.
-Forbids: a denial without a sentence that says what would be allowed; hindering what raises a limit.
-"""
+Forbids: a denial without a sentence that says what would be allowed; hindering what raises a limit."""

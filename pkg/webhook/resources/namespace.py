@@ -1,8 +1,7 @@
 """Namespace UPDATE, when Rancher's quota annotation changes: not under running migrations, nor below what is used.
 
 Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for what Go says of garbage
-within them.
-"""
+within them."""
 
 from __future__ import annotations
 

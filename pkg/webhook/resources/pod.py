@@ -4,8 +4,7 @@ Without this a tenant's pod takes it, the target is refused, and the tenant stay
 
 Pods that were let through are remembered (the ledger): between our answer and quota's own count a pod is in no list.
 Each replica remembers its own. What another replica lets through is seen once quota has counted it; until then each
-counts its own pods twice, in the other one's place: two replicas together exceed a base by one pod at most.
-"""
+counts its own pods twice, in the other one's place: two replicas together exceed a base by one pod at most."""
 
 from __future__ import annotations
 
@@ -18,8 +17,10 @@ from typing import Final
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.quantity import QuantityError
 from kubeloop.client.shared_reads import SharedReads
+from kubeloop.metrics import LateGauge
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, BadReview, Decision, UserInfo, deny
 from kubeloop.workqueue.queue import loop_time
+from pkg.config.metrics import METRICS
 from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.util.kubevirt.migration import migration_of
@@ -27,7 +28,6 @@ from pkg.util.quotacount.usage import pod_usage, resize_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.room import Candidate, Look, NamespaceRooms, Pods, Usages, is_raised, refused_by_quota
-from pkg.webhook.metrics import REMEMBERED
 from pkg.webhook.view import NoAnswer, View, read_in_time
 
 PATIENCE: Final = 2.5
@@ -38,8 +38,7 @@ PAUSE: Final = 0.1
 EXPIRY: Final = 2.0
 """Seconds after which a pod that never turned up is given up: quota or another webhook refused it. A request that is
 held up for longer may find its place taken, by at most its own size; while the API server is silent none is."""
-_SWEPT: Final = 2
-"""Other namespaces that are searched at every entry: those that never ask again are forgotten."""
+_REMEMBERED = LateGauge(METRICS["headroom_reserve_remembered_pods"])
 
 
 class PodValidator:
@@ -123,7 +122,7 @@ class PodValidator:
         """Reads the rooms and judges the pod by them. Raises NoAnswer."""
         began = loop_time()
         rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
-        self._ledger.answered(candidate.namespace, began)
+        self._ledger.answered(began)
         return self._judge(candidate, rooms)
 
     def _judge(self, candidate: Candidate, rooms: NamespaceRooms) -> Look:
@@ -162,58 +161,53 @@ class PodValidator:
         return NamespaceRooms.from_facts(quotas, self._settings.policy, pods)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    uid: str
-    replaced: str | None
+    pod: Candidate
     usages: Usages
     since: float
 
 
 class Ledger:
-    """Remembers admitted pods by namespace. Everything is sync: nothing else runs between a read and the entry that
-    follows.
-    """
+    """Remembers admitted pods. Everything is sync: nothing else runs between a read and the entry that follows."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, dict[str, _Entry]] = {}
+        self._entries: dict[tuple[str, str | None], _Entry] = {}
+        # Invariant: by uid and replaced version, the oldest first.
         self._silent = False
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def remember(self, pod: Candidate, usages: Usages) -> None:
         """Remembers a pod that was admitted, and what quotas will count of it."""
-        if not usages:
-            return
-        entry = _Entry(pod.uid, pod.replaced, usages, loop_time())
-        self._entries.setdefault(pod.namespace, {})[f"{pod.uid}/{pod.replaced}"] = entry
-        others = [namespace for namespace in self._entries if namespace != pod.namespace]
-        for namespace in (pod.namespace, *others[:_SWEPT]):
-            self._forget(namespace, loop_time())
+        if usages:
+            self._entries.pop((pod.uid, pod.replaced), None)
+            self._entries[pod.uid, pod.replaced] = _Entry(pod, usages, loop_time())
+            self._forget(loop_time())
 
     def suspend(self) -> None:
         """Keeps every pod until the API server answers again."""
         self._silent = True
 
-    def answered(self, namespace: str, requested_at: float) -> None:
+    def answered(self, requested_at: float) -> None:
         """Forgets the pods that had not turned up when a read began that the API server has answered."""
         if self._silent:
             self._silent = False
-            for entries in self._entries.values():
-                entries.update({key: replace(entry, since=loop_time()) for key, entry in entries.items()})
-        self._forget(namespace, requested_at)
+            for entry in self._entries.values():
+                entry.since = loop_time()
+        self._forget(requested_at)
 
     def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
         """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
         that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
-        remembered = self._entries.get(namespace, {}).values()
-        return [entry.usages for entry in remembered if versions.get(entry.uid, entry.replaced) == entry.replaced]
+        return [
+            entry.usages
+            for (uid, replaced), entry in self._entries.items()
+            if entry.pod.namespace == namespace and versions.get(uid, replaced) == replaced
+        ]
 
-    def _forget(self, namespace: str, requested_at: float) -> None:
-        # At the end: the namespaces that have not been asked about for longest are swept first.
-        entries = self._entries.pop(namespace, {})
-        remaining = {
-            key: entry for key, entry in entries.items() if self._silent or requested_at < entry.since + EXPIRY
-        }
-        if remaining:
-            self._entries[namespace] = remaining
-        REMEMBERED.set(sum(map(len, self._entries.values())))
+    def _forget(self, requested_at: float) -> None:
+        for key, entry in list(self._entries.items()):
+            if self._silent or requested_at < entry.since + EXPIRY:
+                break
+            del self._entries[key]
+        _REMEMBERED.set(len(self._entries))

@@ -1,8 +1,7 @@
 """ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running migrations, or the limits in
 its status, is denied, with what is allowed; one of Rancher's is corrected.
 
-The lowest allowed limit is worked out by the code that the controller plans with.
-"""
+The lowest allowed limit is worked out by the code that the controller plans with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """VirtualMachine CREATE and UPDATE: is there storage for its volumes? An update is measured by its increase alone.
 
 Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte. Cpu and
-memory are not judged here: a VM that cannot start is halted by its controller, with a reason.
-"""
+memory are not judged here: a VM that cannot start is halted by its controller, with a reason."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
-from pkg.controller.migration.register import VMI_CONTROLLER
+from pkg.controller.migration.vmi_controller import VMI_CONTROLLER
 from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
 from pkg.process import replica
 from pkg.process.replica import Replica

@@ -20,14 +20,13 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller.kubevirt_version import register
-from pkg.controller.registry import register_all
+from pkg.controller.registry import register_all, warn_of_unknown_versions
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import LONGEST, SHORTEST
 from tests.decisions import sentences
-from tests.kinds import Events, Server
+from tests.kinds import Server
 from tests.objects import ENTRY, by_name
 from tests.pkg.controller.wired import Wired
 
@@ -239,7 +238,7 @@ def test_what_is_selected(only: list[str], key: str, selected: bool) -> None:
 async def test_each_unknown_version_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     management = Wired(server)
-    register(management, Events().recorder, Settings())
+    warn_of_unknown_versions(management)
     await management.handle(KUBEVIRTS, "kubevirt/kubevirt")
     for version, phase in (
         ("v1.9.4", "Deployed"),

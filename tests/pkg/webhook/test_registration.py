@@ -26,8 +26,7 @@ from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
-from pkg.webhook.metrics import HeadroomMetrics
-from pkg.webhook.register import Webhooks
+from pkg.webhook.register import HeadroomMetrics, Webhooks
 from pkg.webhook.registration import (
     EVENT_CHANGED,
     EVENT_NOT_REACHED,
@@ -509,10 +508,11 @@ def test_headrooms_own_writes_never_come_here() -> None:
     assert "not-headroom" not in conditions(person)
 
 
-def test_the_guard_is_asked_about_limits_only() -> None:
+def test_the_guard_is_asked_about_limits_and_marks_only() -> None:
     guarded = conditions(by_name(validating(URL, Settings(), b"ca"))["resourcequotas"])
-    assert "object.spec.hard != oldObject.spec.hard" in guarded["limits-change"]
-    assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-change"]
+    for field in ("spec.hard", "metadata.labels", "metadata.annotations"):
+        assert f"object.{field} != oldObject.{field}" in guarded["limits-or-marks-change"]
+    assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-or-marks-change"]
     assert "resourcequota.management.cattle.io/default-resource-quota" in guarded["managed"]
     assert "headroom.harvesterhci.io/managed" in guarded["managed"]
 

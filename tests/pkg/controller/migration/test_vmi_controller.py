@@ -17,8 +17,7 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigration,
 )
 from pkg.config.settings import Settings
-from pkg.controller.migration.register import register
-from pkg.controller.migration.vmi_controller import SETTLED
+from pkg.controller.migration.vmi_controller import SETTLED, register
 from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.objects import controlled_by, vmi, vmim

@@ -14,8 +14,7 @@ from kubeloop.api.core import Pod
 from kubeloop.client.errors import Conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.config.settings import Settings
-from pkg.controller.virtualmachine.register import register
-from pkg.controller.virtualmachine.vm_controller import CONFIRM
+from pkg.controller.virtualmachine.vm_controller import CONFIRM, register
 from pkg.util import constants
 from tests.decisions import sentences
 from tests.kinds import Clock, Events, Server, edited

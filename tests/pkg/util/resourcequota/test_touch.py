@@ -14,6 +14,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.constants import ANNOTATION_SKIP_AUTO_SCALING, ANNOTATION_TOUCHED, LABEL_MANAGED
 from pkg.util.resourcequota.facts import Plan, Timers
+from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.timers import (
@@ -244,9 +245,9 @@ def test_the_more_are_under_way_the_longer(entries: int, wait: float, urgent: fl
     "migrations, urgent",
 )
 def test_who_is_in_a_hurry(migrations: list[VirtualMachineInstanceMigration], urgent: bool) -> None:
-    instances = {name: vmi(name) for name in ("new", "vm1", "vm2")}
-    annotations = {by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY}
-    assert is_urgent(annotations, migrations, instances.get) is urgent
+    instances = Listed([vmi(name) for name in ("new", "vm1", "vm2")])
+    raised = quota(annotations={by_uid("vm1"): ENTRY, by_name("vm2"): ENTRY})
+    assert is_urgent(raised, migrations, instances) is urgent
 
 
 @sentences(
