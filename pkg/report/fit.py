@@ -155,7 +155,7 @@ def _with_budget(fit: Fit, snapshot: Snapshot, namespace: str) -> Fit:
     if len(budgets) > 1:
         action = f"nothing: the namespace has more than one VirtualMachineMigrationResourceQuota ({names})"
         return structs.replace(fit, action=action)
-    most = parse_resource_list(readable(budgets[0].additional)[0])
+    most = parse_resource_list(readable(budgets[0].additional))
     if any(amount > most.get(name, ZERO) for name, amount in missing.items()):
         action = f"nothing: {names} may add {format_amounts(most)}, {format_amounts(missing)} are missing"
         return structs.replace(fit, action=action)

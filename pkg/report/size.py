@@ -220,7 +220,7 @@ class _Sizing:
         """Yields what headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
         if observed.mtq:
             for budget in self.snapshot.source.budgets.list(self.quota.namespace):
-                yield parse_resource_list(readable(budget.additional)[0])
+                yield parse_resource_list(readable(budget.additional))
             return
         for text in (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra):
             if text:

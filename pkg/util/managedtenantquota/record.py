@@ -8,7 +8,7 @@ quotas that have no annotation, where that controller may have left them raised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -76,7 +76,7 @@ def record_of(quota: ResourceQuota) -> Record | None:
     with suppress(msgspec.DecodeError):
         annotation = msgspec.json.decode(quota.annotations.get(ANNOTATION_ORIGINALS, ""), type=_Annotation)
         if quota.name in annotation.quotas:
-            return Record(readable(annotation.quotas[quota.name])[0], readable(annotation.additional)[0])
+            return Record(readable(annotation.quotas[quota.name]), readable(annotation.additional))
     return None
 
 
@@ -87,31 +87,31 @@ def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
     return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
 
 
-def recorded_migrations(budget: VirtualMachineMigrationResourceQuota) -> dict[str, list[str]]:
+def recorded_migrations(budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> dict[str, Sequence[str]]:
     """Returns the migrations that share the window, by name, and the quotas that refused each."""
-    migrations = budget.status.migrations_to_blocking_resource_quotas or {}
-    return {name: list(quotas or ()) for name, quotas in migrations.items()}
+    blocking = [budget.status.migrations_to_blocking_resource_quotas or {} for budget in budgets]
+    return {name: quotas or () for migrations in blocking for name, quotas in migrations.items()}
 
 
-def status_records(budget: VirtualMachineMigrationResourceQuota) -> tuple[dict[str, Record], list[str]]:
-    """Returns the records in a status, by quota, and the names of quantities that cannot be read."""
-    additional, bad = readable(budget.status.additional_migration_resources or budget.additional)
-    records, unreadable = {}, [f"{name} of what was added" for name in bad]
-    for quota in budget.status.original_blocking_resource_quotas or ():
-        hard, bad = readable(quota.spec.hard or {})
-        records[quota.name] = Record(hard, additional)
-        unreadable += [f"{name} of quota {quota.name}" for name in bad]
-    return records, unreadable
+def status_records(budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> dict[str, Record]:
+    """Returns the records in statuses, by quota."""
+    return {
+        quota.name: Record(
+            readable(quota.spec.hard or {}), readable(budget.status.additional_migration_resources or budget.additional)
+        )
+        for budget in budgets
+        for quota in budget.status.original_blocking_resource_quotas or ()
+    }
 
 
-def readable(resources: RawResourceList) -> tuple[RawResourceList, list[str]]:
-    """Returns the resources whose quantities can be read and are not negative, and the names of the others."""
+def readable(resources: RawResourceList) -> RawResourceList:
+    """Returns the resources whose quantities can be read and are not negative."""
     good: RawResourceList = {}
     for name, value in resources.items():
         with suppress(QuantityError):
             if Quantity.parse(value) >= ZERO:
                 good[name] = value
-    return good, [name for name in resources if name not in good]
+    return good
 
 
 def is_lowering_enforced(quota: ResourceQuota) -> bool:

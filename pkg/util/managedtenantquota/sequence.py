@@ -120,7 +120,7 @@ def _save(window: Window) -> Step | None:
     status = budget.status
     originals = {original.name: original.spec.hard for original in status.original_blocking_resource_quotas or ()}
     is_complete = all(originals.get(name) == record.hard for name, record in records.items())
-    is_complete = is_complete and recorded_migrations(budget).keys() >= released_migrations.keys()
+    is_complete = is_complete and recorded_migrations([budget]).keys() >= released_migrations.keys()
     if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
     specs = {quota.name: quota.spec for quota in window.observed.quotas}

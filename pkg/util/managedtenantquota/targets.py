@@ -31,8 +31,9 @@ _RUNNING = "Running"
 
 
 class WindowShortage(NamedTuple):
-    """A resource of a quota in which a target does not fit."""
+    """A resource of a quota in which a target does not fit; `key` names both."""
 
+    key: str
     text: str
     is_certain: bool
     """The cache shows the target pods that status.used counts."""
@@ -83,18 +84,17 @@ class WindowQuota:
         need = vm.pending_launcher if target.launcher else vm.pending_attachment
         return bool(lacking_resources(need, self._hard, self._used))
 
-    def shortages(self, target: RefusedTarget) -> dict[str, WindowShortage]:
+    def shortages(self, target: RefusedTarget) -> list[WindowShortage]:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = self._vm(target).pending_usage
-        raised, shortages = self._raised(target, need), {}
+        raised, shortages = self._raised(target, need), []
         for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
             used = self._used.get(name, ZERO)
             amounts = format_distinctly(name, need[name], used, self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
-            shortages[f"{self.quota.name}/{name}"] = WindowShortage(
-                text.format(name, self.quota.name, *amounts), is_certain
-            )
+            text = text.format(name, self.quota.name, *amounts)
+            shortages.append(WindowShortage(f"{self.quota.name}/{name}", text, is_certain))
         return shortages
 
     def admit(self, target: RefusedTarget) -> None:

@@ -16,14 +16,13 @@ from msgspec import structs
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
-from kubeloop.api.quantity import ZERO, QuantityError
+from kubeloop.api.quantity import QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
-from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
 from pkg.util.managedtenantquota.lock import admitted_by
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, WindowShortage, refused_targets
 from pkg.util.problems import Problem
@@ -45,7 +44,7 @@ class Window:
     """The namespace as the table of `sequence` reads it."""
 
     def __init__(self, observed: Observed, policy: WindowPolicy) -> None:
-        self.observed, self.policy, self.lock, self.timers = observed, policy, observed.lock, observed.timers
+        self.observed, self.policy, self.lock = observed, policy, observed.lock
         self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
         self.seconds_left = policy.longest - self.age
@@ -55,31 +54,29 @@ class Window:
         self.recheck_after = math.inf
         self.records = {q.name: record for q in observed.quotas if (record := record_of(q))}
         """How the raised quotas were."""
-        self.status_records: dict[str, Record] = {}
+        self.status_records = status_records(observed.budgets)
         """The same by a status. It counts for quotas without a record: KubeVirt's own controller may have left them
         raised."""
-        for budget in observed.budgets:
-            records, unreadable = status_records(budget)
-            self.status_records |= records
-            if unreadable and records.keys() - self.records.keys():
-                names = ", ".join(unreadable)
-                message = f"the status of {budget.name} has no quantities for {names}: compare spec.hard with what it"
-                self._report(constants.EVENT_INVALID_BUDGET, f"{message} should be", f"{budget.name}/{names}")
         self.refused_targets: Sequence[RefusedTarget] = ()
         """The refused migrations; none are looked for where no window may be open."""
         self.headroom: Mapping[str, ResourceList] = {}
         """What is added to each of the quotas that block those that are released, by name."""
         self.targets: Sequence[RefusedTarget] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
+        self._short_since = observed.timers.short_since
+        self._paused, self._refusals = observed.timers.paused, observed.timers.refusals
         self.targets = self._purpose()
+
+    @property
+    def timers(self) -> WindowTimers:
+        """Returns the waiting times for the next decision."""
+        return WindowTimers(self._short_since, self._paused, self._refusals)
 
     @property
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
         """Returns the migrations that share the window, by name, and the quotas that refused each."""
-        migrations: dict[str, Sequence[str]] = {}
-        for budget in self.observed.budgets:
-            migrations |= recorded_migrations(budget)
-        return migrations | {target.migration.name: target.blocking for target in self.targets}
+        released = {target.migration.name: target.blocking for target in self.targets}
+        return recorded_migrations(self.observed.budgets) | released
 
     def to_record(self) -> dict[str, Record]:
         """Returns the records of the quotas that are raised or shall be: the original limits and all that is added."""
@@ -123,12 +120,12 @@ class Window:
     def close_after_refusal(self, reason: str, now: float) -> None:
         """Closes the window after a write that opens it was refused: its migrations are left alone for a while. A quota
         that cannot be raised is no reason to keep the namespace locked."""
-        policy, refusals = self.policy, self.timers.refusals
+        policy = self.policy
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
-        seconds = min(first_pause * min(2**refusals, policy.sweep / policy.first_pause), policy.longest_pause)
+        seconds = min(first_pause * min(2**self._refusals, policy.sweep / policy.first_pause), policy.longest_pause)
         self._pause(self.targets, now + seconds)
-        self.timers = replace(self.timers, refusals=refusals + 1)
+        self._refusals += 1
         message = (
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
             f"{seconds:.1f} s: {reason}"
@@ -138,30 +135,29 @@ class Window:
     # ---- what it is for --------------------------------------------------------------------------------------
 
     def _purpose(self) -> Sequence[RefusedTarget]:
-        observed, policy = self.observed, self.policy
-        place = f"namespace {observed.namespace}"
-        if not observed.exists or not observed.budgets or self.problems:
+        observed, unavailable = self.observed, self.observed.lock_unavailable_reason
+        if not observed.exists or not observed.budgets:
             return ()
         if len(observed.budgets) > 1:
             names = ", ".join(sorted(budget.name for budget in observed.budgets))
-            message = f"{place} has more than one ({names}): none of them is used until one is left"
+            message = (
+                f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
+            )
             return self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, message, names)
         if self._has_to_go_back():
             return ()
         targets = self._releasable()
-        if targets and self.age >= policy.lock_limit:
+        if targets and self.age >= self.policy.lock_limit:
             return self._at_the_limit(targets)
-        if targets and observed.lock_unavailable_reason and self.lock is None:
-            message = f"{place} cannot be locked, its quotas are not raised: {observed.lock_unavailable_reason}"
+        if targets and unavailable and self.lock is None:
+            message = f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {unavailable}"
             # What the API server says behind the colon differs each time, by the name of the probe's object.
-            key = observed.lock_unavailable_reason.partition(":")[0]
-            return self._close(policy.recheck, constants.EVENT_LOCK_UNAVAILABLE, message, key)
-        if (
-            observed.lock_unavailable_reason
-        ):  # what is raised stays: the API server enforces the lock without an answer of ours
-            self.recheck_after = policy.recheck
+            key = unavailable.partition(":")[0]
+            return self._close(self.policy.recheck, constants.EVENT_LOCK_UNAVAILABLE, message, key)
+        if unavailable:  # what is raised stays: the API server enforces the lock without an answer of ours
+            self.recheck_after = self.policy.recheck
         if targets and self.lock is not None and self.next_to_raise() is None:
-            self.timers = replace(self.timers, refusals=0)
+            self._refusals = 0
         return targets
 
     def _has_to_go_back(self) -> bool:
@@ -176,18 +172,16 @@ class Window:
         """Closes the window: the target pods did not come in time. When everything was raised for them, they are left
         alone for a while: otherwise the namespace would be locked again at once, and so for ever. A window during which
         we did not run, says nothing about them."""
-        observed, pause = self.observed, self.policy.longest_pause
-        names = ", ".join(target.migration.name for target in targets)
+        names, seconds = ", ".join(target.migration.name for target in targets), self.recheck_after
+        end = f"in {self.seconds_left:.0f} s at the latest" if self.seconds_left > 0 else "now"
         message = (
-            f"namespace {observed.namespace} has been locked for {int(self.age)} s and no target pod has appeared for "
-            f"{names}: the quotas are being restored, the lock ends "
-            + (f"in {self.seconds_left:.0f} s at the latest" if self.seconds_left > 0 else "now")
+            f"namespace {self.observed.namespace} has been locked for {int(self.age)} s and no target pod has appeared "
+            f"for {names}: the quotas are being restored, the lock ends {end}"
         )
-        seconds = self.recheck_after
         if self.next_to_raise() is None:
-            message += f"; the migrations are retried in {pause:g} s"
-            self._pause(targets, observed.now + pause)
-            seconds = pause
+            seconds = self.policy.longest_pause
+            message += f"; the migrations are retried in {seconds:g} s"
+            self._pause(targets, self.observed.now + seconds)
         key = self.lock.configuration.uid if self.lock else ""
         return self._close(seconds, constants.EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
 
@@ -195,40 +189,42 @@ class Window:
 
     def _releasable(self) -> Sequence[RefusedTarget]:
         """Returns the refused migrations that the budget can release together; the others get their `wait_reason` or a
-        problem.
-        """
-        observed, (budget,) = self.observed, self.observed.budgets
+        problem."""
+        observed = self.observed
         latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
-        paused = {uid: until for uid, until in self.timers.paused.items() if observed.now < until <= latest}
-        self.timers = replace(self.timers, short_since={}, paused=paused)
+        self._paused = {uid: until for uid, until in self._paused.items() if observed.now < until <= latest}
+        self._short_since = {}
+        present = admitted_by(self.lock) if self.lock else ()
+        targets = refused_targets(replace(observed.facts, now=observed.now))
+        self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
         try:
-            max_headroom = _max_headroom(budget)
+            window_quotas = self._window_quotas() if targets else []
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, constants.EVENT_INVALID_BUDGET, message, message)
-        facts = replace(observed.facts, now=observed.now)
-        present = admitted_by(self.lock) if self.lock else ()
-        self.refused_targets = sorted(refused_targets(facts), key=lambda target: target.admission_key not in present)
-        window_quotas = []
-        for quota in observed.quotas if self.refused_targets else ():
-            if quota.hard and not quota.deleting:
-                hard = self.records[quota.name].hard if quota.name in self.records else quota.hard
-                was = structs.replace(quota, spec=structs.replace(quota.spec, hard=hard))
-                vms = vms_one_by_one(replace(facts, quota=was), EXACT, Base(None))
-                window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
-        released_migrations = self.released_migrations
-        after_join_deadline = self._is_after_join_deadline()
+        members, is_too_late = self.released_migrations, self._is_after_join_deadline()
         for target in self.refused_targets:
-            is_member = target.migration.name in released_migrations
-            seconds, target.wait_reason = self._has_to_wait(target, after_join_deadline and not is_member)
+            is_member = target.migration.name in members
+            seconds, target.wait_reason = self._has_to_wait(target, is_too_late and not is_member)
             if target.wait_reason:
                 self._recheck(seconds)
             else:
                 self._judge(target, window_quotas, is_member)
-        released_targets = [target for target in self.refused_targets if target.blocking]
-        blocking = {name for target in released_targets for name in target.blocking}
+        blocking = {name for target in self.refused_targets for name in target.blocking}
         self.headroom = {wq.quota.name: wq.headroom for wq in window_quotas if wq.quota.name in blocking}
-        return released_targets
+        return [target for target in self.refused_targets if target.blocking]
+
+    def _window_quotas(self) -> list[WindowQuota]:
+        """Returns the quotas, each as it was before it was raised. Raises QuantityError: the budget is no amount."""
+        observed, window_quotas = self.observed, []
+        max_headroom = parse_resource_list(observed.budgets[0].additional)
+        for quota in observed.quotas:
+            if quota.hard and not quota.deleting:
+                hard = self.records[quota.name].hard if quota.name in self.records else quota.hard
+                was = structs.replace(quota, spec=structs.replace(quota.spec, hard=hard))
+                vms = vms_one_by_one(replace(observed.facts, quota=was, now=observed.now), EXACT, Base(None))
+                window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
+        return window_quotas
 
     def _is_after_join_deadline(self) -> bool:
         """Reports whether a window is open that no other migration joins any more. Not by its age: where the clocks of
@@ -240,14 +236,10 @@ class Window:
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
-        others.
-        """
-        seconds_left = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
-        if seconds_left > 0:
-            return (
-                seconds_left,
-                f"a window for it was closed without a target pod, it is retried in {seconds_left:.0f} s",
-            )
+        others."""
+        seconds = self._paused.get(target.migration.uid, 0.0) - self.observed.now
+        if seconds > 0:
+            return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
         if too_late:
             return self.policy.sweep, "a window is open for other migrations: it is for the next one"
         limits = parallel_limits_of(self.observed.facts.rendering.kubevirt)
@@ -257,58 +249,58 @@ class Window:
 
     def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], is_member: bool) -> None:
         try:
-            blocking = [window_quota for window_quota in window_quotas if window_quota.refuses(target)]
-            if names := ", ".join(window_quota.quota.name for window_quota in blocking if is_taken(window_quota.quota)):
-                # The other strategy is about to give it back: its limits are not the original ones.
-                target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
-                self._recheck(self.policy.sweep)
-                return
-            shortages: dict[str, WindowShortage] = {}
-            for window_quota in window_quotas:
-                shortages |= window_quota.shortages(target)
-            if shortages:
-                self._await_room(target, shortages, is_member)
-            if blocking and not target.lacks_room:
-                for window_quota in window_quotas:
-                    window_quota.admit(target)
-                target.blocking = sorted(window_quota.quota.name for window_quota in blocking)
+            blocking = sorted(wq.quota.name for wq in window_quotas if wq.refuses(target))
+            shortages = [shortage for wq in window_quotas for shortage in wq.shortages(target)]
         except QuantityError as exc:
-            self._report_shortage(target, {"/": WindowShortage(f"what it needs cannot be determined: {exc}", True)})
+            shortage = WindowShortage("/", f"what it needs cannot be determined: {exc}", True)
+            self._report_shortages(target, [shortage])
+            return
+        if taken := [wq.quota.name for wq in window_quotas if wq.quota.name in blocking and is_taken(wq.quota)]:
+            # The other strategy is about to give it back: its limits are not the original ones.
+            names = ", ".join(taken)
+            target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
+            self._recheck(self.policy.sweep)
+            return
+        if shortages:
+            self._await_room(target, shortages, is_member)
+        if blocking and not target.lacks_room:
+            for window_quota in window_quotas:
+                window_quota.admit(target)
+            target.blocking = blocking
 
-    def _await_room(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage], is_member: bool) -> None:
+    def _await_room(self, target: RefusedTarget, shortages: Sequence[WindowShortage], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
-        now, uid = self.observed.now, target.migration.uid
+        now, uid, policy = self.observed.now, target.migration.uid, self.policy
         since = self.observed.timers.short_since.get(uid, now)
-        self.timers = replace(self.timers, short_since={**self.timers.short_since, uid: since})
-        is_certain = all(shortage.is_certain for shortage in shortages.values())
-        target.lacks_room = is_certain or not is_member or now - since >= self.policy.cache_delay
+        self._short_since = {**self._short_since, uid: since}
+        is_certain = all(shortage.is_certain for shortage in shortages)
+        target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
         if not target.lacks_room:
-            self._recheck(since + self.policy.cache_delay - now)
-        if now - since >= self.policy.shortage:
-            self._report_shortage(target, shortages)
+            self._recheck(since + policy.cache_delay - now)
+        if now - since >= policy.shortage:
+            self._report_shortages(target, shortages)
         else:
-            self._recheck(since + self.policy.shortage - now)
+            self._recheck(since + policy.shortage - now)
 
-    def _report_shortage(self, target: RefusedTarget, shortages: Mapping[str, WindowShortage]) -> None:
-        """Reports that the budget does not suffice, by quota and resource."""
+    def _report_shortages(self, target: RefusedTarget, shortages: Sequence[WindowShortage]) -> None:
         migration = target.migration
         message = (
             f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
-            f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages.values())}"
+            f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages)}"
         )
-        self._report(constants.EVENT_NOT_ENOUGH, message, f"{migration.uid}/{','.join(sorted(shortages))}", migration)
+        key = f"{migration.uid}/{','.join(sorted(shortage.key for shortage in shortages))}"
+        self._report(constants.EVENT_NOT_ENOUGH, message, key, migration)
 
-    # ---- what is kept and said of it -------------------------------------------------------------------------
+    # ---- what is kept and reported ---------------------------------------------------------------------------
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)
 
     def _pause(self, targets: Sequence[RefusedTarget], until: float) -> None:
-        paused = {target.migration.uid: until for target in targets}
-        self.timers = replace(self.timers, paused={**self.timers.paused, **paused})
+        self._paused = {**self._paused, **{target.migration.uid: until for target in targets}}
 
-    def _close(self, seconds: float, reason: str, message: str, key: str = "", *objects: Object) -> tuple[()]:
+    def _close(self, seconds: float, reason: str, message: str, key: str, *objects: Object) -> tuple[()]:
         """Closes the window, for a reason that people have to know."""
         self._report(reason, message, key, *objects)
         self.recheck_after = seconds
@@ -316,14 +308,6 @@ class Window:
 
     def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
         self.problems.append(self.observed.problem(reason, message, key, *objects))
-
-
-def _max_headroom(budget: VirtualMachineMigrationResourceQuota) -> ResourceList:
-    """Returns what a budget lets a window add. Raises QuantityError."""
-    max_headroom = parse_resource_list(budget.additional)
-    if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
-        raise QuantityError(f"{negative}: less than nothing")
-    return max_headroom
 
 
 def is_taken(quota: ResourceQuota) -> bool:
