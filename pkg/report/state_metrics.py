@@ -156,7 +156,7 @@ def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
     creation."""
     condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
     times = (condition.last_transition_time, condition.last_probe_time) if condition else ()
-    return parse_time(*times, migration.metadata.creation_timestamp)
+    return next(filter(None, map(parse_time, (*times, migration.metadata.creation_timestamp))), 0.0)
 
 
 def _by_namespace(name: str, rows: Sequence[Row], combine: Callable[[list[float]], float] = sum) -> Family:

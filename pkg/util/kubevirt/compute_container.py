@@ -16,20 +16,15 @@ from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.profiles import (
     GATE_AUTO_RESOURCE_LIMITS,
     GATE_EXTERNAL_NETWORK_RESOURCES,
-    GATE_HYPERVISOR,
     GATE_IOMMUFD,
     MemoryRequest,
     Profile,
-    SupplementalPool,
 )
 from pkg.util.kubevirt.rendering import Rendering
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 COMPUTE = "compute"
 _DEVICES = "devices.kubevirt.io/"
-_KVM = "kvm"
-_HYPERVISOR_DEVICES = {"hyperv-direct": "mshv"}
-"""By the hypervisor's name in the KubeVirt CR (KubeVirt pkg/hypervisor, since 1.8)."""
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 _EPHEMERAL_STORAGE_OVERHEAD = Quantity.parse("50M")
 _DEFAULT_CPU_ALLOCATION_RATIO = 10
@@ -67,8 +62,6 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
         _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited_resources)
-    if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _policy_pool(domain)):
-        limits[CPU] = limits.get(CPU, ZERO) + Quantity.of(threads)
     _add_overhead(domain, overhead, vmi_amounts, calculated)
     if MEMORY in limited_resources:
         limit = int(float(requests[MEMORY].value()) * rendering.memory_limits_ratio)
@@ -98,13 +91,10 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         "pr-helper": any(disk.lun is not None and disk.lun.reservation for disk in devices.disks or ()),
         "iommufd": rendering.has_gate(GATE_IOMMUFD),
     }
-    # KubeVirt pkg/virt-config GetHypervisorFromKvConfig: the first that the CR names.
-    hypervisors = (rendering.kubevirt.hypervisors or ()) if rendering.has_gate(GATE_HYPERVISOR) else ()
-    device = _HYPERVISOR_DEVICES.get(hypervisors[0].name, _KVM) if hypervisors else _KVM
     virtual = {
         "tun": bool(interfaces) or devices.autoattach_pod_interface is not False,
         "vhost-net": not emulated and any(interface.model in ("", "virtio") for interface in interfaces),
-        device: not emulated,
+        "kvm": not emulated,
         "vhost-vsock": bool(devices.autoattach_vsock),
     }
     counted += [_DEVICES + name for name, is_used in extended.items() if is_used]
@@ -128,7 +118,7 @@ def _share_cpus(
 ) -> None:
     limits, requests = calculated
     vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
-    if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
+    if profile.pool_counts:
         vcpus += _pool_threads(domain)
     if vcpus == 0:
         return
@@ -145,8 +135,8 @@ def _pin_cpus(
 ) -> None:
     """Requests a dedicated topology, with a thread for an isolated emulator; memory is limited to its request."""
     limits, requests = vmi_amounts
-    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool_threads(vmi.spec.domain)
-    if rule is SupplementalPool.AS_VCPUS:  # instead of the VMI's own limit and request
+    vcpus, pool = cpu.vcpus, _pool_threads(vmi.spec.domain)
+    if profile.pool_counts:  # instead of the VMI's own limit and request
         for amounts in vmi_amounts:
             if vcpus:
                 amounts[CPU] = Quantity.of(vcpus + pool)
@@ -159,25 +149,20 @@ def _pin_cpus(
     elif CPU in requests:
         limits[CPU] = requests[CPU]
     if cpu.isolate_emulator_thread:
-        base = (limits if rule is SupplementalPool.AS_VCPUS else calculated[0]).get(CPU, ZERO)
-        threads = 0 if rule is SupplementalPool.IGNORED else _policy_pool(vmi.spec.domain)
+        base = (limits if profile.pool_counts else calculated[0]).get(CPU, ZERO)
+        uses_pool = profile.pool_counts and vmi.spec.domain.io_threads_policy == "supplementalPool"
         parity = profile.even_parity and ANNOTATION_EVEN_PARITY in vmi.annotations
-        emulator = Quantity.of(2 if parity and (base.value() + threads) % 2 == 0 else 1)
+        emulator = Quantity.of(2 if parity and (base.value() + (pool if uses_pool else 0)) % 2 == 0 else 1)
         limits[CPU] = base + emulator
         if CPU in requests:
             requests[CPU] += emulator
-    if MEMORY in requests or rule is not SupplementalPool.AS_VCPUS:
+    if MEMORY in requests or not profile.pool_counts:
         limits[MEMORY] = requests.get(MEMORY, ZERO)
 
 
 def _pool_threads(domain: DomainSpec) -> int:
     """Returns the number of threads in the supplemental IO thread pool."""
     return (domain.io_threads.supplemental_pool_thread_count or 0) if domain.io_threads else 0
-
-
-def _policy_pool(domain: DomainSpec) -> int:
-    """Returns the threads of the supplemental pool if the VM's policy uses it, else 0."""
-    return _pool_threads(domain) if domain.io_threads_policy == "supplementalPool" else 0
 
 
 # ---- memory --------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
 GATE_EXTERNAL_NETWORK_RESOURCES = "ExternalNetResourceInjection"
 GATE_IMAGE_VOLUME = "ImageVolume"
 GATE_IOMMUFD = "IOMMUFD"
-GATE_HYPERVISOR = "ConfigurableHypervisor"
 
 
 class MemoryRequest(Enum):
@@ -28,16 +27,6 @@ class MemoryRequest(Enum):
     """Divided by memoryOvercommit once more."""
     FILLED = auto()
     """Set where there is none."""
-
-
-class SupplementalPool(Enum):
-    """CPUs of the threads of the supplemental IO thread pool."""
-
-    IGNORED = auto()
-    IN_LIMITS = auto()
-    """Added to the limit, in the end and under the policy supplementalPool alone."""
-    AS_VCPUS = auto()
-    """Likewise the CPUs of a dedicated topology stand instead of the VMI's own limit and request since then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,8 @@ class Profile:
     """What changed-block tracking adds to the claim."""
     # The compute container: renderresources.go and template.go.
     memory_request: MemoryRequest = MemoryRequest.KEPT
-    supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
+    pool_counts: bool = False
+    """Whether the supplemental IO threads count as vCPUs, and a dedicated topology's CPUs replace the VMI's own."""
     even_parity: bool = False
     device_claims: bool = False
     """Whether GPUs and host devices can come from dynamic resource allocation."""
@@ -101,15 +91,14 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "1.3": {"passt_all_ports": 0},
     "1.4": {"target_claims": True},  # CreatePVCForMigrationTarget
     "1.4.1": {"processes": 215 * MI, "tpm_can_be_disabled": True},  # pkg/tpm HasDevice
-    "1.5": {  # WithIOThreads; AutoResourceLimitsGate is GA
+    "1.5": {  # AutoResourceLimitsGate is GA; its WithIOThreads is 1.5.2's
         "processes": 220 * MI,
         "tpm_can_be_disabled": False,
-        "supplemental_pool": SupplementalPool.IN_LIMITS,
         "gates": frozenset(),
         "auto_limits": True,
     },
     "1.5.1": {"tpm_can_be_disabled": True},
-    "1.5.2": {"supplemental_pool": SupplementalPool.AS_VCPUS},  # WithCPUPinning, getIOThreadsCount
+    "1.5.2": {"pool_counts": True},  # WithCPUPinning, getIOThreadsCount
     "1.5.3": {"ratio_covers_qos": True},
     # serialconsolelog.go; claims of GPUs and host devices
     "1.6": {"video": 32 * MI, "gates": _IMAGE, "console_log_restarts": True, "device_claims": True},
@@ -119,9 +108,9 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     # IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
     "1.7": {"knows_snp": True, "image_volume_fetched": True, "tracks_blocks": True},
     # pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
-    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA | {GATE_HYPERVISOR}},
+    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA},
     # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
-    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_HYPERVISOR, GATE_IOMMUFD}, "default_gates": _BETA},
+    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_IOMMUFD}, "default_gates": _BETA},
     # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
     "main": {"processes": 240 * MI, "tracking_size": 512 * MI},
 }
@@ -138,14 +127,10 @@ _AT_MOST = replace(
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},
     tpm_can_be_disabled=False,
     device_claims=False,
-    gates=frozenset({GATE_HYPERVISOR, GATE_IOMMUFD}),
+    gates=frozenset({GATE_IOMMUFD}),
     default_gates=frozenset(),
 )
-LARGEST = (
-    _AT_MOST,
-    replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED),
-    replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS),
-)
+LARGEST = (_AT_MOST, replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED))
 """No release renders more of anything than the largest of these: all amounts at their largest, and the rules of which
 none is always the larger one."""
 

@@ -36,8 +36,6 @@ class Lock:
     since: float
     owner: str
     reason: str
-    is_own: bool
-    """Made by headroom: another program's has no such annotations."""
     lasts: float
     """Seconds after which it is ended at the latest; 0 where nothing says."""
     known_since: float = 0.0
@@ -59,28 +57,17 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
     end."""
     if configuration is None:
         return None
-    annotations = configuration.annotations
-    is_own = ANNOTATION_SINCE in annotations
-    namespace = configuration.name.removeprefix("lock.").removesuffix(".com")
-    labelled = configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL]
-    if configuration.name != lock_name(namespace) or not (is_own or labelled):
+    annotations, name = configuration.annotations, configuration.name
+    namespace = name.removeprefix("lock.").removesuffix(".com")
+    is_labelled = configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL]
+    if name != lock_name(namespace) or not (is_labelled or ANNOTATION_SINCE in annotations):
         return None
-    created_at, written_since = (
-        parse_time(configuration.metadata.creation_timestamp),
-        parse_time(annotations.get(ANNOTATION_SINCE)),
-    )
+    created_at = parse_time(configuration.metadata.creation_timestamp)
+    written_since, until = (parse_time(annotations.get(key)) for key in (ANNOTATION_SINCE, constants.ANNOTATION_UNTIL))
     # The API server's second; where in it, the clock of the process that made the lock may tell.
     since = min(max(written_since, created_at), created_at + 1.0) if created_at else written_since
-    return Lock(
-        configuration,
-        namespace,
-        since=since,
-        owner=annotations.get(constants.ANNOTATION_HOLDER, ""),
-        reason=annotations.get(constants.ANNOTATION_REASON, ""),
-        is_own=is_own,
-        lasts=max(0.0, parse_time(annotations.get(constants.ANNOTATION_UNTIL)) - written_since),
-        known_since=since,
-    )
+    owner, reason = (annotations.get(key, "") for key in (constants.ANNOTATION_HOLDER, constants.ANNOTATION_REASON))
+    return Lock(configuration, namespace, since, owner, reason, max(0.0, until - written_since), known_since=since)
 
 
 def client_config(
@@ -173,12 +160,10 @@ def admission_key(migration: str, vm: str) -> str:
 
 def admitted_by(lock: Lock) -> Collection[str]:
     """Returns the admission keys of a lock; none if a server before 1.27 has dropped its conditions."""
-    conditions = [
-        condition for webhook in lock.configuration.webhooks or () for condition in webhook.get("matchConditions") or ()
-    ]
-    for condition in conditions:
-        with suppress(ValueError):
-            return set(json.loads(condition["expression"].partition(_ADMITTED)[2].removesuffix("))")))
+    for webhook in lock.configuration.webhooks or ():
+        for condition in webhook.get("matchConditions") or ():
+            with suppress(ValueError):
+                return set(json.loads(condition["expression"].partition(_ADMITTED)[2].removesuffix("))")))
     return ()
 
 
@@ -218,11 +203,9 @@ def _is_one_of(users: Sequence[str]) -> str:
     return f"request.userInfo.username in {json.dumps(plain)}"
 
 
-def parse_time(*texts: str | None) -> float:
-    """Returns the seconds since the epoch of the first text that is a time, or 0: a lock without a time does not
-    stay.
-    """
-    for text in texts:
-        with suppress(ValueError):
-            return from_rfc3339(text or "")
-    return 0.0
+def parse_time(text: str | None) -> float:
+    """Returns the seconds since the epoch, or 0 for a text that is no time: a lock without a time does not stay."""
+    try:
+        return from_rfc3339(text or "")
+    except ValueError:
+        return 0.0
