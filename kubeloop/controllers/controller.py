@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -10,7 +11,9 @@ from typing import Generic, TypeVar
 from kubeloop.api.meta import Object, is_older
 from kubeloop.cache.informer import SharedIndexInformer
 from kubeloop.cache.store import CheckedIndexer
+from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
+from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.enqueue import (
     EnqueueHandler,
@@ -22,8 +25,16 @@ from kubeloop.controllers.enqueue import (
     owners,
 )
 from kubeloop.controllers.errors import described
-from kubeloop.controllers.reconcile import Handler, NamedHandler, Outcome, ReconcileMetrics, Trouble, Verdict, combine
-from kubeloop.controllers.removal import FINALIZER_PREFIX, RemovalHandler, read_for_removal
+from kubeloop.controllers.reconcile import (
+    Handler,
+    NamedHandler,
+    Outcome,
+    ReconcileMetrics,
+    Trouble,
+    Verdict,
+    combine,
+    same_object,
+)
 from kubeloop.logs import reconciling
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
@@ -36,6 +47,8 @@ R = TypeVar("R", bound=Object)
 
 _CANCEL_GRACE = 1.0
 """Seconds that a cancelled worker has to end."""
+_FINALIZER_PREFIX = "wrangler.cattle.io/"
+"""Wire format: wrangler's controllers leave the same finalizers under the same names."""
 
 
 class Controller(Generic[T]):
@@ -99,8 +112,8 @@ class Controller(Generic[T]):
         be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the object,
         wrangler's (`wrangler.cattle.io/<name>`) by default."""
         check_handler(handler)
-        finalizer = finalizer or FINALIZER_PREFIX + name
-        self._add(name, RemovalHandler(finalizer, handler, self.client), read_for_removal, removal=True)
+        removal_handler = _RemovalHandler(finalizer or _FINALIZER_PREFIX + name, handler, self.client)
+        self._add(name, removal_handler, _read_for_removal, removal=True)
 
     def _add(self, name: str, handler: Handler[T], reads: Reads[T] | None, *, removal: bool = False) -> None:
         self._refuse_if_stopped()
@@ -193,8 +206,6 @@ class Controller(Generic[T]):
 
     def healthy(self) -> list[str]:
         """Returns the workers that have ended, a line each: only a restart repairs that."""
-        if self._stopping:
-            return []
         return [f"{worker.get_name()} is dead: {described(_end(worker))}" for worker in self._workers if worker.done()]
 
     def hanging(self, now: float) -> list[str]:
@@ -290,3 +301,52 @@ def _check_cache_after(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handl
 
 def _end(worker: asyncio.Task[None]) -> BaseException:
     return asyncio.CancelledError() if worker.cancelled() else worker.exception() or ShutDown()
+
+
+def _read_for_removal(obj: Object) -> object:
+    """The part of an object that matters to a _RemovalHandler: once it is being deleted, each change."""
+    meta = obj.metadata
+    return meta.uid, meta.finalizers, meta.deletion_timestamp and meta.resource_version
+
+
+class _RemovalHandler(Generic[T]):
+    """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted: wrangler's OnRemove."""
+
+    def __init__(
+        self, finalizer: str, handler: Callable[[str, T], Awaitable[T | None]], client: ResourceClient[T]
+    ) -> None:
+        self.finalizer = finalizer
+        self._handler = handler
+        self._client = client
+
+    async def __call__(self, key: str, obj: T | None) -> T | None:
+        """Returns the object as it was written. Raises what the handler raises (the finalizer then stays) and ApiError
+        of the patch."""
+        if obj is None:
+            return None
+        finalizers = obj.metadata.finalizers or []
+        has_finalizer = self.finalizer in finalizers
+        if obj.deleting and has_finalizer:
+            returned = await self._handler(key, obj)
+            return await self._release(same_object(obj, returned) or obj)
+        if not obj.deleting and not has_finalizer:
+            with contextlib.suppress(NotFound):  # gone meanwhile: nothing left to hold
+                return await self._client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})
+        return None
+
+    async def _release(self, obj: T) -> T | None:
+        """Takes the finalizer from the object as it is now: the handler may have changed it, and others all the time.
+
+        The handler succeeded; to call it again because of a conflict would have it change the object again, for ever.
+        """
+
+        async def attempt(again: bool) -> T | None:
+            now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
+            finalizers = [name for name in now.metadata.finalizers or () if name != self.finalizer]
+            if now.uid != obj.uid or finalizers == (now.metadata.finalizers or []):
+                return None
+            return await self._client.patch(now, {"metadata": {"finalizers": finalizers}})
+
+        with contextlib.suppress(NotFound):
+            return await retry_on_conflict(attempt)
+        return None

@@ -74,7 +74,7 @@ def key_of(webhooks: Iterable[Mapping[str, Any]]) -> str:
     """The key in which the paths of registered webhooks end; "": in none."""
     configs = [webhook.get("clientConfig") or {} for webhook in webhooks]
     paths = [urlsplit(c.get("url") or "").path or (c.get("service") or {}).get("path") or "" for c in configs]
-    return next((key for key in (path.rpartition("/")[2] for path in paths) if _KEY.fullmatch(key)), "")
+    return next(filter(None, (split_key(path)[1] for path in paths)), "")
 
 
 def split_key(path: str) -> tuple[str, str]:
@@ -116,13 +116,8 @@ def rule(
     if isinstance(resources, Resource):
         group, version, scope = resources.group, resources.version, "Namespaced" if resources.namespaced else "Cluster"
         resources = [resources.plural]
-    return {
-        "apiGroups": [group],
-        "apiVersions": [version],
-        "resources": resources,
-        "operations": operations,
-        "scope": scope,
-    }
+    about = {"apiGroups": [group], "apiVersions": [version], "resources": resources}
+    return {**about, "operations": operations, "scope": scope}
 
 
 class Registration:
@@ -156,9 +151,8 @@ class Registration:
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
-        first = await registered(self.client, self._kinds[0][0], self._name)
-        self.share_key(first)
-        await self.write(bundle, first=first)
+        await self.adopt()
+        await self.write(bundle)
 
     async def adopt(self) -> None:
         """The key that the API server sends is the one that is registered, by whichever replica: of all configurations
@@ -191,19 +185,16 @@ class Registration:
         with contextlib.suppress(ApiError):
             await self.adopt()
 
-    async def write(
-        self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None, first: Configuration | None = None
-    ) -> bool:
+    async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
         """Writes every configuration, or of the registered ones the webhooks that `only` keeps, and reports whether any
-        was registered. `first`: that of the first kind, if it has just been read."""
+        was registered."""
 
         async def attempt(again: bool) -> bool:
             was_registered = False
             if again:
                 await self.adopt()
             for resource, make in self._kinds:
-                configuration = None if again or resource is not self._kinds[0][0] else first
-                configuration = configuration or await registered(self.client, resource, self._name)
+                configuration = await registered(self.client, resource, self._name)
                 was_registered |= configuration is not None
                 webhooks = make(self.endpoint, bundle)
                 if only is not None:

@@ -6,16 +6,13 @@ merged item by item. managedFields are not shown."""
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kubeloop.api.selectors import selector
+from kubeloop.api.selectors import Selects, selector
 from kubeloop.client.errors import ApiError, BadRequest, Conflict, PatchConflict
 
 Raw = dict[str, Any]
-
-_EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")
 
 _FIELDS = {
     "pods": ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase", "status.podIP"),
@@ -47,54 +44,55 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
     BadRequest for one that is none."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
-        op, path = operation.get("op"), operation.get("path", "")
-        value = copy.deepcopy(operation.get("value"))
-        if op in ("move", "copy"):
-            value = copy.deepcopy(_resolve(document, operation.get("from", "")))
-            if op == "move":
-                document = _changed(document, operation.get("from", ""), "remove", None)
-            op = "add"
-        if op == "test":
-            if not _test_succeeds(document, path, value):
-                raise _unprocessable()
-        elif op in ("add", "replace", "remove"):
-            document = _changed(document, path, op, value)
-        else:
-            raise BadRequest(f"unknown operation {op!r}")
+        op, path, source = operation.get("op"), operation.get("path", ""), operation.get("from", "")
+        value = copy.deepcopy(_resolve(document, source) if op in ("move", "copy") else operation.get("value"))
+        if op == "move":
+            document = _changed(document, source, "remove", None)
+        match op:
+            case "test":
+                if not _test_succeeds(document, path, value):
+                    raise _unprocessable()
+            case "add" | "move" | "copy":
+                document = _changed(document, path, "add", value)
+            case "replace" | "remove":
+                document = _changed(document, path, op, value)
+            case _:
+                raise BadRequest(f"unknown operation {op!r}")
     result: Raw = document
     return result
-
-
-def label_selector(text: str) -> Matches:
-    """Raises BadRequest."""
-    try:
-        selects = selector(text)
-    except ValueError as err:
-        raise BadRequest(f"unable to parse requirement: {err}") from err
-    return lambda obj: selects(obj["metadata"].get("labels") or {})
 
 
 def field_selector(text: str, plural: str) -> Matches:
     """Returns the selector of a text, as `metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that
     the kind does not offer."""
-    terms: list[tuple[list[str], bool, str]] = []
+    keys = []
     for part in filter(None, text.split(",")):
-        match = _EQUAL.match(part)
-        if match is None:
+        key, equal, _ = part.replace("!=", "=", 1).partition("=")
+        if not equal:
             raise BadRequest(f"invalid selector: {part!r}")
-        if match["key"] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
-            raise BadRequest(f"field label not supported: {match['key']}")
-        terms.append((match["key"].split("."), match["how"] != "!=", match["value"]))
-
-    def matches(obj: Raw) -> bool:
-        return all((_field(obj, path) == value) is equal for path, equal, value in terms)
-
-    return matches
+        if key.strip() not in ("metadata.name", "metadata.namespace", *_FIELDS.get(plural, ())):
+            raise BadRequest(f"field label not supported: {key}")
+        keys.append(key.strip())
+    selects = _parsed(text)
+    return lambda obj: selects({key: _field(obj, key) for key in keys})
 
 
-def _field(obj: Raw, path: list[str]) -> str:
+def label_selector(text: str) -> Matches:
+    """Raises BadRequest."""
+    selects = _parsed(text)
+    return lambda obj: selects(obj["metadata"].get("labels") or {})
+
+
+def _parsed(text: str) -> Selects:
+    try:
+        return selector(text)
+    except ValueError as err:
+        raise BadRequest(f"unable to parse requirement: {err}") from err
+
+
+def _field(obj: Raw, path: str) -> str:
     value: Any = obj
-    for name in path:
+    for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
@@ -119,8 +117,7 @@ def _resolve(document: Any, path: str) -> Any:
 def _changed(document: Any, path: str, op: str, value: Any) -> Any:
     if not path:
         return value
-    *parents, key = _names(path)
-    place = _resolve(document, "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in parents))
+    place, key = _resolve(document, path.rpartition("/")[0]), _names(path)[-1]
     try:
         if isinstance(place, list):
             _change_list(place, key, op, value)
@@ -172,10 +169,8 @@ def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force:
     current_fields, desired = dict(_fields(current)), dict(_fields(body))
     if current and not managers:
         managers = {BEFORE: current_fields}
-    own_fields, other_managers = (
-        managers.get(manager, {}),
-        {name: fields for name, fields in managers.items() if name != manager},
-    )
+    own_fields = managers.get(manager, {})
+    other_managers = {name: fields for name, fields in managers.items() if name != manager}
     if not force:
         _check_conflicts(current_fields, desired, own_fields, other_managers)
     dropped = [
