@@ -35,14 +35,13 @@ def controller(
         raise WrongCall("--webhook and --remove-webhooks exclude each other")
     settings = settings_of(policy, process, webhooks, controllers)
     served = None
-    if controllers.webhook:
+    if controllers.webhook or webhooks != WebhookOptions():  # flags without effect are checked as well
         from pkg.cmd.webhook import webhooks_of  # a controller without webhooks has no use for their libraries
 
         served = webhooks_of(settings, webhooks)
     durations = election.config()
     config = load_config(cluster.kubeconfig)
     settings = replace(settings, namespace=settings.namespace or config.namespace)
-    served = served and replace(served, settings=settings)
     # A dry run writes nothing, the Lease included.
     elected = not settings.dry_run and (config.in_cluster if election.leader_elect is None else election.leader_elect)
     replica = Replica(
@@ -52,7 +51,7 @@ def controller(
         metrics_bind_address=process.metrics_bind_address,
         workers=controllers.workers,
         election=durations if elected else None,
-        webhooks=served,
+        webhooks=replace(served, settings=settings) if served and controllers.webhook else None,
         webhook_address=webhooks.address(config.in_cluster),
         remove_webhooks=controllers.remove_webhooks,
     )

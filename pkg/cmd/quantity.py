@@ -11,10 +11,7 @@ from kubeloop.api.quantity import Quantity, QuantityError
 from pkg.cmd.flags import group, option
 from pkg.cmd.options import WrongCall
 
-_Operation = Callable[[Quantity, Quantity], "str | int"]
-
-
-_OPERATIONS: dict[str, _Operation] = {
+_OPERATIONS: dict[str, Callable[[Quantity, Quantity], str | int]] = {
     "add": lambda a, b: str(a + b),
     "sub": lambda a, b: str(a - b),
     "cmp": lambda a, b: (a > b) - (a < b),
@@ -36,30 +33,22 @@ def quantity(options: QuantityOptions) -> None:
     operations = [name for name in _OPERATIONS if getattr(options, name)]
     if len(operations) > 1:
         raise WrongCall(f"--{operations[0]} and --{operations[1]} exclude each other")
-    operation = operations[0] if operations else None
     for line in sys.stdin.buffer:
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="replace")
-        sys.stdout.write(json.dumps(describe(text, operation)) + "\n")
+        sys.stdout.write(json.dumps(describe(text, next(iter(operations), None))) + "\n")
     sys.stdout.flush()
 
 
 def describe(text: str, operation: str | None) -> dict[str, Any]:
     """Returns what is printed for one line: A, or A<TAB>B with the operation "add", "sub" or "cmp"."""
+    first_text, tab, second_text = text.partition("\t") if operation else (text, "", "")
     try:
-        return {"in": text} | _evaluate(text, operation)
+        if operation and not tab:
+            raise QuantityError(f"--{operation} needs two quantities with a tab between them")
+        quantity = Quantity.parse(first_text)
+        line = {"in": text, "canonical": str(quantity), "value": quantity.value()}
+        if operation:
+            line["result"] = _OPERATIONS[operation](quantity, Quantity.parse(second_text))
+        return line
     except QuantityError as error:
         return {"in": text, "error": str(error)}
-
-
-def _evaluate(text: str, operation: str | None) -> dict[str, Any]:
-    if operation is None:
-        return _canonical(Quantity.parse(text))
-    first_text, tab, second_text = text.partition("\t")
-    if not tab:
-        raise QuantityError(f"--{operation} needs two quantities with a tab between them")
-    a, b = Quantity.parse(first_text), Quantity.parse(second_text)
-    return _canonical(a) | {"result": _OPERATIONS[operation](a, b)}
-
-
-def _canonical(quantity: Quantity) -> dict[str, Any]:
-    return {"canonical": str(quantity), "value": quantity.value()}

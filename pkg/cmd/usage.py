@@ -10,11 +10,11 @@ import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
-from kubeloop.api.quantity import ZERO
+from kubeloop.api.resource_list import format_resource_list
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
-from pkg.util.quotacount.releases import Releases, is_known, releases_of
+from pkg.util.quotacount.releases import is_known, releases_of
 from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 
 _KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
@@ -38,32 +38,24 @@ def usage(options: UsageOptions) -> int:
     """
     if not is_known(options.kubernetes):
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
-    releases, now = releases_of([options.kubernetes]), _seconds(options.now)
-    return describe_each(options.file, _KINDS, lambda document: _line(document, now, releases))
-
-
-def _seconds(now: str | None) -> float:
-    """Returns the seconds since 1970."""
     try:
-        return time.time() if now is None else from_rfc3339(now)
+        now = time.time() if options.now is None else from_rfc3339(options.now)
     except ValueError as error:
         raise WrongCall(f"--now: {error}") from error
+    releases = releases_of([options.kubernetes])
 
+    def describe(document: Mapping[str, Any]) -> dict[str, Any]:
+        match (group_of(document), document.get("kind")):
+            case ("" | None, "Pod"):
+                counted = pod_usage(msgspec.convert(document, Pod), now, releases)
+            case ("" | None, "PersistentVolumeClaim"):
+                counted = storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
+            case ("resource.k8s.io" | None, "ResourceClaim"):
+                counted = device_usage(msgspec.convert(document, ResourceClaim), releases)
+            case _:
+                raise Foreign
+        metadata = document.get("metadata") or {}
+        names = {"namespace": metadata.get("namespace") or "", "name": metadata.get("name") or ""}
+        return {"kind": document["kind"], **names, "usage": format_resource_list(counted)}
 
-def _line(document: Mapping[str, Any], now: float, releases: Releases) -> dict[str, Any]:
-    match (group_of(document), document.get("kind")):
-        case ("" | None, "Pod"):
-            counted = pod_usage(msgspec.convert(document, Pod), now, releases)
-        case ("" | None, "PersistentVolumeClaim"):
-            counted = storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
-        case ("resource.k8s.io" | None, "ResourceClaim"):
-            counted = device_usage(msgspec.convert(document, ResourceClaim), releases)
-        case _:
-            raise Foreign
-    metadata = document.get("metadata") or {}
-    return {
-        "kind": document["kind"],
-        "namespace": metadata.get("namespace") or "",
-        "name": metadata.get("name") or "",
-        "usage": {name: str(counted[name] + ZERO) for name in sorted(counted)},
-    }
+    return describe_each(options.file, _KINDS, describe)
