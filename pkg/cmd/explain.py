@@ -22,7 +22,6 @@ from pkg.report.fit import Fit
 from pkg.report.installation import Installed
 from pkg.report.reader import FAILURE_SELECTOR, Absent, read_snapshot, require
 from pkg.report.snapshot import Snapshot
-from pkg.util.amounts import format_amount
 
 
 @group()
@@ -90,11 +89,12 @@ def _split_name(text: str) -> tuple[str, str]:
     return reports.check_namespace(namespace), name
 
 
-def _fit_parts(fit: Fit, installed: Installed) -> list[RenderableType]:
+def _fit_parts(fit: Fit, installed: Installed) -> Iterator[RenderableType]:
     rows = [
-        [name, *(format_amount(q, name) for q in (need.requested, need.used, need.limited, need.missing))]
+        reports.amounts_row(name, need.requested, need.used, need.limited, need.missing)
         for name, need in fit.needs.items()
     ]
     title = f"quota {fit.quota}   {installed.keeper_title(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
-    return [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]
+    yield from reports.table(title, columns, rows)
+    yield reports.line(f"headroom: {fit.action}")

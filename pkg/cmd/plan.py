@@ -3,7 +3,7 @@ without touching anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -22,9 +22,8 @@ from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
 from pkg.report.plan import Evacuation, MigrationPlan, Violation, VmPlan, evacuations, plan_evacuations, plan_migrations
 from pkg.report.reader import read_capacity, read_snapshot, read_vms, require
-from pkg.report.size import Growth, NotSized, Sizes, sizes
-from pkg.report.snapshot import Snapshot
-from pkg.util.amounts import format_amount, format_amounts
+from pkg.report.size import Growth, Sizes, sizes
+from pkg.util.amounts import format_amounts
 
 EVERY_NODE = "all"
 _AT_ONCE = 2
@@ -65,7 +64,8 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         snapshot = await read_snapshot(client, report.assumptions(), namespace)
         ratio, node = options.overhead_ratio, options.evacuate
         if options.size:
-            needs = await _sizes(client, snapshot, options, growth)
+            vms, at_once = await read_vms(client, namespace), options.at_once or _AT_ONCE
+            needs = sizes(snapshot, namespace, vms, ratio=ratio, at_once=at_once, growth=growth)
             return Answer(snapshot, needs.document, partial(_size_parts, needs))
         if node == EVERY_NODE:
             every_node = evacuations(snapshot, await read_capacity(client), ratio)
@@ -82,15 +82,6 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     answer = reports.ask(cluster.kubeconfig, look)
     answer.print(report.output)
     return answer.exit_code
-
-
-async def _sizes(client: Client, snapshot: Snapshot, options: PlanOptions, growth: Growth | None) -> Sizes:
-    namespace, at_once = options.namespace or "", options.at_once or _AT_ONCE
-    vms = await read_vms(client, namespace)
-    try:
-        return sizes(snapshot, namespace, vms, ratio=options.overhead_ratio, at_once=at_once, growth=growth)
-    except NotSized as exc:
-        raise WrongCall(str(exc)) from exc
 
 
 def _growth(text: str | None) -> Growth | None:
@@ -116,17 +107,16 @@ def _size_parts(sizes: Sizes) -> Iterator[RenderableType]:
     at_once = f"{sizes.at_once} at once#"
     for quota in sizes.quotas:
         columns = ["resource", "base#", "used#", "others#", "all run#", "one migrates#", at_once]
-        rows = [[name, *_amounts(structs.astuple(need), name)] for name, need in quota.needs.items()]
+        rows = [reports.amounts_row(name, *structs.astuple(need)) for name, need in quota.needs.items()]
         yield from reports.table(f"quota {quota.name}   {len(sizes.vms)} VMs", columns, rows)
         yield from map(reports.line, quota.verdicts)
         if quota.ratios:
             columns = ["overhead ratio", "all run#", "one migrates#", at_once]
-            rows = [[at.ratio, *_amounts((at.run, at.largest, at.at_once), "limits.memory")] for at in quota.ratios]
+            rows = [
+                [at.ratio, *reports.amounts_row("limits.memory", at.run, at.largest, at.at_once)[1:]]
+                for at in quota.ratios
+            ]
             yield from reports.table("limits.memory at other ratios", columns, rows)
-
-
-def _amounts(amounts: Iterable[Quantity | None], resource: str) -> list[str]:
-    return [format_amount(amount, resource) for amount in amounts]
 
 
 def _check(options: PlanOptions) -> None:

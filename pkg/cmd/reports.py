@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from kubeloop.api.quantity import Quantity
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
@@ -31,6 +32,7 @@ from pkg.report.page import page
 from pkg.report.reader import Assumptions
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, headline
+from pkg.util.amounts import format_amount
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 
@@ -197,6 +199,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for row in cells:
         rich_table.add_row(*map(Text, row))
     return [line(title), rich_table]
+
+
+def amounts_row(resource: str, *amounts: Quantity | None) -> list[str]:
+    """Returns the cells of a resource and amounts of it."""
+    return [resource, *(format_amount(amount, resource) for amount in amounts)]
 
 
 def line(text: str, style: str = "") -> RenderableType:

@@ -132,10 +132,10 @@ def _raised_lines(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[Renderable
 
 
 def _total_parts(sums: Totals) -> list[RenderableType]:
-    rows = []
-    for name, row in sums.resources.items():
-        amounts = row.bases, row.added, row.hard, row.used, row.allocatable
-        rows.append([name, *("-" if amount is None else format_amount(amount, name) for amount in amounts)])
+    rows = [
+        reports.amounts_row(name, row.bases, row.added, row.hard, row.used, row.allocatable)
+        for name, row in sums.resources.items()
+    ]
     columns = ["resource", "bases#", "added#", "hard#", "used#", "nodes offer#"]
     title = f"all quotas: {sums.quotas}, of namespaces: {sums.namespaces}"
     return [*reports.table(title, columns, rows), *(reports.line(text) for text in sums.verdicts)]
@@ -170,10 +170,8 @@ def _check(snapshot: Snapshot, parts: list[CheckedPart]) -> int:
 
 
 def _quota_parts(quota: QuotaStatus, installed: Installed) -> Iterator[RenderableType]:
-    rows = [
-        [name, *(format_amount(amount, name) for amount in (row.base, row.added, row.hard, row.used))]
-        for name, row in quota.resources.items()
-    ]
+    resources = quota.resources.items()
+    rows = [reports.amounts_row(name, row.base, row.added, row.hard, row.used) for name, row in resources]
     title = f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}"
     yield from reports.table(title, ["resource", "base#", "added#", "hard#", "used#"], rows)
     entries = [

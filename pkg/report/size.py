@@ -19,6 +19,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, maximum, parse_resource_list, positive, subtract, total
+from kubeloop.errors import ReportedError
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util import constants
@@ -39,8 +40,10 @@ _RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")
 _MEMORY: Final = "limits.memory"
 
 
-class NotSized(ValueError):
+class NotSized(ReportedError):
     """The question cannot be answered; says why."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
