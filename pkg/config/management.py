@@ -16,8 +16,8 @@ from kubeloop.workqueue.rate_limiters import BucketRateLimiter, ItemExponentialF
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
+from pkg.config.causes import Reverts
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.config.reverts import Reverts
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
 from pkg.util.quotacount.releases import UNKNOWN, Releases

@@ -18,8 +18,8 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.config.causes import Reverts
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.config.reverts import Reverts
 from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import Lock, recognise

@@ -11,7 +11,7 @@ import msgspec
 
 from kubeloop.api.core import LeaseSpec
 from kubeloop.api.meta import from_rfc3339
-from pkg.config.cause import Cause
+from pkg.config.causes import Cause
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 FAIL = "Fail"

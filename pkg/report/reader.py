@@ -24,7 +24,7 @@ from pkg.api import kubevirt
 from pkg.api.harvesterhci import SETTINGS, Setting
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.config.cause import decode_causes
+from pkg.config.causes import decode_causes
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
 from pkg.report.plan import PLACED_PODS, NodeCapacity
 from pkg.report.snapshot import Basis, Snapshot

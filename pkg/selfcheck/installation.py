@@ -17,7 +17,7 @@ from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.cause import Cause, encode_causes
+from pkg.config.causes import Cause, encode_causes
 from pkg.util.constants import CONFIG_MAP, TRUE
 from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuotas
 

@@ -18,8 +18,9 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.reconcile import Trouble
 from kubeloop.errors import one_line
+from kubeloop.text import printable
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.cause import Cause
+from pkg.config.causes import Cause
 from pkg.config.metrics import METRICS
 
 log = logging.getLogger(__name__)
@@ -123,8 +124,7 @@ def _cause_of(trouble: Trouble) -> Cause:
     if trouble.error is None:
         return Cause("", 0, "the API server, or a webhook that it asks, does not answer")
     by, reason, _ = trouble.error.refusal
-    text = "".join(character if character.isprintable() else "\ufffd" for character in one_line(reason))
-    return Cause(by, trouble.error.status, text[:_LONGEST])
+    return Cause(by, trouble.error.status, printable(one_line(reason))[:_LONGEST])
 
 
 def _causes_of(reported: Iterable[_OngoingTrouble]) -> list[Cause]:

@@ -25,9 +25,9 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.config.causes import LOWERS, Reverts
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
-from pkg.config.reverts import LOWERS, Reverts
 from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.amounts import format_amounts

@@ -26,7 +26,7 @@ from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, group
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
-from pkg.config.cause import Cause, encode_causes
+from pkg.config.causes import Cause, encode_causes
 from pkg.util.amounts import format_amount, format_amounts, format_distinctly
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess

@@ -9,7 +9,7 @@ from typing import Any
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
-from pkg.config.cause import Cause
+from pkg.config.causes import Cause
 from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed, LeaseState
 from pkg.report.snapshot import Basis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeloop.api.core import LeaseSpec
-from pkg.config.cause import Cause
+from pkg.config.causes import Cause
 from pkg.report.installation import Installed, LeaseState, lease_state
 from tests.decisions import sentences
 

@@ -12,7 +12,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.cmd.status import answer_of
-from pkg.config.cause import Cause
+from pkg.config.causes import Cause
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status

@@ -14,7 +14,7 @@ from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.cause import Cause, decode_causes
+from pkg.config.causes import Cause, decode_causes
 from pkg.selfcheck.installation import CHECK_PERIOD, LAST_WRITE, REFRESH, REPORT_AFTER, Installation, Publisher, read
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server

@@ -13,7 +13,7 @@ from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
-from pkg.config.cause import Cause, decode_causes, encode_causes
+from pkg.config.causes import Cause, decode_causes, encode_causes
 from pkg.config.management import Management
 from pkg.selfcheck.installation import about
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
@@ -190,4 +190,4 @@ async def test_control_characters_of_a_sentence_are_not_printed() -> None:
     rig = TroublesRig()
     rig.refuse("ns1/q", BadRequest('admission webhook "w" denied the request: \x1b[31mred\u202e'))
     await rig.looks(10)
-    assert [cause.reason for cause in rig.troubles.causes] == ["\ufffd[31mred\ufffd"]
+    assert [cause.reason for cause in rig.troubles.causes] == ["\\x1b[31mred\\u202e"]

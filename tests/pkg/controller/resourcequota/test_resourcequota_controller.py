@@ -15,8 +15,7 @@ from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.config.cause import Cause
-from pkg.config.reverts import LOWERS, MANY, WINDOW
+from pkg.config.causes import LOWERS, MANY, WINDOW, Cause
 from pkg.config.settings import Settings
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
