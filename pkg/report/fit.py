@@ -7,7 +7,7 @@ would do about it is in the plan."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import field, structs
@@ -107,24 +107,22 @@ def _assumed_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanceMig
 
 
 def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: bool) -> Fit:
-    quota, policy = observed.quota, snapshot.basis.policy
+    quota, policy, installed = observed.quota, snapshot.basis.policy, snapshot.installed
     vms = [vm for vm in usages_of(observed) if vm.name in names]
     targets = total(add(vm.pending_usage, vm.pending_volumes) for vm in vms)
     decided = plan(observed, policy)
-    if refusal := _write_refusal(snapshot, observed) or _project_refusal(snapshot, observed, decided):
-        decided = Plan()
-    raised = _raised_by(quota, decided)
+    # What the controller would do next does not matter where it does not serve the namespace, or was refused.
+    kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
+    refusal = installed.unserved_reason(quota.namespace) or installed.refusal(kind, key)
+    refusal = refusal or _project_refusal(snapshot, observed, decided)
+    planned = dict(quota.hard) if refusal else {**quota.hard, **decided.hard}
+    added = subtract(parse_resource_list(planned), parse_resource_list(quota.hard))
+    raised = positive({name: added[name] for name in sorted(added)})
     enforced, unenforced = quota.status.hard or {}, unenforced_limits(quota)
     needs = _needs(quota, {name: enforced.get(name, limit) for name, limit in quota.hard.items()}, targets)
-    missing = _missing(_needs(quota, _planned_limits(quota, decided), targets))
-    leftover_reason = _leftover_reason(missing, vms)
-    reason = (
-        _assist_reason(policy.mode, missing)
-        or leftover_reason
-        or _volumes_reason(observed, missing, vms)
-        or _growth_reason(missing, vms)
-    )
-    notes = [*_problems(decided, names), *([reason] if reason else ())]
+    missing = _missing(_needs(quota, planned, targets))
+    reason = next(_reasons(observed, policy.mode, missing, vms), "")
+    notes = [*(() if refusal else _problems(decided, names)), *([reason] if reason else ())]
     if raised:
         amounts = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
         notes.insert(0, f"{'would raise' if would else 'raises'} {amounts}")
@@ -132,7 +130,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
         notes = [f"nothing: {reason}"]
     return Fit(
         quota=quota.name,
-        kept_by=keeper_of(observed, policy.mode, snapshot.installed),
+        kept_by=keeper_of(observed, policy.mode, installed),
         fits=not _missing(needs),
         needs=needs,
         raised=raised,
@@ -142,7 +140,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
         or (f"nothing: {unenforced}" if unenforced and _missing(needs) else _no_action(observed, needs, vms)),
         refusal=refusal,
         not_enforced=unenforced,
-        waits_for_leftover=bool(leftover_reason),
+        waits_for_leftover=bool(missing) and any(vm.old_sides for vm in vms),
     )
 
 
@@ -152,23 +150,15 @@ def _with_budget(fit: Fit, snapshot: Snapshot, namespace: str) -> Fit:
     if not budgets:
         return fit
     names, missing = ", ".join(budget.name for budget in budgets), fit.missing
+    most = parse_resource_list(readable(budgets[0].additional))
     if len(budgets) > 1:
         action = f"nothing: the namespace has more than one VirtualMachineMigrationResourceQuota ({names})"
-        return structs.replace(fit, action=action)
-    most = parse_resource_list(readable(budgets[0].additional))
-    if any(amount > most.get(name, ZERO) for name, amount in missing.items()):
+    elif any(amount > most.get(name, ZERO) for name, amount in missing.items()):
         action = f"nothing: {names} may add {format_amounts(most)}, {format_amounts(missing)} are missing"
-        return structs.replace(fit, action=action)
-    action = f"{names} would add {format_amounts(missing)} under a lock"
-    return structs.replace(fit, fits_then=True, raised=missing, action=action)
-
-
-def _write_refusal(snapshot: Snapshot, observed: Facts) -> str:
-    """Returns why the running controller does not raise the quota, or give back: it does not serve the namespace, or
-    somebody refused what it asked for last; "" if neither is so. What it would do next does not matter then."""
-    quota = observed.quota
-    kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
-    return snapshot.installed.unserved_reason(quota.namespace) or snapshot.installed.refusal(kind, key)
+    else:
+        action = f"{names} would add {format_amounts(missing)} under a lock"
+        return structs.replace(fit, fits_then=True, raised=missing, action=action)
+    return structs.replace(fit, action=action)
 
 
 def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
@@ -182,24 +172,13 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     return str((failures or [NO_FAILURE])[-1])
 
 
-def _raised_by(quota: ResourceQuota, decided: Plan) -> ResourceList:
-    """Returns what a plan adds to spec.hard."""
-    added = subtract(parse_resource_list(_planned_limits(quota, decided)), parse_resource_list(quota.hard))
-    return positive(dict(sorted(added.items())))
-
-
-def _planned_limits(quota: ResourceQuota, decided: Plan) -> RawResourceList:
-    """Returns the limits of the quota that a plan writes."""
-    return {**quota.hard, **decided.hard}
-
-
-def _needs(quota: ResourceQuota, limits: RawResourceList, to_come: ResourceList) -> dict[str, PodNeed]:
-    used = parse_resource_list(quota.used)
-    return {
-        name: PodNeed(to_come[name], in_use := used.get(name, ZERO), limit, max(ZERO, in_use + to_come[name] - limit))
-        for name, limit in sorted(parse_resource_list(limits).items())
-        if to_come.get(name, ZERO) > ZERO
-    }
+def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList) -> dict[str, PodNeed]:
+    used, needs = parse_resource_list(quota.used), {}
+    for name, limit in sorted(parse_resource_list(limits).items()):
+        if (requested := targets.get(name, ZERO)) > ZERO:
+            in_use = used.get(name, ZERO)
+            needs[name] = PodNeed(requested, in_use, limit, max(ZERO, in_use + requested - limit))
+    return needs
 
 
 def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
@@ -231,40 +210,25 @@ def _problems(decided: Plan, names: Collection[str]) -> list[str]:
     return [text for text in texts if not (about := set(_VM_NAME.findall(text))) or about & set(names)]
 
 
-def _leftover_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """Returns which pods of earlier migrations take the place of the targets, which KubeVirt creates later."""
-    names = ", ".join(side.name for vm in vms for side in vm.old_sides)
-    return f"KubeVirt creates no target before {names} of an earlier migration has ended" if missing and names else ""
-
-
-def _growth_reason(missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """Returns how much more the targets count than their sources, in the resources that stay `missing`: no entry pays
-    for that."""
-    growth = subtract(total(vm.pending_usage for vm in vms), total(vm.target_limit for vm in vms))
-    growing = {name: amount for name, amount in positive(growth).items() if name in missing}
-    if not growing:
-        return ""
-    new_limits = sorted({name for vm in vms for name in vm.younger_limits} & growing.keys())
-    reason = f": the quota limits {', '.join(new_limits)} only since the VM's pod was created" if new_limits else ""
-    return (
-        f"the VM has grown by {format_amounts(growing)}, which the quota's base has to cover, "
-        f"it lacks {format_amounts(missing)}{reason}"
-    )
-
-
-def _volumes_reason(observed: Facts, missing: Mapping[str, Quantity], vms: Sequence[VmUsage]) -> str:
-    """Returns why what a volume migration doubles stays `missing`."""
-    if observed.storage_migration or not total(vm.pending_volumes for vm in vms).keys() & missing.keys():
-        return ""
-    name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
-    return f"volumes move: that is added where the namespace's annotation {name} is true"
-
-
-def _assist_reason(mode: Mode, missing: ResourceList) -> str:
-    """Returns what Harvester's own rules leave missing."""
-    if mode is not Mode.ASSIST or not missing:
-        return ""
-    return f"mode assist leaves {format_amounts(missing)} missing: --mode takeover shows what takeover would add"
+def _reasons(observed: Facts, mode: Mode, missing: ResourceList, vms: Sequence[VmUsage]) -> Iterator[str]:
+    """Yields why something stays `missing` whatever headroom adds; the first counts."""
+    if not missing:
+        return
+    if mode is Mode.ASSIST:  # by Harvester's own rules
+        yield f"mode assist leaves {format_amounts(missing)} missing: --mode takeover shows what takeover would add"
+    if leftovers := ", ".join(side.name for vm in vms for side in vm.old_sides):
+        yield f"KubeVirt creates no target before {leftovers} of an earlier migration has ended"
+    if not observed.storage_migration and total(vm.pending_volumes for vm in vms).keys() & missing.keys():
+        name = constants.ANNOTATION_STORAGE_MIGRATION.rpartition("/")[2]
+        yield f"volumes move: that is added where the namespace's annotation {name} is true"
+    growth = positive(subtract(total(vm.pending_usage for vm in vms), total(vm.target_limit for vm in vms)))
+    if growing := {name: amount for name, amount in growth.items() if name in missing}:
+        new_limits = ", ".join(sorted({name for vm in vms for name in vm.younger_limits} & growing.keys()))
+        since = f": the quota limits {new_limits} only since the VM's pod was created" if new_limits else ""
+        yield (
+            f"the VM has grown by {format_amounts(growing)}, which the quota's base has to cover, "
+            f"it lacks {format_amounts(missing)}{since}"
+        )
 
 
 def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
