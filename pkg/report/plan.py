@@ -3,7 +3,7 @@ whether the quotas, KubeVirt and the capacity of the other nodes let all VMs lea
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,23 +125,16 @@ def _by_namespace(
 
 def _vms(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None) -> Iterator[VmPlan]:
     active = {m.spec.vmi_name: m for m in snapshot.migrations if not is_finished(m)}
-    pods_by_vm: dict[str, list[Pod]] = defaultdict(list)
-    for pod in snapshot.pods:
-        pods_by_vm[vm_of(pod)].append(pod)
-    with_leftovers = {name for name, pods in pods_by_vm.items() if sum(not pod.terminal for pod in pods) > 1}
+    pod_counts = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
+    # Of the other VMs only those that have an entry matter: each look costs what is looked at.
+    with_entries = {*active, *(vm for vm, count in pod_counts.items() if count > 1)}
     for instance in instances:
         namespace, name, node = instance.namespace, instance.name, trusted_status(instance).node_name or None
         if migration := active.get(name):
             note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
             yield VmPlan(namespace, name, node, True, True, True, True, (), [note])
             continue
-        # Of the other VMs only those that have an entry matter: each look costs what is looked at.
-        names = {"", name, *active, *with_leftovers}
-        alone = replace(
-            snapshot,
-            instances=[vmi for vmi in snapshot.instances if vmi.name in names],
-            pods=[pod for vm in sorted(names) for pod in pods_by_vm.get(vm, ())],
-        )
+        alone = replace(snapshot, instances=[vmi for vmi in snapshot.instances if vmi.name in with_entries | {name}])
         ratio_fits = fits(alone, namespace, [instance], ratio, would=True)
         now_fits = ratio_fits if ratio is None else fits(alone, namespace, [instance], would=True)
         yield VmPlan(
