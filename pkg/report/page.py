@@ -11,14 +11,13 @@ from html import escape
 from typing import Final
 
 from kubeloop.api.meta import from_rfc3339
-from kubeloop.api.quantity import ZERO, Quantity
 from pkg.report.explain import Verdict, explain
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import Addition, Amounts, QuotaStatus
+from pkg.report.status import QuotaStatus
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
-from pkg.util.kubevirt.migration import is_finished, is_refused
+from pkg.util.kubevirt.migration import is_refused
 
 _RECENT: Final = 3600.0
 _MOST_WAITING, _MOST_EVENTS = 100, 200
@@ -73,39 +72,29 @@ def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
     yield f'<section><div class="name">{escape(quota.namespace)}/{escape(quota.name)} '
     yield f'<span class="soft">kept by {escape(quota.kept_by)}</span></div>'
     for name, row in quota.resources.items():
-        yield _bar(name, row)
-    yield from (f"<div>{escape(_entry(entry, now))}</div>" for entry in quota.additions)
+        whole = max(row.hard, row.used, row.base_or_rest + row.added).nanos
+        base, added, used = (
+            round(100 * max(0, amount.nanos) / whole, 1) if whole > 0 else 0.0
+            for amount in (row.base_or_rest, row.added, row.used)
+        )
+        yield (
+            f'<div class="row"><span>{escape(name)}</span><span class="bar"><i class="b" style="width:{base}%"></i>'
+            f'<i class="a" style="width:{added}%"></i><u style="width:{used}%"></u></span>'
+            f"<span>{escape(row.sentence(name))}</span></div>"
+        )
+    for entry in quota.additions:
+        since = f" for {duration_text(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
+        leftovers = f": {', '.join(entry.left)}" if entry.left else ""
+        yield f"<div>{escape(f'{entry.vm} {entry.state}{since}{leftovers}, {format_amounts(entry.resources)}')}</div>"
     if quota.compensation:
         yield f"<div>refused pods: compensation {escape(format_amounts(quota.compensation))}</div>"
     yield from (f'<div class="problem">{escape(problem)}</div>' for problem in quota.problems)
     yield "</section>"
 
 
-def _bar(name: str, row: Amounts) -> str:
-    whole = max(row.hard, row.used, row.base_or_rest + row.added)
-    return (
-        f'<div class="row"><span>{escape(name)}</span><span class="bar">'
-        f'<i class="b" style="width:{_share(row.base_or_rest, whole)}%"></i>'
-        f'<i class="a" style="width:{_share(row.added, whole)}%"></i>'
-        f'<u style="width:{_share(row.used, whole)}%"></u></span><span>{escape(row.sentence(name))}</span></div>'
-    )
-
-
-def _share(part: Quantity, whole: Quantity) -> float:
-    """Returns the share in per cent, to a tenth."""
-    return round(100 * max(0, part.nanos) / whole.nanos, 1) if whole > ZERO else 0.0
-
-
-def _entry(entry: Addition, now: float) -> str:
-    since = f" for {duration_text(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
-    leftovers = f": {', '.join(entry.left)}" if entry.left else ""
-    return f"{entry.vm} {entry.state}{since}{leftovers}, {format_amounts(entry.resources)}"
-
-
 def _waiting(snapshot: Snapshot) -> Iterator[str]:
     """Yields a table of the migrations that quota refused, and what is missing."""
-    waiting = [vmim for vmim in snapshot.migrations if is_refused(vmim) and not is_finished(vmim)]
-    rows = []
+    waiting, rows = list(filter(is_refused, snapshot.migrations)), []
     for migration in waiting[:_MOST_WAITING]:
         name, namespace = migration.spec.vmi_name, migration.namespace
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
@@ -123,11 +112,13 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
 
 def _recent_events(snapshot: Snapshot) -> Iterator[str]:
     """Yields a table of what was raised and given back in the last hour, the latest first."""
-    events = []
-    for event in snapshot.failures:
-        time_text = event.last_timestamp or ""
-        if event.reason in RAISE_REASONS and time_text and from_rfc3339(time_text) > snapshot.now - _RECENT:
-            events.append((time_text, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message))
+    events = [
+        (event.last_timestamp, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message)
+        for event in snapshot.failures
+        if event.reason in RAISE_REASONS
+        and event.last_timestamp
+        and from_rfc3339(event.last_timestamp) > snapshot.now - _RECENT
+    ]
     yield from _table("Events of the last hour", ("at", "VM", ""), sorted(events, reverse=True)[:_MOST_EVENTS])
 
 

@@ -18,15 +18,12 @@ from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off, unenforced
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import VmUsage
-
-SWITCHED_OFF = "none: it is switched off"
-NOT_MANAGED = "none: it is not managed"
 
 
 class Addition(Document, frozen=True):
@@ -57,10 +54,8 @@ class Amounts(Document, frozen=True):
 
     def sentence(self, name: str) -> str:
         """Returns how much is used of what, in the units of the resource `name`."""
-        words = "{} of {}".format(*format_distinctly(name, self.used, self.hard))
-        return words + (
-            " (base {} + {})".format(*format_distinctly(name, self.base_or_rest, self.added)) if self.added else ""
-        )
+        parts = " (base {} + {})".format(*format_distinctly(name, self.base_or_rest, self.added)) if self.added else ""
+        return "{} of {}".format(*format_distinctly(name, self.used, self.hard)) + parts
 
 
 class QuotaStatus(Document, frozen=True):
@@ -89,30 +84,25 @@ class QuotaStatus(Document, frozen=True):
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Returns every quota that is managed, or that something was added to, by namespace and name."""
     quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
-    policy, installed = snapshot.basis.policy, snapshot.installed
-    return [
-        _status(snapshot.observe(quota), policy, installed) for quota in sorted(quotas, key=lambda quota: quota.key)
-    ]
+    quotas.sort(key=lambda quota: quota.key)
+    return [_status(snapshot.observe(quota), snapshot.basis.policy, snapshot.installed) for quota in quotas]
 
 
 def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     """Returns a line about whether headroom works, who leads, and how much is raised."""
-    installed = snapshot.installed
-    faults = [*installed.alarms(), *installed.missing(controller=True, webhooks=False)]
-    raised = [quota for quota in quotas if quota.added]
-    added_amounts = total(quota.added for quota in raised)
-    amounts_text = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in sorted(added_amounts.items()))
-    amounts_part = f" ({amounts_text})" if amounts_text else ""
-    waiting = sum(is_refused(migration) and not is_finished(migration) for migration in snapshot.migrations)
-    fault = "headroom does not work" if installed.alarms() else "headroom is not known to work"
-    state = fault if faults else "headroom works"
-    return " · ".join(
-        [
-            state,
-            *filter(None, [installed.leader, installed.webhooks_summary]),
-            f"{len(quotas)} quota{'s' * (len(quotas) != 1)}, {len(raised)} raised{amounts_part}, {waiting} waiting",
-        ]
-    )
+    installed, raised = snapshot.installed, [quota for quota in quotas if quota.added]
+    state = "headroom works"
+    if installed.alarms():
+        state = "headroom does not work"
+    elif any(installed.missing(controller=True, webhooks=False)):
+        state = "headroom is not known to work"
+    added = sorted(total(quota.added for quota in raised).items())
+    amounts = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in added)
+    waiting = sum(map(is_refused, snapshot.migrations))
+    counts = f"{len(raised)} raised{f' ({amounts})' if amounts else ''}, {waiting} waiting"
+    quota_count = f"{len(quotas)} quota{'s' * (len(quotas) != 1)}"
+    parts = [state, installed.leader, installed.webhooks_summary, f"{quota_count}, {counts}"]
+    return " · ".join(filter(None, parts))
 
 
 def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
@@ -123,9 +113,9 @@ def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
     if observed.mtq:
         return "managed-tenant-quota"
     if observed.namespace_off or switched_off(quota) or is_off(quota.annotations):
-        return SWITCHED_OFF
+        return "none: it is switched off"
     if not is_managed(quota):
-        return NOT_MANAGED
+        return "none: it is not managed"
     if mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
@@ -151,14 +141,15 @@ def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatu
         *(map(str, plan(observed, policy).problems) if "headroom" in keeper else ()),
         str(not_granted(observed, beyond)) if beyond else "",
     ]
+    readable = [entry for entry in entries(quota.annotations) if entry.key not in added.invalid]
+    vms = {key: vm for vm in usages_of(observed) for key in vm.keys}
+    nodes = {f"pod {pod.name}": f" on {pod.spec.node_name}" for pod in observed.pods if pod.spec.node_name}
     return QuotaStatus(
         namespace=quota.namespace,
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=_additions(
-            observed, [entry for entry in entries(quota.annotations) if entry.key not in added.invalid]
-        ),
+        additions=[_addition(entry, vms.get(entry.key), nodes) for entry in readable],
         compensation=added.compensation,
         problems=list(filter(None, dict.fromkeys(problems))),
     )
@@ -166,12 +157,11 @@ def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatu
 
 def unenforced_limits(quota: ResourceQuota) -> str:
     """Returns by which limits quota admission still goes, and why; "" if it goes by spec.hard, or by nothing yet."""
-    enforced = parse_resource_list(quota.status.hard or {})
-    limits = parse_resource_list(quota.hard)
-    both = [name for name in (unenforced(quota) if enforced else ()) if name in limits and name in enforced]
-    if not both:
+    enforced, limits = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.hard)
+    lagging = sorted(name for name in limits.keys() & enforced.keys() if limits[name] != enforced[name])
+    amounts = ("{} {} of {}".format(name, *format_distinctly(name, enforced[name], limits[name])) for name in lagging)
+    if not lagging:
         return ""
-    amounts = ("{} {} of {}".format(name, *format_distinctly(name, enforced[name], limits[name])) for name in both)
     return (
         f"quota admission goes by status.hard, which is not spec.hard: {', '.join(amounts)}: kube-controller-manager "
         "has not copied it: see whether it runs, and whether something refuses its writes of resourcequotas/status"
@@ -180,19 +170,12 @@ def unenforced_limits(quota: ResourceQuota) -> str:
 
 def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
     for name, row in rows.items():
-        if row.base is not None and row.base + row.added != row.hard:
-            yield "{} is {}, base and additions give {}".format(
-                name, *format_distinctly(name, row.hard, row.base + row.added)
-            )
+        expected = row.base_or_rest + row.added
+        if expected != row.hard:
+            yield "{} is {}, base and additions give {}".format(name, *format_distinctly(name, row.hard, expected))
     for name, row in rows.items():
         if row.used > row.hard:
             yield "{}: {} is used, more than hard {}".format(name, *format_distinctly(name, row.used, row.hard))
-
-
-def _additions(observed: Facts, readable: Sequence[Entry]) -> list[Addition]:
-    by_key = {key: vm for vm in usages_of(observed) for key in vm.keys}
-    nodes = {f"pod {pod.name}": f" on {pod.spec.node_name}" for pod in observed.pods if pod.spec.node_name}
-    return [_addition(entry, by_key.get(entry.key), nodes) for entry in readable]
 
 
 def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Addition:
@@ -213,14 +196,8 @@ def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Add
     return Addition(vm.name, entry.key, state, since or None, entry.resources, left)
 
 
-_OF_NODES: Final = {
-    "limits.cpu": "cpu",
-    "limits.memory": "memory",
-    "requests.cpu": "cpu",
-    "requests.memory": "memory",
-    "pods": "pods",
-}
-"""The limits of quotas that nodes offer something of, and under which name."""
+_OF_NODES: Final = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
+"""The limits of quotas that nodes offer something of."""
 
 
 class Total(Document, frozen=True):
@@ -250,18 +227,17 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
     by_resource: dict[str, dict[str, ResourceList]] = {name: {} for name in _OF_NODES}
     for quota in snapshot.quotas:
         limits, used, base = parse_resource_list(quota.hard), parse_resource_list(quota.used), snapshot.base(quota)
-        for name in limits.keys() & _OF_NODES.keys():
+        for name in limits.keys() & by_resource.keys():
             row = {"bases": base[name], "added": limits[name] - base[name], "hard": limits[name]}
             row |= {"used": used.get(name, ZERO), "unused": max(ZERO, base[name] - used.get(name, ZERO))}
             rows = by_resource[name]
             rows[quota.namespace] = min(row, rows.get(quota.namespace, row), key=lambda amounts: amounts["bases"])
     open_nodes = [node for node in nodes or () if not node.spec.unschedulable]
     allocatable = total(parse_resource_list(node.status.allocatable or {}) for node in open_nodes)
-    resources: dict[str, Total] = {}
-    for name, rows in by_resource.items():
-        if rows:
-            offered = None if nodes is None else allocatable.get(_OF_NODES[name], ZERO)
-            resources[name] = Total(**total(rows.values()), allocatable=offered)
+    offered = {name: None if nodes is None else allocatable.get(name.rpartition(".")[2], ZERO) for name in _OF_NODES}
+    resources = {
+        name: Total(**total(rows.values()), allocatable=offered[name]) for name, rows in by_resource.items() if rows
+    }
     namespaces = {namespace for rows in by_resource.values() for namespace in rows}
     return Totals(len(namespaces), len(snapshot.quotas), resources, list(_verdicts(resources)))
 
