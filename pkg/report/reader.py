@@ -49,6 +49,10 @@ _ENFORCED_WITHIN: Final = 1.0
 """Seconds until limits that are not enforced yet are looked at again: kube-controller-manager takes tenths."""
 
 
+_MIGRATIONS: Final = kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
+_KINDS: Final = kubevirt.VIRTUAL_MACHINES, kubevirt.VIRTUAL_MACHINE_INSTANCES, _MIGRATIONS, kubevirt.KUBEVIRTS
+
+
 class Absent(ReportedError):
     """The object of a command does not exist."""
 
@@ -82,16 +86,14 @@ async def read_snapshot(
         await asyncio.sleep(_ENFORCED_WITHIN)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
-    homes = [await _read_home(client, place) for place in home_namespaces(client, assumptions.namespace)]
-    home = _prevailing(homes)
-    basis = await _read_basis(client, assumptions, home)
+    basis, installed = await _read_installation(client, assumptions, configurations)
     failures = [] if events is None else await list_allowed(client, registry.EVENTS, namespace, fields=events)
     if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
         failures += await list_allowed(client, registry.EVENTS, namespace, fields=f"reason={EVENT_PROJECT_FULL}")
     settings = await list_allowed(client, SETTINGS, fields=f"metadata.name={constants.SETTING_OVERHEAD_RATIO}")
-    migrations = await _list_or_none(client, kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
+    migrations = await _list_or_none(client, _MIGRATIONS)
     if migrations is None:
-        migrations = await _list(client, kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, namespace)
+        migrations = await _list(client, _MIGRATIONS, namespace)
     return Snapshot(
         now=client.transport.server_clock(),
         namespaces=namespaces,
@@ -107,7 +109,7 @@ async def read_snapshot(
         budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
         basis=basis,
         locks=configurations,
-        installed=await _read_installed(client, homes, home, configurations),
+        installed=installed,
         failures=failures,
     )
 
@@ -129,14 +131,12 @@ async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachi
 
 
 async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[kubevirt.KubeVirt]:
-    """Reads them. Who may not list them, and no setting of the overhead ratio either, gets one whose ratio is not
-    known."""
+    """Reads them. Who may list neither them nor the setting of the overhead ratio gets one whose ratio is not known."""
     kubevirts = await _list_or_none(client, kubevirt.KUBEVIRTS)
-    if kubevirts is not None or settings:
-        return kubevirts or []
     configuration = kubevirt.KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
     status = kubevirt.KubeVirtStatus(phase=constants.KUBEVIRT_PHASE_DEPLOYED)
-    return [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
+    unread = [] if settings else [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
+    return unread if kubevirts is None else kubevirts
 
 
 async def read_capacity(client: Client) -> NodeCapacity:
@@ -243,22 +243,26 @@ async def _get_allowed(client: Client, resource: Resource[T], name: str, namespa
         return None, False
 
 
-def _prevailing(homes: Sequence[_Home]) -> _Home:
-    """Returns the home of a controller that runs, before what an earlier one has left in another namespace; of two that
-    do not, the later one."""
-    return max(homes, key=lambda home: (_rank(home.lease), home.installation is not None))
-
-
 def _rank(lease: LeaseState | None) -> tuple[bool, bool, float]:
     """Returns the order of leases: a live one first, then the one that was renewed last."""
     silent = inf if lease is None or lease.silent is None else lease.silent
     return lease is not None and lease.is_live, lease is not None, -silent
 
 
+async def _read_installation(
+    client: Client, assumptions: Assumptions, configurations: Sequence[ValidatingWebhookConfiguration]
+) -> tuple[Basis, Installed]:
+    homes = [await _read_home(client, place) for place in home_namespaces(client, assumptions.namespace)]
+    # A controller that runs, before what an earlier one has left elsewhere; of two that do not, the later one.
+    home = max(homes, key=lambda home: (*_rank(home.lease), home.installation is not None))
+    return await _read_basis(client, assumptions, home), await _read_installed(client, homes, home, configurations)
+
+
 async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> Basis:
     """Returns the basis by the flags, else by what the running controller published, else assumed."""
     installation = home.installation or Installation(Mode.TAKEOVER, EstimateKind.EXACT)
     source = f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}" if home.installation else ""
+    source = "flags" if assumptions.mode or assumptions.estimate else source
     mode = assumptions.mode or installation.mode
     estimate = assumptions.estimate or (installation.estimate if installation.mode is mode else EstimateKind.EXACT)
     version = ""
@@ -268,7 +272,7 @@ async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> 
     versions = tuple(installation.kubernetes.split())
     return Basis(
         Policy(mode, estimate, hold_limit=installation.hold_limit),
-        "flags" if assumptions.mode or assumptions.estimate else source,
+        source,
         versions if version in versions else (version,),
         installation.policy == IN_FORCE,
         installation.rancher_quotas,
@@ -288,6 +292,9 @@ async def _read_installed(
     running = home.installation if home.is_live else None
     live = [place for place in homes if place.is_live]
     is_rivalry = len(live) > 1 and not all(place.installation and place.installation.only_namespaces for place in live)
+    served: set[str] | None = None
+    with suppress(ApiError):
+        served = await served_names(client.transport, kubevirt.KUBEVIRTS.api_version)
     return Installed(
         lease=home.lease,
         webhooks={hook["name"]: hook.get("failurePolicy", "") for hook in hooks},
@@ -298,25 +305,10 @@ async def _read_installed(
         and any(config.annotations.get(ANNOTATION_HASH) not in (None, probe_mark) for config in own),
         problem=running.problem if running else "" if live else await _election_problem(client, homes),
         causes=decode_causes(running.refused) if running else (),
-        unserved=await _unserved_kinds(client),
+        unserved=[kind.kind for kind in _KINDS if served is not None and kind.plural not in served],
         served=running.only_namespaces.split() if running else (),
         places=sorted(place.namespace for place in live) if is_rivalry else (),
     )
-
-
-async def _unserved_kinds(client: Client) -> list[str]:
-    """Returns KubeVirt's kinds that the API server does not know; none where its discovery does not answer."""
-    kinds = (
-        kubevirt.VIRTUAL_MACHINES,
-        kubevirt.VIRTUAL_MACHINE_INSTANCES,
-        kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-        kubevirt.KUBEVIRTS,
-    )
-    try:
-        names = await served_names(client.transport, kubevirt.KUBEVIRTS.api_version)
-    except ApiError:
-        return []
-    return [kind.kind for kind in kinds if names is not None and kind.plural not in names]
 
 
 async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
@@ -335,10 +327,9 @@ async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
 def _endpoint(config: Mapping[str, Any]) -> str:
     """Returns where the API server calls a webhook; not the path, whose end is the key by which the API server is
     known."""
-    if url := config.get("url"):
-        return f"https://{urlsplit(url).netloc}"
     service = config.get("service") or {}
-    return f"Service {service.get('namespace')}/{service.get('name')}"
+    in_cluster = f"Service {service.get('namespace')}/{service.get('name')}"
+    return f"https://{urlsplit(config['url']).netloc}" if config.get("url") else in_cluster
 
 
 async def _probe_result(client: Client) -> tuple[str | None, str]:
