@@ -13,9 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from kubeloop.api.meta import Struct
-from kubeloop.api.objects import refuse_partly_declared
-
-type_info = functools.cache(inspect.type_info)
+from kubeloop.api.objects import refuse_partly_declared, type_info
 
 
 class UnknownName(NamedTuple):
@@ -64,15 +62,11 @@ def _unknown_names(kind: inspect.Type, value: Any, path: str) -> Iterator[Unknow
                     yield from _unknown_names(wire[name], item_value, name_path)
                 else:
                     yield UnknownName(name_path, python.get(name, ""))
-        case inspect.CollectionType(item_type=item) if isinstance(value, list | tuple):
-            for number, item_value in enumerate(value):
-                yield from _unknown_names(item, item_value, f"{path}[{number}]")
-        case inspect.CollectionType(item_type=item) if isinstance(value, Mapping):
-            for place, item_value in value.items():  # of a JSON pointer
-                yield from _unknown_names(item, item_value, f"{path}.{place}")
-        case inspect.DictType(value_type=item) if isinstance(value, Mapping):
-            for name, item_value in value.items():
-                yield from _unknown_names(item, item_value, f"{path}[{name!r}]")
+        case inspect.CollectionType(item_type=item) | inspect.DictType(value_type=item):
+            is_list = isinstance(value, list | tuple)
+            items = enumerate(value) if is_list else value.items() if isinstance(value, Mapping) else ()
+            for place, item_value in items:
+                yield from _unknown_names(item, item_value, f"{path}[{place!r}]")
 
 
 @functools.cache

@@ -55,8 +55,6 @@ class ResourceRequirements(Struct):
 
 
 class Container(Struct):
-    """core/v1 Container: what quota counts of it."""
-
     name: str = ""
     image: str | None = None
     resources: ResourceRequirements = ResourceRequirements()
@@ -64,8 +62,6 @@ class Container(Struct):
 
 
 class PodAffinityTerm(Struct):
-    """core/v1 PodAffinityTerm: whether it looks into other namespaces."""
-
     namespaces: list[str] | None = None
     namespace_selector: LabelSelector | None = None
 
@@ -82,8 +78,6 @@ class PodAffinity(Struct):
 
 
 class Affinity(Struct):
-    """core/v1 Affinity, without the nodes' part."""
-
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
@@ -103,8 +97,6 @@ class PodResourceClaimStatus(Struct):
 
 
 class PodSpec(Struct):
-    """core/v1 PodSpec: what quota counts and its scopes look at, and what holds a pod back."""
-
     containers: list[Container] = msgspec.field(default_factory=list)
     init_containers: list[Container] | None = None
     node_name: str | None = None
@@ -120,8 +112,6 @@ class PodSpec(Struct):
 
 
 class ContainerStatus(Struct):
-    """core/v1 ContainerStatus: the resources in force while a resize is under way."""
-
     name: str = ""
     resources: ResourceRequirements | None = None
     allocated_resources: RawResourceList | None = None
@@ -149,8 +139,6 @@ class Pod(Object):
 
 
 class PersistentVolumeClaimSpec(Struct):
-    """core/v1 PersistentVolumeClaimSpec: what quota counts of it, and which volume it has."""
-
     access_modes: list[str] | None = None
     resources: ResourceRequirements = ResourceRequirements()
     storage_class_name: str | None = None
@@ -187,8 +175,6 @@ class LimitRange(Object):
 
 
 class RuntimeClassOverhead(Struct):
-    """node.k8s.io/v1 Overhead: what a pod of the class costs beside its containers."""
-
     pod_fixed: RawResourceList | None = None
 
 
@@ -234,8 +220,6 @@ class Secret(Object):
 
 
 class ObjectReference(Struct):
-    """core/v1 ObjectReference: whom an Event is about."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -263,8 +247,6 @@ class Event(Object):
 
 
 class CustomResourceDefinitionStatus(Struct):
-    """apiextensions.k8s.io/v1 CustomResourceDefinitionStatus."""
-
     conditions: list[Condition] | None = None
 
 

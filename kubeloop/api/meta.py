@@ -13,14 +13,11 @@ import msgspec
 
 RawQuantity = str | int | float
 """A quantity as it stands on the wire: a CRD without a schema lets plain numbers through beside strings."""
-
 RawResourceList = dict[str, RawQuantity]
 """A ResourceList as it stands on the wire: resource name to quantity."""
 
-
-_OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
 # Passed as a dict: type checkers want `frozen` repeated on every subclass, msgspec inherits it.
-
+_OPTIONS: dict[str, Any] = {"kw_only": True, "frozen": True}
 _ACRONYMS = {
     word.lower(): word
     for word in (
@@ -30,6 +27,9 @@ _ACRONYMS = {
 }  # fmt: skip
 """Words that Kubernetes writes in capitals within a field's name: podIP, externalIPs, nonResourceURLs."""
 
+PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
+"""The order of deletion: an object is deleted before those that it owns, after them, or without them."""
+
 
 def wire_name(name: str) -> str:
     """A field's name in JSON: pod_ip is podIP, uid is uid. Where a kind writes it in another way, the struct says it:
@@ -38,15 +38,9 @@ def wire_name(name: str) -> str:
     return head + "".join(_ACRONYMS.get(word) or word.title() for word in words)
 
 
-PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
-"""The order of deletion: an object is deleted before those that it owns, after them, or without them."""
-
-
 class Struct(msgspec.Struct, rename=wire_name, omit_defaults=True, gc=False, **_OPTIONS):
-    """Base of every API type. Frozen: cached objects are shared by all readers.
-
-    `gc=False` because API objects are trees: without cycles the collector has nothing to find in them, and a cache of
-    thousands of objects stays out of its way."""
+    """Base of every API type. Frozen: cached objects are shared by all readers. Without the garbage collector: API
+    objects are trees, and a cache of thousands stays out of its way."""
 
     whole: ClassVar[bool] = False
     """True if the struct declares all that the kind has on the wire; only then a list of it may be rewritten."""
@@ -93,7 +87,7 @@ class LabelSelector(Struct):
 
 
 class Object(Struct):
-    """Base of every kind: a cache key is `namespace/name`, or `name` where there is no namespace."""
+    """Base of every kind."""
 
     api_version: str = ""
     kind: str = ""
@@ -113,7 +107,7 @@ class Object(Struct):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, client-go's MetaNamespaceKeyFunc."""
+        """`namespace/name`, or `name` where there is no namespace: client-go's MetaNamespaceKeyFunc."""
         meta = self.metadata
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 

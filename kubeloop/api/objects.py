@@ -7,12 +7,11 @@ patch: what a struct does not declare is never written, nor lost."""
 from __future__ import annotations
 
 import functools
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from kubeloop.api.meta import Condition, Object, OwnerReference, Struct, now_rfc3339, wire_name
 from kubeloop.api.registry import kind_of
@@ -22,6 +21,20 @@ Patch = dict[str, Any]
 
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers", "owner_references")
 _IDENTITY = ("name", "namespace", "uid")
+
+type_info = functools.cache(inspect.type_info)
+
+
+def inner_types(kind: inspect.Type) -> Iterable[inspect.Type]:
+    """Returns the types of a struct's fields, of a collection's items, of a dict's values, or of a union."""
+    match kind:
+        case inspect.StructType(fields=fields):
+            return [field.type for field in fields]
+        case inspect.UnionType(types=options):
+            return options
+        case inspect.CollectionType(item_type=item) | inspect.DictType(value_type=item):
+            return (item,)
+    return ()
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -43,24 +56,21 @@ def set_condition(
     """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
 
     lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes. lastUpdateTime is `now` when
-    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not. A
-    condition that stands already stays as it is, so that the lists are equal."""
-    moment = now or now_rfc3339()
-    current = find_condition(conditions, type)
-    if current is not None and (current.status, current.reason, current.message) == (status, reason, message):
-        return list(conditions or ())
-    base = current or Condition(type=type)
-    condition = msgspec.structs.replace(
-        base,
-        status=status,
-        reason=reason,
-        message=message,
-        last_transition_time=base.last_transition_time if current and current.status == status else moment,
-        last_update_time=moment if last_update or base.last_update_time else None,
-    )
-    if current is None:
-        return [*(conditions or ()), condition]
-    return [condition if item is current else item for item in conditions or ()]
+    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not.
+    Where nothing does the lists are equal."""
+    moment, conditions = now or now_rfc3339(), list(conditions or ())
+    current = find_condition(conditions, type) or Condition(type=type)
+    changes: dict[str, Any] = {"status": status, "reason": reason, "message": message}
+    if current in conditions and all(getattr(current, name) == value for name, value in changes.items()):
+        return conditions
+    if current.status != status:
+        changes["last_transition_time"] = moment
+    if last_update or current.last_update_time:
+        changes["last_update_time"] = moment
+    condition = msgspec.structs.replace(current, **changes)
+    if current not in conditions:
+        return [*conditions, condition]
+    return [condition if item is current else item for item in conditions]
 
 
 def find_condition(conditions: Sequence[Condition] | None, condition_type: str) -> Condition | None:
@@ -82,27 +92,18 @@ def by_creation(obj: Object) -> tuple[str, str]:
 def owner_reference(obj: Object, *, controller: bool = False) -> OwnerReference:
     """A reference to the owner `obj`; `controller`: to the one that manages the object (metav1.NewControllerRef)."""
     api_version, kind = kind_of(obj)
-    managing = True if controller else None
-    return OwnerReference(
-        api_version=api_version,
-        kind=kind,
-        name=obj.name,
-        uid=obj.uid,
-        controller=managing,
-        block_owner_deletion=managing,
-    )
+    reference = OwnerReference(api_version=api_version, kind=kind, name=obj.name, uid=obj.uid)
+    return msgspec.structs.replace(reference, controller=True, block_owner_deletion=True) if controller else reference
 
 
 class PartlyDeclared(TypeError):
-    """A list differs whose items have fields that their struct does not declare: to write it would delete those.
-
-    A struct that declares all that its kind has says so: `whole: ClassVar[bool] = True`. Otherwise write the list with
-    a JSON patch of what changes in it."""
+    """A list differs whose items have fields that their struct does not declare: to write it would delete those. A
+    struct that declares all says so: `whole: ClassVar[bool] = True`; otherwise write a JSON patch."""
 
 
 def edit(obj: S, **changes: Any) -> S:
-    """The object with other values; `obj` stays as it is. Raises TypeError for a name that is not a (Python) name of a
-    field, and for a value that is not of the field's type.
+    """The object with other values. Raises TypeError for a name that is not a (Python) name of a field, and for a value
+    that is not of the field's type.
 
     A mapping for a field that holds a struct edits that struct: `edit(vm, spec={"run_strategy": "Halted"})`, also where
     there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away."""
@@ -204,19 +205,15 @@ def refuse_partly_declared(label: str, value: Any) -> None:
 @functools.cache
 def _is_whole(kind: type[Struct]) -> bool:
     """Reports whether a type and all that its fields contain, in lists and dicts too, are declared as whole."""
-    found_structs, pending = {kind}, [kind]
+    structs, pending = set(), [type_info(kind)]
     while pending:
-        inner_structs = {inner for hint in _field_types(pending.pop()).values() for inner in _structs_in(hint)}
-        pending += inner_structs - found_structs
-        found_structs |= inner_structs
-    return all(struct.whole for struct in found_structs)
-
-
-def _structs_in(hint: Any) -> Iterator[type[Struct]]:
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        yield hint
-    for inner in typing.get_args(hint):
-        yield from _structs_in(inner)
+        part = pending.pop()
+        if isinstance(part, inspect.StructType):
+            if part.cls in structs:
+                continue
+            structs.add(part.cls)
+        pending += inner_types(part)
+    return all(struct.whole for struct in structs)  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -228,9 +225,8 @@ def _field_types(kind: type[Struct]) -> dict[str, Any]:
 def _struct_fields(kind: type[Struct]) -> dict[str, type[Struct]]:
     """Returns the struct types of the fields that contain one (or None), by the field's name."""
     structs = {}
-    for field in msgspec.structs.fields(kind):
-        union = isinstance(field.type, types.UnionType) or typing.get_origin(field.type) is typing.Union
-        for option in typing.get_args(field.type) if union else (field.type,):
-            if isinstance(option, type) and issubclass(option, Struct):
-                structs[field.name] = option
-    return structs
+    for field in type_info(kind).fields:  # type: ignore[attr-defined]
+        for option in field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,):
+            if isinstance(option, inspect.StructType):
+                structs[field.name] = option.cls
+    return structs  # type: ignore[return-value]

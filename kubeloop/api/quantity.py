@@ -1,9 +1,8 @@
 """Kubernetes' resource.Quantity: exact, immutable, hashable.
 
-Every amount is held as a whole number of nanos (10⁻⁹), the finest step that Kubernetes knows: parsing rounds
-anything finer away from zero, so no later operation ever rounds. Spelling follows
-k8s.io/apimachinery/pkg/api/resource, including that a text which already looks canonical is kept as it is
-("+39", "1.k", "3e0") until something is computed with it."""
+Every amount is held as a whole number of nanos (10⁻⁹), the finest step that Kubernetes knows: parsing rounds what is
+finer away from zero, so no later operation ever rounds. Spelling follows apimachinery's pkg/api/resource, including
+that a text which looks canonical ("+39", "1.k", "3e0") is kept until something is computed with it."""
 
 from __future__ import annotations
 
@@ -47,10 +46,6 @@ class Quantity:
     """An amount and how it is spelled. Equality, order and hash go by the amount alone."""
 
     __slots__ = ("_text", "format", "nanos")
-
-    nanos: int
-    format: Format
-    _text: str | None
 
     def __init__(self, nanos: int, format: Format = Format.DECIMAL_SI, text: str | None = None) -> None:
         self.nanos = nanos
@@ -127,14 +122,27 @@ def _parse(text: str) -> Quantity:
     if match is None:
         raise QuantityError(f"{_shorten(text)} is not a quantity")
     sign, whole, fraction, suffix = match.groups(default="")
+    digits = (whole or "0") + fraction
     power = _BINARY_SUFFIXES.get(suffix)
     if power is not None:
-        return _parse_binary(text, sign, whole, fraction, power)
-    exponent = _DECIMAL_SUFFIXES.get(suffix)
-    format = Format.DECIMAL_SI
-    if exponent is None:
-        exponent, format = _exponent_of(text, suffix), Format.DECIMAL_EXPONENT
-    return _parse_decimal(text, sign, whole, fraction, exponent, format)
+        # Go's fast path: 1Mi counts as 6 digits, 1Gi as 9, …; 14 may stand before the suffix's own.
+        fast = not fraction and len(digits) + 3 * power <= 14
+        nanos = min(_shift_up(digits, 9 - len(fraction), 1024**power), _MAX_INT64 * NANOS)
+        format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
+        keeps_text = fast and int(digits) & 7 != 0
+    else:
+        exponent, format = _DECIMAL_SUFFIXES.get(suffix), Format.DECIMAL_SI
+        if exponent is None:
+            exponent, format = _exponent_of(text, suffix), Format.DECIMAL_EXPONENT
+        scale = (exponent - len(fraction) + 2**31) % 2**32 - 2**31  # of 32 bits, as Go's: "2e-4294967296" is two
+        nanos = _shift_up(digits, scale + 9)
+        # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
+        fast = len(digits) <= 18 and scale >= -9
+        keeps_text = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
+    if not (fast or whole or fraction or any(c.isdigit() for c in text.lower().partition("e")[0])):
+        # Go's fast path takes "Ki" and "." for zero, its slow path does not.
+        raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
+    return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
 
 
 def _exponent_of(text: str, suffix: str) -> int:
@@ -145,37 +153,6 @@ def _exponent_of(text: str, suffix: str) -> int:
     if not -(2**63) <= exponent < 2**63:
         raise QuantityError(f"{_shorten(text)} is out of range")
     return exponent
-
-
-def _parse_decimal(text: str, sign: str, whole: str, fraction: str, exponent: int, format: Format) -> Quantity:
-    digits = (whole or "0") + fraction
-    scale = (exponent - len(fraction) + 2**31) % 2**32 - 2**31  # of 32 bits, as Go's: "2e-4294967296" is two
-    nanos = _shift_up(digits, scale + 9)
-    # Go's fast path: at most 18 digits and no finer than nano. Only there a text may be kept as it stands.
-    fast = len(digits) <= 18 and scale >= -9
-    if not (fast or whole or fraction):
-        _need_digits(text)
-    keeps_text = fast and scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
-    return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
-
-
-def _parse_binary(text: str, sign: str, whole: str, fraction: str, power: int) -> Quantity:
-    # Go's fast path: 1Mi counts as 6 digits, 1Gi as 9, …; 14 may stand before the suffix's own.
-    fast = not fraction and len(whole or "0") + 3 * power <= 14
-    if not (fast or whole or fraction):
-        _need_digits(text)
-    digits = (whole or "0") + fraction
-    nanos = min(_shift_up(digits, 9 - len(fraction), 1024**power), _MAX_INT64 * NANOS)
-    format = Format.DECIMAL_SI if not fast and 0 < nanos < NANOS else Format.BINARY_SI
-    keeps_text = fast and int(digits) & 7
-    return Quantity(-nanos if sign == "-" else nanos, format, text if keeps_text else None)
-
-
-def _need_digits(text: str) -> None:
-    """Raises QuantityError for a text without digits: Go's fast path takes "Ki" and "." for zero, its slow path does
-    not."""
-    if not any(c.isdigit() for c in text.partition("e")[0].partition("E")[0]):
-        raise QuantityError(f"{_shorten(text)} is not a quantity: no digits")
 
 
 def _shift_up(digits: str, exponent: int, factor: int = 1) -> int:

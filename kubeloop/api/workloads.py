@@ -285,8 +285,6 @@ class SubjectAccessReviewStatus(Struct):
 
 
 class SubjectAccessReview(Object):
-    """authorization.k8s.io/v1: whether a user may do something."""
-
     status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
@@ -308,14 +306,10 @@ class TokenReviewStatus(Struct):
 
 
 class TokenReview(Object):
-    """authentication.k8s.io/v1: whose a token is."""
-
     status: TokenReviewStatus = TokenReviewStatus()
 
 
 class EventSeries(Struct):
-    """The number of an event's repetitions, and the time of the last one."""
-
     count: int = 0
     last_observed_time: str = ""
 

@@ -11,13 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS
+from kubeloop.cache import processor
 from kubeloop.cache.lister_watcher import ListerWatcher
-from kubeloop.cache.processor import (
-    HandlerRegistration,
-    ResourceEventHandler,
-    ResourceEventHandlerFuncs,
-    SharedProcessor,
-)
+from kubeloop.cache.processor import HandlerRegistration, ResourceEventHandlerFuncs, SharedProcessor
 from kubeloop.cache.recovery import ReflectorOptions
 from kubeloop.cache.reflector import Reflector
 from kubeloop.cache.store import CheckedIndexer, Indexer, shorten_keys
@@ -138,7 +134,7 @@ class SharedIndexInformer(Generic[T]):
             task.cancel()
             await asyncio.wait([task])
 
-    def add_event_handler(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
+    def add_event_handler(self, handler: processor.ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
         after `stop`."""
         self._refuse_if_stopped()

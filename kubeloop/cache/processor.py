@@ -46,31 +46,12 @@ class ResourceEventHandlerFuncs(Generic[T]):
     on_delete: Callable[[T, bool], None] = _ignore
 
 
+@dataclass(eq=False)
 class HandlerRegistration(Generic[T]):
     """A handler's place in an informer: `add_event_handler` returns it, `remove_event_handler` takes it."""
 
-    def __init__(self, handler: ResourceEventHandler[T], kind: str) -> None:
-        self._handler = handler
-        self._kind = kind
-        self.removed = False
-
-    def add(self, obj: T, is_in_initial_list: bool) -> None:
-        self._call("on_add", obj, obj, is_in_initial_list)
-
-    def update(self, old: T, new: T) -> None:
-        self._call("on_update", new, old, new)
-
-    def delete(self, obj: T, final_state_unknown: bool) -> None:
-        self._call("on_delete", obj, obj, final_state_unknown)
-
-    def _call(self, method: str, obj: T, *args: Any) -> None:
-        """An exception costs this handler this event, and no other handler anything."""
-        if self.removed:
-            return
-        try:
-            getattr(self._handler, method)(*args)
-        except Exception:
-            log.exception("%s %s: handler %r failed in %s", self._kind, obj.key, self._handler, method)
+    handler: ResourceEventHandler[T]
+    removed: bool = False
 
 
 class SharedProcessor(Generic[T]):
@@ -138,8 +119,7 @@ class SharedProcessor(Generic[T]):
         if old is None or _is_other(old.metadata, meta):
             return
         self._indexer.delete_key(key)
-        for registration in self._handlers:
-            registration.delete(obj or old, obj is None)
+        self._call(self._handlers, "on_delete", obj or old, obj is None)
 
     def listing(self) -> Listing[T]:
         """A whole list in the making, for `replaced`."""
@@ -194,33 +174,20 @@ class SharedProcessor(Generic[T]):
         self.undecodable.clear()
         self.untransformed.clear()
         for old in self._indexer.swap(self._indexer.prepare()).values():
-            for registration in self._handlers:
-                registration.delete(old, True)
+            self._call(self._handlers, "on_delete", old, True)
 
     def newest_object(self) -> T | None:
         """Returns the stored object that changed last; None when there are none."""
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
-    @staticmethod
-    def _tell(handlers: list[HandlerRegistration[T]], old: T | None, new: T | None, initial: bool) -> None:
-        for registration in handlers if old is not new else ():
-            if old is None or new is None or _is_other(old.metadata, new.metadata):
-                # Deleted and created anew under the same name between two events: no update, two lives.
-                if old is not None:
-                    registration.delete(old, True)
-                if new is not None:
-                    registration.add(new, initial and old is None)
-            else:
-                registration.update(old, new)
-
     # -- handlers -----------------------------------------------------------------------------------------------------
 
     def add(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """A late handler is notified of every object at once, as of an initial list."""
-        registration = HandlerRegistration(handler, self._kind)
+        registration = HandlerRegistration(handler)
         self._handlers = [*self._handlers, registration]
         for obj in self._indexer.list():
-            registration.add(obj, True)
+            self._call([registration], "on_add", obj, True)
         return registration
 
     def remove(self, registration: HandlerRegistration[T]) -> None:
@@ -232,9 +199,29 @@ class SharedProcessor(Generic[T]):
         """Gives every handler every object again, each `period` seconds; 0: never."""
         while period > 0:
             await asyncio.sleep(period)
-            for registration in self._handlers:
-                for obj in self._indexer.list():
-                    registration.update(obj, obj)
+            for obj in self._indexer.list():
+                self._call(self._handlers, "on_update", obj, obj)
+
+    def _tell(self, handlers: list[HandlerRegistration[T]], old: T | None, new: T | None, initial: bool) -> None:
+        if old is not None and new is not None and not _is_other(old.metadata, new.metadata):
+            if old is not new:
+                self._call(handlers, "on_update", old, new)
+            return
+        # Deleted and created anew under the same name between two events: no update, two lives.
+        for registration in handlers:
+            if old is not None:
+                self._call([registration], "on_delete", old, True)
+            if new is not None:
+                self._call([registration], "on_add", new, initial and old is None)
+
+    def _call(self, handlers: list[HandlerRegistration[T]], method: str, obj: T, argument: T | bool) -> None:
+        """An exception costs that handler this event, and no other handler anything."""
+        for registration in handlers:
+            if not registration.removed:
+                try:
+                    getattr(registration.handler, method)(obj, argument)
+                except Exception:
+                    log.exception("%s %s: handler %r failed in %s", self._kind, obj.key, registration.handler, method)
 
 
 def _is_other(old: ObjectMeta, new: ObjectMeta) -> bool:

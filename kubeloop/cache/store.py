@@ -17,22 +17,16 @@ T = TypeVar("T", bound=Object)
 
 IndexFunc = Callable[[T], Iterable[str]]
 """Names the index values of an object. Must depend on the object alone: called again when it is removed."""
-
-
 STEP: Final = 500
 """Objects of a list that are stored, or of which handlers are told, in one step of the event loop."""
+NAMESPACE_INDEX = "namespace"
+"""The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
+_NAMED = 5
+"""The number of objects that a line names."""
 
 
 class IndexIncomplete(LookupError):
     """An index has no values for some objects, because its function raised: what it lists may lack them."""
-
-
-NAMESPACE_INDEX = "namespace"
-"""The index every store has: client-go's NamespaceIndex. Cluster-scoped objects stand under ""."""
-
-
-_NAMED = 5
-"""The number of objects that a line names."""
 
 
 def shorten_keys(keys: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
-from kubeloop.api.bodies import type_info
+from kubeloop.api.objects import inner_types, type_info
 
 T = TypeVar("T")
 
@@ -79,16 +79,11 @@ def _open_fields(kind: type) -> tuple[str, ...]:
 
 
 def _holds_any(kind: inspect.Type, above: frozenset[type]) -> bool:
-    match kind:
-        case inspect.AnyType():
+    if isinstance(kind, inspect.StructType):
+        if kind.cls in above:
             return True
-        case inspect.UnionType(types=options):
-            return any(_holds_any(option, above) for option in options)
-        case inspect.StructType(cls=cls, fields=fields):
-            return cls in above or any(_holds_any(field.type, above | {cls}) for field in fields)
-        case inspect.CollectionType(item_type=item) | inspect.DictType(value_type=item):
-            return _holds_any(item, above)
-    return False
+        above |= {kind.cls}
+    return isinstance(kind, inspect.AnyType) or any(_holds_any(inner, above) for inner in inner_types(kind))
 
 
 def shallow(body: bytes) -> bytes:

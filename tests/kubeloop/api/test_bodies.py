@@ -60,12 +60,12 @@ PATCHES: dict[str, tuple[dict[str, Any], str]] = {
     "a path in Python's": ({"op": "replace", "path": "/spec/node_name", "value": "n"}, "spec.node_name"),
     "a path through a list": (
         {"op": "remove", "path": "/spec/containers/0/restart_policy"},
-        "spec.containers.0.restart_policy",
+        "spec.containers['0'].restart_policy",
     ),
     "a value": ({"op": "add", "path": "/spec", "value": {"node_name": "n"}}, "spec.node_name"),
     "an item as value": (
         {"op": "add", "path": "/spec/containers/-", "value": {"restart_policy": "A"}},
-        "spec.containers.-.restart_policy",
+        "spec.containers['-'].restart_policy",
     ),
     "where a move is from": ({"op": "move", "from": "/spec/node_name", "path": "/spec/nodeName"}, "spec.node_name"),
     "a key of a map": ({"op": "add", "path": "/metadata/labels/node_name", "value": "n"}, ""),
