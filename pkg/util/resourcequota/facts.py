@@ -64,8 +64,6 @@ class Timers:
     """By uid of a launcher pod or a claim: a migration has left it behind."""
     refused: Mapping[str, float] = field(default_factory=dict)
     """By uid: a migration is refused although status.hard shows its headroom."""
-    enforced_since: float | None = None
-    """spec.hard and status.hard are what they shall be; only while a migration is refused."""
     denial: Denial | None = None
     """Rancher's last answer, if it was no."""
 
@@ -79,7 +77,6 @@ class Timers:
             earlier(self.unexplained),
             earlier(self.held_since),
             earlier(self.refused),
-            self.enforced_since and min(self.enforced_since, now),
             self.denial and replace(self.denial, at=min(self.denial.at, now)),
         )
 

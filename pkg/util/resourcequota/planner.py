@@ -39,7 +39,7 @@ from pkg.util.resourcequota.give_back import give_back, hand_over, lowered
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, QuotaManagement, is_default, is_ours, management_of
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
-from pkg.util.resourcequota.touch import has_entry, with_touch, without_touch
+from pkg.util.resourcequota.timing import has_entry, with_touch, without_touch
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:

@@ -24,7 +24,7 @@ from pkg.controller.registry import register_all, warn_of_unknown_versions
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util import constants
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.timers import LONGEST, SHORTEST
+from pkg.util.resourcequota.timing import LONGEST, SHORTEST
 from tests.decisions import sentences
 from tests.kinds import Server
 from tests.objects import ENTRY, by_name

@@ -27,7 +27,7 @@ from pkg.util.constants import (
     LABEL_MANAGED,
 )
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.timers import UNTIL_COUNTED
+from pkg.util.resourcequota.timing import UNTIL_COUNTED
 from tests.decisions import by_value, sentences
 from tests.kinds import Clock, Events, Server, edited
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_uid, launcher, limits_text, quota, vmi, vmim

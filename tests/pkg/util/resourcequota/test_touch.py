@@ -17,16 +17,17 @@ from pkg.util.resourcequota.facts import Plan, Timers
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.timers import (
+from pkg.util.resourcequota.timing import (
     LONGEST,
     MOMENT,
     UNTIL_COUNTED,
     UNTIL_TRIED,
+    TouchTimes,
     batch_until,
     is_urgent,
+    last_touch,
     may_lower_after,
 )
-from pkg.util.resourcequota.touch import TouchTimes, last_touch
 from tests.decisions import applied, observed, sentences
 from tests.objects import (
     COMPENSATION,
@@ -119,27 +120,29 @@ def test_nothing_is_touched(raised: Controller, migrations: list[VirtualMachineI
     assert raised.touches == []
 
 
-def test_a_change_of_the_quota_does_not_restart_the_pauses(raised: Controller) -> None:
-    """Rancher reverts it every fifth of a second; each time it is raised again before KubeVirt is to be woken."""
+def test_none_comes_before_quota_admission_can_know(raised: Controller) -> None:
+    """Rancher reverts it again and again: each time it is raised is an event too."""
     refused = [vmim(refused=True)]
     for tenth in range(20):
         raised.quota = with_enforced(raised.quota, HARD if tenth % 2 == 0 else None)
         raised.look(tenth / 10, refused)
-    assert len(raised.touches) == 2
-
-
-def test_none_comes_before_quota_admission_can_know(raised: Controller) -> None:
-    refused = [vmim(refused=True)]
-    raised.look(0.0, refused)
-    now = raised.quota
-    raised.quota = with_enforced(now, {"limits.cpu": "3"})
-    raised.look(0.2, refused)
-    raised.quota = now
-    for moment in (0.24, 0.26, 0.33, 0.48):
-        raised.look(moment, refused)
+    raised.look(2.1, refused)
     assert raised.touches == []
-    raised.look(0.49, refused)
-    assert raised.touches == [0.49]
+    raised.look(2.2, refused)
+    assert raised.touches == [2.2]
+
+
+def test_a_change_of_the_quota_does_not_restart_the_pauses(raised: Controller) -> None:
+    refused = [vmim(refused=True)]
+    raised.run(3.0, refused)
+    touches_before = list(raised.touches)
+    raised.quota = with_enforced(raised.quota, HARD)
+    raised.look(3.1, refused)
+    raised.quota = with_enforced(raised.quota)
+    raised.look(3.7, refused)
+    assert raised.touches == touches_before
+    raised.look(3.8, refused)
+    assert raised.touches == [*touches_before, 3.8]
 
 
 def test_one_touch_serves_all_that_wait() -> None:
