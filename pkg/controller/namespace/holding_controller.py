@@ -31,7 +31,7 @@ from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.util.constants import LABEL_HOLDING, TRUE
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.resourcequota.holding import FAIL, holding_state_of, holds, policy_for_pods
+from pkg.util.resourcequota.guard import FAIL, holding_state_of, holds, policy_for_pods
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.observe import Source
 

@@ -30,7 +30,7 @@ from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer, Source
-from pkg.util.resourcequota.timers import is_urgent, pause
+from pkg.util.resourcequota.timing import is_urgent, pause
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
 

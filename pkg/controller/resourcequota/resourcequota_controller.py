@@ -32,7 +32,7 @@ from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.problems import Problem
-from pkg.util.resourcequota import timers
+from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import names_by_key, parse_resources
@@ -232,10 +232,10 @@ class ResourceQuotaHandler:
         if state.written is None or quota.hard != state.written.hard:
             return
         source = self.observer.source
-        urgent = timers.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
+        urgent = timing.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
         since = state.written_at if urgent else state.decided_at
-        seconds_left = timers.batch_until(quota.annotations, since, urgent=urgent) - self.clock()
-        if 0 < seconds_left <= timers.LONGEST:  # more than that: the clock was set back
+        seconds_left = timing.batch_until(quota.annotations, since, urgent=urgent) - self.clock()
+        if 0 < seconds_left <= timing.LONGEST:  # more than that: the clock was set back
             raise RetryAfter(seconds_left)
 
     async def _wait_to_lower(self, observed: Facts, state: _QuotaState, decided: Plan) -> RawResourceList:
@@ -248,17 +248,17 @@ class ResourceQuotaHandler:
             return {}
         now = self.clock()
         since = state.lower_since = now if state.lower_since is None else state.lower_since
-        migrations, pending_usage = observed.migrations, timers.waiting_for_target(observed, decided)
+        migrations, pending_usage = observed.migrations, timing.waiting_for_target(observed, decided)
         is_own_limit = state.written is not None and quota.hard == state.written.hard
 
         def wait(used: RawResourceList) -> None:
             still_counted = is_own_limit and _exceeds(used, pending_usage, decided)
-            seconds_left = timers.may_lower_after(since, now, migrations, still_counted=still_counted)
+            seconds_left = timing.may_lower_after(since, now, migrations, still_counted=still_counted)
             if seconds_left > 0:
                 raise RetryAfter(seconds_left)
 
         wait(quota.used)
-        if not is_own_limit or now >= since + timers.UNTIL_COUNTED:
+        if not is_own_limit or now >= since + timing.UNTIL_COUNTED:
             return {}
         used = (await self.quotas.get(name=quota.name, namespace=quota.namespace)).used
         wait(used)

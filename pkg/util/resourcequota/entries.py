@@ -26,12 +26,17 @@ from pkg.util import constants
 from pkg.util.resourcequota.errors import InvalidEntry
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
-MAX_NAME_PART = 63
+_ROOM = 63 - len(constants.MIGRATING_NAME_PREFIX)
 _HASH_LENGTH = 16
-_ROOM = MAX_NAME_PART - len(constants.MIGRATING_NAME_PREFIX)
 _PREFIX_LENGTH = _ROOM - _HASH_LENGTH - 1
 _HASHED = re.compile(rf".{{1,{_PREFIX_LENGTH}}}-H[A-Z2-7]{{{_HASH_LENGTH - 1}}}", re.DOTALL)
 _VALID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+MAX_LENGTH = 8192
+"""Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
+project writes some of them too, at any rate, and to read them is work here."""
+MAX_RECORD_LENGTH = 256 * 1024
+"""Of headroom's records on a quota with hundreds of limits: one that is written is read, or what was raised would be
+the base. The API server stores no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Entry:
 
     @property
     def resources(self) -> ResourceList:
-        """Returns the entry's ResourceList. Raises InvalidEntry naming the annotation."""
+        """Raises InvalidEntry."""
         return parse_resources(self.key, self.text)
 
 
@@ -73,7 +78,12 @@ class Entries(NamedTuple):
 @lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
     """Returns the full annotation key of a VM by name; hashed when the name leaves no room for itself."""
-    return constants.ANNOTATION_MIGRATING_NAME_PREFIX + _fitting(vm_name)
+    name = vm_name
+    if len(name) > _ROOM or not _VALID.fullmatch(name) or _HASHED.fullmatch(name):
+        digest = base64.b32encode(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()).decode("ascii")
+        readable = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_PREFIX_LENGTH].rstrip(".-_")
+        name = f"{readable or 'vm'}-H{digest[: _HASH_LENGTH - 1]}"
+    return constants.ANNOTATION_MIGRATING_NAME_PREFIX + name
 
 
 def migrating_uid_key(vmi_uid: str) -> str:
@@ -84,16 +94,7 @@ def migrating_uid_key(vmi_uid: str) -> str:
 def migrating_keys(vm_name: str, vmi_uid: str) -> list[str]:
     """Returns all forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
     keys = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
-    return sorted(keys | {constants.ANNOTATION_MIGRATING_UID_PREFIX + vmi_uid} if vmi_uid else keys)
-
-
-def _fitting(name: str) -> str:
-    if len(name) <= _ROOM and _VALID.fullmatch(name) and not _HASHED.fullmatch(name):
-        return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
-    digits = "H" + base64.b32encode(digest).decode("ascii")[: _HASH_LENGTH - 1]
-    readable = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:_PREFIX_LENGTH].rstrip(".-_")
-    return f"{readable or 'vm'}-{digits}"
+    return sorted(keys | {migrating_uid_key(vmi_uid)} if vmi_uid else keys)
 
 
 def is_by_uid(key: str) -> bool:
@@ -102,14 +103,14 @@ def is_by_uid(key: str) -> bool:
     return key.startswith(constants.ANNOTATION_MIGRATING_UID_PREFIX)
 
 
-def has_migrating_vm(annotations: Mapping[str, str]) -> bool:
+def entry_keys(annotations: Iterable[str]) -> list[str]:
+    """Returns the keys of all migrating entries, in order."""
+    return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
+
+
+def has_migrating_vm(annotations: Iterable[str]) -> bool:
     """Reports whether there is any migrating entry, readable or not (upstream HasMigratingVM)."""
     return any(key.startswith(ENTRY_PREFIXES) for key in annotations)
-
-
-def has_headroom(annotations: Mapping[str, str]) -> bool:
-    """Reports whether there is an entry or a compensation, readable or not."""
-    return any(map(is_entry, annotations))
 
 
 def is_entry(key: str) -> bool:
@@ -117,9 +118,9 @@ def is_entry(key: str) -> bool:
     return key.startswith(ENTRY_PREFIXES) or key == constants.ANNOTATION_MIGRATING_COMPENSATION
 
 
-def entry_keys(annotations: Iterable[str]) -> list[str]:
-    """Returns the keys of all migrating entries, in order."""
-    return sorted(key for key in annotations if key.startswith(ENTRY_PREFIXES) and key not in ENTRY_PREFIXES)
+def has_headroom(annotations: Iterable[str]) -> bool:
+    """Reports whether there is an entry or a compensation, readable or not."""
+    return any(map(is_entry, annotations))
 
 
 def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None) -> list[str]:
@@ -128,14 +129,6 @@ def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None)
 
 
 # ---- values --------------------------------------------------------------------------------------------------
-
-
-MAX_LENGTH = 8192
-"""Characters of an annotation with limits: a few hundred are usual. Whoever may edit the namespaces of a Rancher
-project writes some of them too, at any rate, and to read them is work here."""
-MAX_RECORD_LENGTH = 256 * 1024
-"""Of headroom's records on a quota with hundreds of limits: one that is written is read, or what was raised would be
-the base. The API server stores no more."""
 
 
 def parse_resources(key: str, text: str, longest: int = MAX_LENGTH) -> ResourceList:
@@ -163,14 +156,13 @@ def read(annotations: Mapping[str, str]) -> Entries:
     """Returns a quota's entries and compensation; a compensation that is absent or empty is an empty one."""
     resources: dict[str, ResourceList] = {}
     invalid: dict[str, InvalidEntry] = {}
-    compensation_keys = [key for key in (constants.ANNOTATION_MIGRATING_COMPENSATION,) if annotations.get(key)]
-    for key in (*entry_keys(annotations), *compensation_keys):
+    compensation = constants.ANNOTATION_MIGRATING_COMPENSATION
+    for key in (*entry_keys(annotations), *([compensation] if annotations.get(compensation) else [])):
         try:
             resources[key] = parse_resources(key, annotations[key])
         except InvalidEntry as exc:
             invalid[key] = exc
-    compensation = resources.pop(constants.ANNOTATION_MIGRATING_COMPENSATION, {})
-    return Entries(resources, compensation, invalid)
+    return Entries(resources, resources.pop(compensation, {}), invalid)
 
 
 def present_entry(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:

@@ -18,13 +18,9 @@ EVENT_NO_ANSWER = "RancherDoesNotAnswer"
 EVENT_REVERTED = "ResourceQuotaReverted"
 
 
-_LONGEST = 250
-"""Characters of the problem of a VM that is not understood."""
-
-
 def not_understood(vm: str, error: Exception) -> Problem:
     """Returns the problem of a VM whose objects the formulas, which were made for KubeVirt's, do not follow."""
-    text = f"VM {vm}: {type(error).__name__}: {error}"[:_LONGEST]
+    text = f"VM {vm}: {type(error).__name__}: {error}"[:250]
     return Problem(EVENT_NOT_SCALED, text, vm=vm, cause=error)
 
 

@@ -1,23 +1,30 @@
-"""The decision of the guard: which limits a write to a quota may not lower while VMs migrate. Pure."""
+"""The guard of quotas while VMs migrate: which limits a write may not lower, and in which namespaces the webhook has to
+see pods, because they hold headroom. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Final
 
 from msgspec.structs import replace
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, marshal, parse_resource_list
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard
-from pkg.util.resourcequota.entries import read
+from pkg.util.kubevirt.migration import is_finished
+from pkg.util.resourcequota.base import applied_to, base_of, granted_by_record, hard, quantity_of
+from pkg.util.resourcequota.entries import has_headroom, read
 from pkg.util.resourcequota.facts import pointer
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_served, switched_off
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import annotation_of, granted_to, request_of
+
+FAIL: Final = "Fail"
+"""The failurePolicy by which the API server refuses what no webhook answers."""
 
 
 def lowered_too_far(
@@ -34,17 +41,55 @@ def lowered_too_far(
 
     While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are let
     through."""
-    if not is_managed(old) or switched_off(new):
+    if not is_managed(old) or switched_off(new) or is_off(new.annotations):
         return {}
     if namespace is not None and (switched_off(namespace) or request_of(namespace)):
         return {}
     if of_status:
-        return status_too_low(old, new)
+        return _status_too_low(old, new)
     granted = granted_to(old, namespace)
     if granted is not None and grants:
         with suppress(QuantityError):
             granted = {**granted, **parse_resource_list(new.hard)}
     return too_low(old, new, annotation_of(namespace), policy, granted)
+
+
+def too_low(
+    old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
+) -> ResourceList:
+    """Returns the limits that a write of spec.hard lowers too far, each with the lowest allowed value: the base and
+    the headroom that is added to it. `limits` is the namespace's annotation, `granted` Rancher's grant.
+
+    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
+    limit in the same write. The base is from before the write. Outside migrations everything is allowed, and repaired
+    where need be."""
+    lowered = [name for name, value in new.hard.items() if name not in old.hard or _is_less(value, old.hard[name])]
+    headroom = read(new.annotations).total
+    if not lowered or not headroom:
+        return {}
+    names = {**new.hard, **old.hard} if is_default(old) else old.hard
+    old_quota = replace(old, spec=replace(old.spec, hard=names))
+    lowest = hard(base_of(old_quota, limits, policy, granted).limits or {}, headroom)
+    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _is_less(new.hard[name], lowest[name])}
+
+
+def _status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
+    """Returns the limits that a write of status.hard, by which quota admission goes, lowers too far, each with the
+    lowest allowed value: spec.hard, to which anybody may bring it (resource_quota_controller.go's syncResourceQuota),
+    or what it is already where that is less. Only limits with headroom of migrating VMs are held."""
+    enforced, lowest = new.status.hard or {}, ResourceList()
+    for name in sorted(read(new.annotations).total):
+        limits = [limits[name] for limits in (old.hard, old.status.hard or {}) if name in limits]
+        if name in enforced and limits and all(_is_less(enforced[name], limit) for limit in limits):
+            lowest[name] = min(map(Quantity.parse, limits))
+    return lowest
+
+
+def _is_less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
+    try:
+        return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
+    except QuantityError:  # the API server refuses it by itself
+        return False
 
 
 def postponed_change(old: ResourceQuota, new: ResourceQuota) -> str:
@@ -54,9 +99,8 @@ def postponed_change(old: ResourceQuota, new: ResourceQuota) -> str:
     if constants.ANNOTATION_OWNER in old.annotations and is_off(new.annotations):
         return f"{constants.ANNOTATION_OWNER} can be removed"
     base = old.annotations.get(constants.ANNOTATION_BASE)
-    if base not in (None, new.annotations.get(constants.ANNOTATION_BASE)):
-        return f"{constants.ANNOTATION_BASE} can be changed"
-    return ""
+    is_changed = base is not None and base != new.annotations.get(constants.ANNOTATION_BASE)
+    return f"{constants.ANNOTATION_BASE} can be changed" if is_changed else ""
 
 
 def records_of_correction(
@@ -73,42 +117,29 @@ def records_of_correction(
     return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
 
 
-def too_low(
-    old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
-) -> ResourceList:
-    """Returns the limits that a write of spec.hard lowers too far, each with the lowest allowed value: the base and
-    the headroom that is added to it; empty when it is fine. `limits` is the namespace's annotation, `granted` Rancher's
-    grant.
-
-    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
-    limit in the same write. The base is from before the write."""
-    lowered = [name for name, value in new.hard.items() if name not in old.hard or _is_less(value, old.hard[name])]
-    headroom = read(new.annotations).total
-    if not lowered or not headroom or is_off(new.annotations):
-        return {}  # outside migrations everything is allowed, and repaired where need be
-    names = {**new.hard, **old.hard} if is_default(old) else old.hard
-    old_quota = replace(old, spec=replace(old.spec, hard=names))
-    lowest = hard(base_of(old_quota, limits, policy, granted).limits or {}, headroom)
-    return {name: lowest[name] for name in sorted(lowered) if name in lowest and _is_less(new.hard[name], lowest[name])}
+# ---- namespaces that hold headroom ---------------------------------------------------------------------------
 
 
-def status_too_low(old: ResourceQuota, new: ResourceQuota) -> ResourceList:
-    """Returns the limits that a write of status.hard, by which quota admission goes, lowers too far, each with the
-    lowest allowed value: spec.hard, to which anybody may bring it (resource_quota_controller.go's syncResourceQuota),
-    or what it is already where that is less. Only limits with headroom of migrating VMs are held."""
-    if is_off(new.annotations):
-        return {}
-    enforced, enforced_before = new.status.hard or {}, old.status.hard or {}
-    lowest: ResourceList = {}
-    for name in sorted(read(new.annotations).total):
-        limits = [hard_limits[name] for hard_limits in (old.hard, enforced_before) if name in hard_limits]
-        if name in enforced and limits and all(_is_less(enforced[name], limit) for limit in limits):
-            lowest[name] = min(map(Quantity.parse, limits))
-    return lowest
+def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
+    """Reports whether a namespace with these objects has added headroom, or is about to."""
+    states = [holding_state_of(quota) for quota in quotas]
+    is_migrating = not all(map(is_finished, migrations))
+    return any(served and (has_added or is_migrating) for served, has_added in states)
 
 
-def _is_less(value: RawQuantity, than: RawQuantity | Quantity) -> bool:
-    try:
-        return Quantity.parse(value) < (than if isinstance(than, Quantity) else Quantity.parse(than))
-    except QuantityError:  # the API server refuses it by itself
-        return False
+def holding_state_of(quota: ResourceQuota) -> tuple[bool, bool]:
+    """Returns whether headroom raises the quota, and whether it has headroom, or had some by which quota admission
+    still goes: it reads status.hard. Not which migrations have an entry, nor how large it is."""
+    allowed = quota.status.hard or {}
+    admits_more = quota.status.hard != quota.spec.hard and any(
+        quantity_of(allowed, name) > quantity_of(quota.hard, name) for name in quota.hard
+    )
+    return is_served(quota), has_headroom(quota.annotations) or admits_more
+
+
+def policy_for_pods(registrations: Iterable[ValidatingWebhookConfiguration]) -> str:
+    """Returns the failurePolicy of the webhook that is about pods; "" when there is none."""
+    for webhook in (webhook for registration in registrations for webhook in registration.webhooks or ()):
+        if any("pods" in (rule.get("resources") or ()) for rule in webhook.get("rules") or ()):
+            return str(webhook.get("failurePolicy") or FAIL)
+    return ""

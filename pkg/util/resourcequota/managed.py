@@ -45,7 +45,6 @@ class QuotaManagement(Enum):
 
 
 def management_of(quota: ResourceQuota) -> QuotaManagement:
-    """Returns what headroom does about a quota."""
     is_labelled = quota.labels.get(constants.LABEL_MANAGED) == "true"
     rows = (
         (quota.deleting, QuotaManagement.NONE),
@@ -57,14 +56,14 @@ def management_of(quota: ResourceQuota) -> QuotaManagement:
     return next((management for fits, management in rows if fits), QuotaManagement.LABELLED)
 
 
-def is_managed(quota: ResourceQuota) -> bool:
-    """Reports whether headroom raises a quota, unless a person has switched auto-scaling off on it."""
-    return management_of(quota) in (QuotaManagement.SKIPPED, QuotaManagement.DEFAULT, QuotaManagement.LABELLED)
-
-
 def is_served(quota: ResourceQuota) -> bool:
     """Reports whether headroom raises a quota."""
     return management_of(quota) in (QuotaManagement.DEFAULT, QuotaManagement.LABELLED)
+
+
+def is_managed(quota: ResourceQuota) -> bool:
+    """Reports whether headroom raises a quota, unless a person has switched auto-scaling off on it."""
+    return is_served(quota) or management_of(quota) is QuotaManagement.SKIPPED
 
 
 def is_default(quota: ResourceQuota) -> bool:

@@ -21,7 +21,7 @@ from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LON
 from pkg.controller.namespace.namespace_controller import register
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.util.resourcequota.holding import holding_state_of, holds
+from pkg.util.resourcequota.guard import holding_state_of, holds
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import sentences
 from tests.kinds import Events, Server, edited

@@ -10,7 +10,7 @@ from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.entries import migrating_key, names_by_key
-from pkg.util.resourcequota.guard import too_low
+from pkg.util.resourcequota.guard import lowered_too_far, too_low
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, sentences
 from tests.objects import BASE as LIMITS
@@ -73,7 +73,6 @@ WRITES = {
     "an entry goes with its headroom": Write(dict(HARD), removes=(by_name(),)),
     "one of two is over": Write(dict(RAISED), was=RAISED_TWICE, annotations=TWO, removes=(by_name("vm2"),)),
     "a limit that headroom does not scale": Write({**RAISED, "secrets": "1"}, was={**RAISED, "secrets": "9"}),
-    "a person has switched headroom off": Write(dict(HARD), annotations={SKIP: "true", by_name(): ENTRY}),
     "the namespace has no base": Write(dict(HARD), limits=""),
     "the namespace's annotation is garbage": Write(dict(HARD), limits="{"),
     "an entry that is garbage has added nothing": Write(dict(HARD), annotations={**MARKS, by_name(): "{"}),
@@ -108,6 +107,11 @@ WRITES = {
 @sentences(WRITES)
 def test_the_lowest_limits_of_a_write(case: Write) -> None:
     assert format_resource_list(too_low(case.old, case.new, case.limits, case.policy)) == case.lowest
+
+
+def test_a_quota_that_a_person_has_switched_off_may_be_lowered() -> None:
+    annotations = {SKIP: "true", by_name(): ENTRY}
+    assert not lowered_too_far(quota(RAISED, annotations), quota(HARD, annotations), TAKEOVER, None)
 
 
 def test_compensation_counts() -> None:
