@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _DENIED_BY_RANCHER = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
 RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 """The user and its groups, for ClientConfig.impersonate."""
+ASKS_AGAIN = 0.5
+"""Seconds within which a namespace that waits for its turn asks again."""
 _LOOK = 60.0
 """Seconds between two looks at the own rights."""
 _QUOTAS = frozenset({"*", "*/*", "resourcequotas"})
@@ -131,20 +133,27 @@ async def _is_allowed(client: Client, attributes: dict[str, str]) -> bool:
 
 class ProjectTurns:
     """Gives out one turn at a time in a Rancher project: two requests that are validated at the same moment may both be
-    refused, though there is room for one of them."""
+    refused, though there is room for one of them. Who has had the turn lets another one that waits have it: a namespace
+    whose migrations never stop has another request ready at any moment."""
 
     def __init__(self) -> None:
         self._holders: dict[str, tuple[str, float]] = {}
         """By project: the namespace whose request has no answer yet, and until when it is waited for."""
+        self._next: dict[str, tuple[str, float]] = {}
+        """By project: a namespace that waits, and until when it is expected to ask again."""
 
     def take(self, project: str, namespace: str, now: float, seconds: float) -> float:
         """Gives the namespace the turn for so many seconds, or until it is ended, and returns 0.0; returns the seconds
-        that are left where another one has it."""
-        holder, until = self._holders.get(project, ("", 0.0))
-        if holder not in ("", namespace) and until > now:
-            return until - now
+        that are left where another one has it, or is next."""
+        others = [by.get(project, ("", 0.0)) for by in (self._holders, self._next)]
+        seconds_left = max(until - now if other not in ("", namespace) else 0.0 for other, until in others)
+        if seconds_left > 0:
+            if others[1][0] == namespace or others[1][1] <= now:
+                self._next[project] = namespace, now + ASKS_AGAIN
+            return seconds_left
         if project:
             self._holders[project] = namespace, now + seconds
+            self._next.pop(project, None)
         return 0.0
 
     def end(self, project: str, namespace: str) -> None:

@@ -14,7 +14,15 @@ from kubeloop.client.errors import ApiError
 from kubeloop.webhook.registration import NotReached, registered
 from pkg.selfcheck.probe import ANNOTATION_HASH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.registration import DRIFT, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, UNREACHABLE, Tell, unregister
+from pkg.webhook.registration import (
+    DRIFT,
+    EVENT_CHANGED,
+    EVENT_NOT_REACHED,
+    EVENT_OTHER_FLAGS,
+    UNREACHABLE,
+    Tell,
+    unregister,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +41,7 @@ class Leftovers:
     tell: Tell
     _failing: int = field(default=0, init=False)
     # Invariant: how many looks in a row have found a fault.
+    _was_registered: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         while True:
@@ -48,6 +57,12 @@ class Leftovers:
     async def check(self) -> None:
         """Looks once; reports a fault that two looks in a row have found. Raises ApiError."""
         configuration = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
+        if self._was_registered and configuration is None:
+            kind = VALIDATING_WEBHOOK_CONFIGURATIONS.kind
+            message = f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client"
+            log.warning("%s", message)
+            self.tell(EVENT_CHANGED, message)
+        self._was_registered = configuration is not None
         event, fault = await self._fault(configuration) if configuration else ("", "")
         if configuration or self._failing:
             UNREACHABLE.set(event == EVENT_NOT_REACHED)

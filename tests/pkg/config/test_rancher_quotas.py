@@ -11,7 +11,7 @@ import pytest
 from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
 from pkg.config import rancher_quotas
-from pkg.config.rancher_quotas import ProjectTurns, RancherWrites, locks_quotas
+from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
 from tests.kinds import Server
@@ -116,3 +116,23 @@ def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
     assert turns.take("p", "a", 12.0, 10.0) == 9.0
     turns.end("p", "b")
     assert turns.take("p", "a", 12.0, 10.0) == 0.0
+
+
+def test_who_has_had_its_turn_waits_for_the_next() -> None:
+    """A namespace whose migrations come and go all the time has another request ready at any moment."""
+    turns = ProjectTurns()
+    turns.take("p", "a", 0.0, 10.0)
+    turns.take("p", "b", 1.0, 10.0)
+    turns.end("p", "a")
+    assert turns.take("p", "a", 1.1, 10.0) == pytest.approx(ASKS_AGAIN - 0.1)
+    assert turns.take("p", "b", 1.1, 10.0) == 0.0
+    turns.end("p", "b")
+    assert turns.take("p", "a", 1.2, 10.0) == 0.0
+
+
+def test_who_asks_no_longer_is_not_waited_for() -> None:
+    turns = ProjectTurns()
+    turns.take("p", "a", 0.0, 10.0)
+    turns.take("p", "b", 1.0, 10.0)
+    turns.end("p", "a")
+    assert turns.take("p", "a", 1.1 + ASKS_AGAIN, 10.0) == 0.0

@@ -10,8 +10,9 @@ from prometheus_client import REGISTRY
 from kubeloop.testing.virtual_time import virtual_time
 from pkg.config.settings import Settings
 from pkg.process.leftovers import PERIOD, Leftovers
+from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
-from pkg.webhook.registration import EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
+from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
 from tests.pkg.webhook.test_registration import URL, RegistrationServer
 
 Said = list[tuple[str, str]]
@@ -68,6 +69,17 @@ async def test_leftover_webhooks_are_reported_once_without_others() -> None:
     server.mark = fingerprint(URL, STRICT)
     await looked.check()
     assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 0
+
+
+async def test_webhooks_that_another_client_deletes_are_reported_once() -> None:
+    server, sink = await registered(), Said()
+    looked = leftovers(server, sink)
+    await looked.check()
+    server.validating.gone(WEBHOOK_CONFIGURATION_NAME)
+    for _ in range(3):
+        await looked.check()
+    ((reason, line),) = sink
+    assert (reason, line.endswith("was deleted by another client")) == (EVENT_CHANGED, True)
 
 
 async def test_where_nothing_is_registered_nothing_is_asked() -> None:
