@@ -14,7 +14,7 @@ from kubeloop.api.resource_list import format_resource_list
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
-from pkg.util.quotacount.releases import is_known, releases_of
+from pkg.util.quotacount.releases import UNKNOWN, releases_of
 from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 
 _KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
@@ -36,13 +36,13 @@ def usage(options: UsageOptions) -> int:
     Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
     are not added, and of a ResourceClaim its pod is not looked at.
     """
-    if not is_known(options.kubernetes):
+    releases = releases_of([options.kubernetes])
+    if releases is UNKNOWN:
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")
     try:
         now = time.time() if options.now is None else from_rfc3339(options.now)
     except ValueError as error:
         raise WrongCall(f"--now: {error}") from error
-    releases = releases_of([options.kubernetes])
 
     def describe(document: Mapping[str, Any]) -> dict[str, Any]:
         match (group_of(document), document.get("kind")):
@@ -51,7 +51,7 @@ def usage(options: UsageOptions) -> int:
             case ("" | None, "PersistentVolumeClaim"):
                 counted = storage_usage(msgspec.convert(document, PersistentVolumeClaim), releases)
             case ("resource.k8s.io" | None, "ResourceClaim"):
-                counted = device_usage(msgspec.convert(document, ResourceClaim), releases)
+                counted = device_usage(msgspec.convert(document, ResourceClaim), releases[0])
             case _:
                 raise Foreign
         metadata = document.get("metadata") or {}

@@ -9,14 +9,13 @@ of the quota evaluator. It never looks at the pod-level resources of the status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
-from kubeloop.api.core import Container, ContainerStatus, LimitRange, Pod, PodSpec, ResourceRequirements
+from kubeloop.api.core import Container, LimitRange, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawQuantity, RawResourceList
 from kubeloop.api.quantity import Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, add, add_to, maximum, parse_resource_list, total
@@ -24,48 +23,42 @@ from pkg.util.constants import CPU, MEMORY
 from pkg.util.quotacount.releases import NEWEST, PodLevelDefaults, Release, StatusRule
 
 HUGEPAGES_PREFIX = "hugepages-"
-_CONTAINER = "Container"
 _MILLI_IN_NANOS = 10**6
 
 Pick = Callable[[ResourceRequirements], RawResourceList | None]
 REQUESTS: Pick = attrgetter("requests")
 LIMITS: Pick = attrgetter("limits")
-_ReportedLists = Sequence[RawResourceList | None]
+_View = Callable[[Container], ResourceList]
 
 
-class Requirements(NamedTuple):
-    requests: ResourceList
-    limits: ResourceList
-
-
-def effective_requirements(pod: Pod, release: Release) -> Requirements:
+def effective_requirements(pod: Pod, release: Release) -> tuple[ResourceList, ResourceList]:
     """Returns the pod's effective requests and limits; the overhead is added to limits that are set and not zero.
     Raises QuantityError if a quantity is invalid."""
     requests, limits = (_effective_resources(pod, pick, release) for pick in (REQUESTS, LIMITS))
     overhead = parse_resource_list(pod.spec.overhead)
-    limited = {name: quantity for name, quantity in overhead.items() if limits.get(name)}
-    return Requirements(add(requests, overhead), add(limits, limited))
+    return add(requests, overhead), add(limits, {name: overhead[name] for name in overhead if limits.get(name)})
 
 
-def _aggregate(
-    spec: PodSpec,
-    resources_of: Callable[[Container], ResourceList],
-    plain_init_resources_of: Callable[[Container], ResourceList] | None = None,
-) -> ResourceList:
+def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList:
+    views = _views(pod, pick, release.container_status)
+    resources = reduce(maximum, [_aggregate(pod.spec, view) for view in views])
+    if release.pod_level_resources and pod.spec.resources is not None:
+        resources |= parse_resource_list(_of_pod_level(pick(pod.spec.resources)))
+    return resources
+
+
+def _aggregate(spec: PodSpec, view: _View) -> ResourceList:
     """Returns the sum of all containers, or what the heaviest moment of the start needs, whichever is larger.
 
     A restartable init container runs on beside the others and is added; a plain one runs beside the restartable
     ones before it, and only sets a minimum.
     """
-    steady_total = total(resources_of(container) for container in spec.containers)
+    steady_total = total(view(container) for container in spec.containers)
     restartable_total: ResourceList = {}
     heaviest_start: ResourceList = {}
     for container in spec.init_containers or ():
-        is_restartable = container.restart_policy == "Always"
-        resources = resources_of(container) if is_restartable else (plain_init_resources_of or resources_of)(container)
-        if not resources:
-            continue
-        if is_restartable:
+        resources = view(container)
+        if _is_restartable(container):
             add_to(steady_total, resources)
             add_to(restartable_total, resources)
             concurrent_total = _select(restartable_total, resources)
@@ -76,9 +69,12 @@ def _aggregate(
     return maximum(steady_total, heaviest_start)
 
 
-def _spec_resources_of(pick: Pick) -> Callable[[Container], ResourceList]:
-    """Returns a function for what a container's spec requests, or limits."""
-    return lambda container: parse_resource_list(pick(container.resources))
+def _select(resources: ResourceList, names: Iterable[str]) -> ResourceList:
+    return {name: resources[name] for name in names if name in resources}
+
+
+def _is_restartable(init_container: Container) -> bool:
+    return init_container.restart_policy == "Always"
 
 
 def is_pod_level(name: str) -> bool:
@@ -91,80 +87,60 @@ def _of_pod_level(raw: RawResourceList | None) -> RawResourceList:
     return {name: value for name, value in (raw or {}).items() if is_pod_level(name)}
 
 
-def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList:
-    statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
-    rule = release.container_status
-    counted_statuses = (
-        status for status in statuses if status.resources is not None or rule is not StatusRule.BY_CONTAINER
-    )
-    reported_by_container = {status.name: _reported_resources(status, pick) for status in counted_statuses}
-    match rule:
-        case StatusRule.BY_CONTAINER:
-            resources = _larger_by_container(pod, pick, reported_by_container)
-        case StatusRule.BY_SUM:
-            resources = _largest_sum(pod, pick, reported_by_container)
-        case StatusRule.IGNORED:
-            resources = _aggregate(pod.spec, _spec_resources_of(pick))
-    if release.pod_level_resources and pod.spec.resources is not None:
-        resources |= parse_resource_list(_of_pod_level(pick(pod.spec.resources)))
-    return resources
+def _spec_view(pick: Pick) -> _View:
+    """Returns the view of a container by its spec's requests or limits."""
+    return lambda container: parse_resource_list(pick(container.resources))
 
 
-def _reported_resources(status: ContainerStatus, pick: Pick) -> _ReportedLists:
-    """Returns the container's actual resources and, for requests, the allocated ones."""
-    actual = pick(status.resources) if status.resources is not None else None
-    return [actual, status.allocated_resources] if pick is REQUESTS else [actual]
-
-
-def _larger_by_container(pod: Pod, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> ResourceList:
-    infeasible, spec_resources_of = _resize_is_infeasible(pod), _spec_resources_of(pick)
-
-    def resources_of(container: Container) -> ResourceList:
-        if container.name not in reported_by_container:
-            return spec_resources_of(container)
-        reported = reduce(maximum, map(parse_resource_list, reported_by_container[container.name]))
-        return reported if infeasible else maximum(spec_resources_of(container), reported)
-
-    return _aggregate(pod.spec, resources_of, spec_resources_of)
-
-
-def _largest_sum(pod: Pod, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> ResourceList:
-    infeasible = _resize_is_infeasible(pod)
-    if not infeasible and _equals_spec(pod.spec, pick, reported_by_container):
-        return _aggregate(pod.spec, _spec_resources_of(pick))
-    spec_resources_of: Callable[[Container], ResourceList] = (lambda _: {}) if infeasible else _spec_resources_of(pick)
-
-    def resources_from(start: int) -> Callable[[Container], ResourceList]:
-        """Returns a function for the container's reported resources from index `start` on, else its spec's."""
-
-        def resources_of(container: Container) -> ResourceList:
-            reported = [
-                amounts for amounts in reported_by_container.get(container.name, ())[start:] if amounts is not None
-            ]
-            return parse_resource_list(reported[0]) if reported else spec_resources_of(container)
-
-        return resources_of
-
-    sums = [_aggregate(pod.spec, resources_from(start)) for start in range(2 if pick is REQUESTS else 1)]
-    return reduce(maximum, [_aggregate(pod.spec, spec_resources_of), *sums])
-
-
-def _equals_spec(spec: PodSpec, pick: Pick, reported_by_container: Mapping[str, _ReportedLists]) -> bool:
-    """Reports whether every status agrees with the spec, as in all pods but resized ones: then all sums are equal."""
-    return all(
-        reported is None or reported == pick(container.resources)
-        for container in (*spec.containers, *(spec.init_containers or ()))
-        for reported in reported_by_container.get(container.name, ())
-    )
-
-
-def _resize_is_infeasible(pod: Pod) -> bool:
+def _views(pod: Pod, pick: Pick, rule: StatusRule) -> list[_View]:
+    """Returns the views of a container of whose sums over the pod the largest counts. Status and spec agree in all pods
+    but resized ones: then all sums are equal."""
+    reported = {} if rule is StatusRule.IGNORED else _reported_lists(pod, pick, rule)
     pending = next((c for c in pod.status.conditions or () if c.type == "PodResizePending"), None)
-    return pending is not None and pending.reason == "Infeasible"
+    infeasible = pending is not None and pending.reason == "Infeasible"
+    of_spec = _spec_view(pick)
+    if not infeasible and all(
+        amounts in (None, pick(container.resources))
+        for container in (*pod.spec.containers, *(pod.spec.init_containers or ()))
+        for amounts in reported.get(container.name, ())
+    ):
+        return [of_spec]
+
+    def of_possible_spec(container: Container) -> ResourceList:
+        return {} if infeasible else of_spec(container)
+
+    def larger(container: Container) -> ResourceList:
+        if container.name not in reported:
+            return of_spec(container)
+        return reduce(maximum, map(parse_resource_list, reported[container.name]), of_possible_spec(container))
+
+    def first_reported(start: int) -> _View:
+        """Returns the view by the first list that is reported, from the index on."""
+
+        def of_status(container: Container) -> ResourceList:
+            lists = [amounts for amounts in reported.get(container.name, ())[start:] if amounts is not None]
+            return parse_resource_list(lists[0]) if lists else of_possible_spec(container)
+
+        return of_status
+
+    if rule is not StatusRule.BY_SUM:
+        return [larger]
+    return [of_possible_spec, first_reported(0), *([first_reported(1)] if pick is REQUESTS else [])]
 
 
-def _select(resources: ResourceList, names: Iterable[str]) -> ResourceList:
-    return {name: resources[name] for name in names if name in resources}
+def _reported_lists(pod: Pod, pick: Pick, rule: StatusRule) -> Mapping[str, list[RawResourceList | None]]:
+    """Returns, by container, its actual resources and, for requests, the allocated ones, as far as the rule looks."""
+    statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
+    if rule is StatusRule.BY_CONTAINER:
+        plain = {container.name for container in pod.spec.init_containers or () if not _is_restartable(container)}
+        statuses = [status for status in statuses if status.resources is not None and status.name not in plain]
+    return {
+        status.name: [
+            pick(status.resources) if status.resources is not None else None,
+            *([status.allocated_resources] if pick is REQUESTS else []),
+        ]
+        for status in statuses
+    }
 
 
 # ---- defaults ------------------------------------------------------------------------------------------------
@@ -216,7 +192,7 @@ def _container_defaults(limit_range: LimitRange) -> ResourceRequirements:
     limits: RawResourceList = {}
     requests: RawResourceList = {}
     for item in limit_range.spec.limits:
-        if item.type == _CONTAINER:
+        if item.type == "Container":
             default = _round_up(item.max) | _round_up(item.default)
             limits |= default
             requests |= _round_up(item.min) | default | _round_up(item.default_request)
@@ -230,14 +206,12 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
     if rule is PodLevelDefaults.NONE or level is None or not (level.requests or level.limits):
         return level
     requests, limits = _of_pod_level(level.requests), _of_pod_level(level.limits)
-    container_limits = _aggregate(spec, _spec_resources_of(LIMITS))
+    container_limits = _aggregate(spec, _spec_view(LIMITS))
     for name, quantity in container_limits.items():
         if name.startswith(HUGEPAGES_PREFIX) and name not in requests:
             limits.setdefault(name, str(quantity))
     if limits or rule is PodLevelDefaults.WHEN_CREATED:
-        container_sums = _aggregate(
-            spec, lambda container: _spec_resources_of(LIMITS)(container) | _spec_resources_of(REQUESTS)(container)
-        )
+        container_sums = _aggregate(spec, lambda c: _spec_view(LIMITS)(c) | _spec_view(REQUESTS)(c))
         container_requests = {name: str(container_sums[name]) for name in (CPU, MEMORY) if name in container_sums}
         requests = limits | container_requests | requests
     if rule is PodLevelDefaults.WHEN_CREATED:
@@ -251,11 +225,11 @@ def _missing_limits(
     """Returns limits for requested resources that every container limits: the containers' total, at least the
     request."""
     containers = [*spec.containers, *(spec.init_containers or ())]
-    names = (name for name in requests if name not in limits)
-    limited_names = (
-        name for name in names if all(name in (container.resources.limits or ()) for container in containers)
-    )
-    return {name: str(max(container_limits[name], parse_wire(requests[name]))) for name in limited_names}
+    return {
+        name: str(max(container_limits[name], parse_wire(requests[name])))
+        for name in requests
+        if name not in limits and all(name in (container.resources.limits or ()) for container in containers)
+    }
 
 
 def _round_up(raw: Mapping[str, RawQuantity] | None) -> RawResourceList:

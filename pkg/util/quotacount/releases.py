@@ -120,15 +120,10 @@ def releases_of(versions: Iterable[str]) -> Releases:
     return UNKNOWN if not releases or None in releases else tuple(dict.fromkeys(filter(None, releases)))
 
 
-def is_known(version: str) -> bool:
-    """Reports whether the version can be read and is not newer than every release in `RELEASES`."""
-    return _release_of(version) is not None
-
-
 def doubt(versions: Sequence[str]) -> str:
     """Returns a sentence that explains why more is counted than one release does; "" if one known release counts."""
     if releases_of(versions) is UNKNOWN:
-        unknown_versions = ", ".join(repr(version) for version in versions if not is_known(version)) or "''"
+        unknown_versions = ", ".join(repr(version) for version in versions if _release_of(version) is None) or "''"
         return f"Kubernetes version {unknown_versions} is not known to headroom: the largest count of any release holds"
     has_several = len(releases_of(versions)) > 1
     return f"API servers differ ({', '.join(versions)}): the larger count holds" if has_several else ""

@@ -11,36 +11,17 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache, reduce
 
-from kubeloop.api.core import (
-    DeviceRequest,
-    DeviceSubRequest,
-    PersistentVolumeClaim,
-    Pod,
-    PodAffinityTerm,
-    ResourceClaim,
-    ResourceQuotaSpec,
-    ResourceRequirements,
-    ScopedResourceSelectorRequirement,
-)
+from kubeloop.api import core
+from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import NANOS, ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, maximum, parse_resource_list, positive, subtract, total
-from pkg.util.constants import (
-    CPU,
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    MEMORY,
-    PODS,
-    REQUESTS_CPU,
-    REQUESTS_MEMORY,
-    REQUESTS_STORAGE,
-)
+from pkg.util.constants import CPU, MEMORY, PODS, REQUESTS_STORAGE
 from pkg.util.quotacount.pod_resources import HUGEPAGES_PREFIX, effective_requirements, is_pod_level
 from pkg.util.quotacount.releases import NEWEST, Release, Releases
 
 COUNT_PODS = "count/pods"
 REQUESTS_PREFIX = "requests."
-_EPHEMERAL_STORAGE = "ephemeral-storage"
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
@@ -51,13 +32,12 @@ ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 _MOST_DEVICES = 32
 """What "All" counts as: AllocationResultsMaxSize."""
 _ONE = Quantity.of(1)
-_REQUEST_NAMES = {
-    CPU: (CPU, REQUESTS_CPU),
-    MEMORY: (MEMORY, REQUESTS_MEMORY),
-    _EPHEMERAL_STORAGE: (_EPHEMERAL_STORAGE, "requests.ephemeral-storage"),
-}
-_LIMIT_NAMES = {CPU: LIMITS_CPU, MEMORY: LIMITS_MEMORY, _EPHEMERAL_STORAGE: "limits.ephemeral-storage"}
-_REQUIRED_NAMES = frozenset({CPU, MEMORY, REQUESTS_CPU, REQUESTS_MEMORY, LIMITS_CPU, LIMITS_MEMORY})
+_COMPUTE = CPU, MEMORY, "ephemeral-storage"
+_REQUEST_NAMES = {name: (name, REQUESTS_PREFIX + name) for name in _COMPUTE}
+_LIMIT_NAMES = {name: f"limits.{name}" for name in _COMPUTE}
+_REQUIRED_NAMES = frozenset(
+    counted for name in (CPU, MEMORY) for counted in (*_REQUEST_NAMES[name], _LIMIT_NAMES[name])
+)
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _EXTENDED = re.compile(
     rf"(?=[^/]{{1,244}}/){_LABEL}(?:\.{_LABEL})*/(?=.{{1,63}}$)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -90,7 +70,7 @@ def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
     """Returns the CPU and memory names that a quota limits and some container does not set: quota admission denies such
     a pod, however much is free. Empty for pod-level resources: an API server without them removes them. Source:
     pods.go, Constraints."""
-    pod_level = pod.spec.resources or ResourceRequirements()
+    pod_level = pod.spec.resources or core.ResourceRequirements()
     if pod_level.limits or pod_level.requests:
         return []
     common_names = _REQUIRED_NAMES
@@ -170,25 +150,20 @@ def matches_scopes(pod: Pod, spec: ResourceQuotaSpec, releases: Releases = NEWES
     """Reports whether the pod matches all of the quota's scopes in one of the releases; a quota without scopes matches
     every pod. A scope that is unknown, or for other objects, matches no pod."""
     requirements = [
-        ScopedResourceSelectorRequirement(scope_name=scope, operator="Exists") for scope in spec.scopes or ()
+        core.ScopedResourceSelectorRequirement(scope_name=scope, operator="Exists") for scope in spec.scopes or ()
     ]
     if spec.scope_selector is not None:
         requirements += spec.scope_selector.match_expressions or ()
     return any(all(_matches(pod, requirement, release) for requirement in requirements) for release in releases)
 
 
-def _matches(pod: Pod, requirement: ScopedResourceSelectorRequirement, release: Release) -> bool:
-    deadline = pod.spec.active_deadline_seconds
-    has_deadline = deadline is not None and deadline >= 0  # nothing to do with its deletion
-    match requirement.scope_name:
-        case "Terminating":
-            return has_deadline
-        case "NotTerminating":
-            return not has_deadline
-        case "BestEffort":
-            return _is_best_effort(pod, release)
-        case "NotBestEffort":
-            return not _is_best_effort(pod, release)
+def _matches(pod: Pod, requirement: core.ScopedResourceSelectorRequirement, release: Release) -> bool:
+    match scope := requirement.scope_name:
+        case "Terminating" | "NotTerminating":  # nothing to do with its deletion
+            deadline = pod.spec.active_deadline_seconds
+            return (deadline is not None and deadline >= 0) is (scope == "Terminating")
+        case "BestEffort" | "NotBestEffort":
+            return _is_best_effort(pod, release) is (scope == "BestEffort")
         case "CrossNamespacePodAffinity":
             return _uses_cross_namespace_affinity(pod)
         case "PriorityClass":
@@ -212,9 +187,8 @@ def _is_best_effort(pod: Pod, release: Release) -> bool:
 def _uses_cross_namespace_affinity(pod: Pod) -> bool:
     """Reports whether a pod (anti-)affinity looks into other namespaces."""
     affinity = pod.spec.affinity
-    sides = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
-    terms: list[PodAffinityTerm] = []
-    for side in sides:
+    terms: list[core.PodAffinityTerm] = []
+    for side in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
         if side is not None:
             preferred = side.preferred_during_scheduling_ignored_during_execution or ()
             terms += side.required_during_scheduling_ignored_during_execution or ()
@@ -222,7 +196,7 @@ def _uses_cross_namespace_affinity(pod: Pod) -> bool:
     return any(bool(term.namespaces) or term.namespace_selector is not None for term in terms)
 
 
-def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
+def _selects(requirement: core.ScopedResourceSelectorRequirement, name: str) -> bool:
     """Reports whether the requirement selects an object with a class of that name, "" for none."""
     values = requirement.values or ()
     selects = {
@@ -234,7 +208,7 @@ def _selects(requirement: ScopedResourceSelectorRequirement, name: str) -> bool:
     return selects.get(requirement.operator, False)
 
 
-def _has_compute(resources: ResourceRequirements) -> bool:
+def _has_compute(resources: core.ResourceRequirements) -> bool:
     lists = [raw for raw in (resources.requests, resources.limits) if raw]
     compute_lists = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in lists)
     return any(quantity > ZERO for raw in compute_lists for quantity in parse_resource_list(raw).values())
@@ -243,20 +217,13 @@ def _has_compute(resources: ResourceRequirements) -> bool:
 # ---- claims --------------------------------------------------------------------------------------------------
 
 
-def storage_usage(claim: PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
+def storage_usage(claim: core.PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
     """Returns what a quota counts of a PersistentVolumeClaim, also by storage class. Raises QuantityError if a quantity
     is invalid."""
     return reduce(maximum, [_storage_usage(claim, release) for release in releases])
 
 
-def device_usage(claim: ResourceClaim, releases: Releases = NEWEST) -> ResourceList:
-    """Returns what a quota counts of a ResourceClaim as such. Quota charges a claim that the scheduler made for a pod's
-    extended resources only for what the pod is not charged; the pod and the DeviceClasses that decide this are not
-    read."""
-    return reduce(maximum, [_device_usage(claim, release) for release in releases])
-
-
-def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceList:
+def _storage_usage(claim: core.PersistentVolumeClaim, release: Release) -> ResourceList:
     usage = {_CLAIMS: _ONE}
     size = parse_resource_list(claim.spec.resources.requests).get(_STORAGE)
     if size is not None:
@@ -268,7 +235,10 @@ def _storage_usage(claim: PersistentVolumeClaim, release: Release) -> ResourceLi
     return {f"count/{_CLAIMS}": _ONE} | usage | by_class
 
 
-def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
+def device_usage(claim: core.ResourceClaim, release: Release) -> ResourceList:
+    """Returns what a quota counts of a ResourceClaim as such. Quota charges a claim that the scheduler made for a pod's
+    extended resources only for what the pod is not charged; the pod and the DeviceClasses that decide this are not
+    read."""
     devices_by_class = total(_devices_by_class(request, release) for request in claim.spec.devices.requests or ())
     usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices_by_class.items()}
     if release.device_class_claims:
@@ -277,7 +247,7 @@ def _device_usage(claim: ResourceClaim, release: Release) -> ResourceList:
     return usage
 
 
-def _devices_by_class(request: DeviceRequest, release: Release) -> ResourceList:
+def _devices_by_class(request: core.DeviceRequest, release: Release) -> ResourceList:
     """Returns the devices by device class; of alternatives the most of each class."""
     if request.first_available and release.prioritized_devices:
         return positive(reduce(maximum, map(_devices_of_request, request.first_available)))
@@ -285,7 +255,7 @@ def _devices_by_class(request: DeviceRequest, release: Release) -> ResourceList:
     return _devices_of_request(exact) if exact else {}
 
 
-def _devices_of_request(request: DeviceSubRequest) -> ResourceList:
+def _devices_of_request(request: core.DeviceSubRequest) -> ResourceList:
     """Returns a request's devices: one of the class by default, as the API server completes a claim."""
     amounts = {"ExactCount": request.count or 1, "All": _MOST_DEVICES}
     return {request.device_class_name: Quantity.of(amounts.get(request.allocation_mode or "ExactCount", 0))}
