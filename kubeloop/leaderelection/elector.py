@@ -50,11 +50,9 @@ class LeaderElectionConfig:
 
     def __post_init__(self) -> None:
         if not self.lease_duration > self.renew_deadline > self.retry_period > 0:
-            raise ValueError(
-                "leader election: the lease duration must be longer than the renew deadline, and that longer than"
-                f" the retry period: {self.lease_duration:g}, {self.renew_deadline:g} and {self.retry_period:g} s"
-                " are given"
-            )
+            given = f"{self.lease_duration:g}, {self.renew_deadline:g} and {self.retry_period:g} s are given"
+            order = "the lease duration must be longer than the renew deadline, and that longer than the retry period"
+            raise ValueError(f"leader election: {order}: {given}")
 
 
 class Recorder(Protocol):
@@ -137,8 +135,7 @@ class LeaderElector:
             watch.cancel()
             await asyncio.wait([watch])
         log.info("holding the lease %s as %s", self._lock, self._lock.identity)
-        MASTER.labels(str(self._lock)).set(1)
-        self._record("became leader")
+        self._record("became leader", 1)
 
     async def renew(self) -> NoReturn:
         """Keeps the lease. Raises LeaseLost when that fails for `renew_deadline` seconds, also where no other
@@ -153,8 +150,7 @@ class LeaderElector:
                 self._trouble = f"not renewed for {self._config.renew_deadline:g} s{cause}"
                 break
         self._renewed_at = None
-        MASTER.labels(str(self._lock)).set(0)
-        self._record("stopped leading")
+        self._record("stopped leading", 0)
         raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
 
     async def release(self) -> bool:
@@ -172,7 +168,7 @@ class LeaderElector:
             log.warning("lease %s not released: %s", self._lock, str(err) or "no answer in time")
             return False
         log.info("released the lease %s", self._lock)
-        self._record("stopped leading")
+        self._record("stopped leading", 0)
         return True
 
     async def _give_up(self) -> bool:
@@ -181,10 +177,8 @@ class LeaderElector:
         lease = await self._lock.get()
         if lease.spec.holder_identity != self._lock.identity:
             return False
-        now = rfc3339(time.time(), "microseconds")
-        free = LeaseSpec(
-            lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=lease.spec.lease_transitions
-        )
+        now, transitions = rfc3339(time.time(), "microseconds"), lease.spec.lease_transitions
+        free = LeaseSpec(lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=transitions)
         await self._lock.update(free, lease.metadata.resource_version)
         return True
 
@@ -244,7 +238,8 @@ class LeaderElector:
                 log.info("the lease %s is held by %s", self._lock, self.get_leader())
             self._on_new_leader(self.get_leader())
 
-    def _record(self, happened: str) -> None:
+    def _record(self, happened: str, leads: int) -> None:
+        MASTER.labels(str(self._lock)).set(leads)
         if self._recorder is not None and self._observed is not None:
             self._recorder.event(self._observed, "Normal", "LeaderElection", f"{self._lock.identity} {happened}")
 
@@ -279,8 +274,9 @@ class LeaderElector:
 
     async def _pause(self) -> None:
         """Waits until the lease is free, or `retry_period` is over."""
-        time_left = self._time_left()
-        period = min(self._config.retry_period, time_left + _LATER) if time_left > 0 else self._config.retry_period
+        period = self._config.retry_period
+        if (time_left := self._time_left()) > 0:
+            period = min(period, time_left + _LATER)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._freed_event.wait(), period)
 

@@ -51,8 +51,7 @@ def check_identity(resource: Resource[Any], metadata: Mapping[str, Any], was: Ma
     """Raises what the API server does for a write that is about another object, or another version of it."""
     if metadata.get("name", was["name"]) != was["name"]:
         raise BadRequest("the name of the object does not match the name on the URL")
-    if metadata.get("namespace", was.get("namespace")) != was.get("namespace"):
-        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+    check_namespace(metadata, was.get("namespace", ""))
     if metadata.get("resourceVersion") not in (None, "", was["resourceVersion"]):
         reason = "the object has been modified; please apply your changes to the latest version and try again"
         raise conflict(resource, was["name"], reason)
@@ -60,6 +59,12 @@ def check_identity(resource: Resource[Any], metadata: Mapping[str, Any], was: Ma
         if metadata.get(field) not in (None, "", was.get(field)):
             problem = f'metadata.{field}: Invalid value: "{metadata[field]}": field is immutable'
             _refuse(resource, was["name"], problem)
+
+
+def check_namespace(metadata: Mapping[str, Any], namespace: str) -> None:
+    """Raises BadRequest for an object that says another namespace than its request."""
+    if metadata.get("namespace", namespace) != namespace:
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
 
 
 def conflict(resource: Resource[Any], name: str, reason: str) -> Conflict:
@@ -72,7 +77,7 @@ def check_metadata(resource: Resource[Any], metadata: Mapping[str, Any], old: Ma
     for problem in (
         *_labels(_new(metadata, old, "labels")),
         *_annotations(metadata.get("annotations") or {}, _new(metadata, old, "annotations")),
-        *_finalizers(resource, set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ())),
+        *_finalizers(resource, set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ()), old),
         *_owners(metadata.get("ownerReferences") or ()),
     ):
         _refuse(resource, metadata.get("name") or "", f"metadata.{problem}")
@@ -97,7 +102,10 @@ def _annotations(whole: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[s
         yield f"annotations: Too long: may not be more than {_ANNOTATIONS_SIZE} bytes"
 
 
-def _finalizers(resource: Resource[Any], finalizers: set[str]) -> Iterator[str]:
+def _finalizers(resource: Resource[Any], finalizers: set[str], old: Mapping[str, Any]) -> Iterator[str]:
+    if finalizers and old.get("deletionTimestamp"):
+        problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        yield f"finalizers: Forbidden: {problem} {sorted(finalizers)}"
     for name in sorted(finalizers):
         if not _is_qualified(name):
             yield f"finalizers: Invalid value: {name!r}: name part must consist of alphanumeric characters"

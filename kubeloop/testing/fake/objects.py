@@ -6,12 +6,11 @@ import asyncio
 import bisect
 import contextlib
 import copy
-import itertools
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,14 +52,6 @@ class _Change:
     new: Raw | None
 
 
-@dataclass(slots=True, eq=False)
-class _Watch:
-    """`since`: the version up to which it has the changes of its kind; `news`: there are later ones."""
-
-    since: int
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Objects:
     """The objects, and what a test changes without the API."""
 
@@ -77,10 +68,13 @@ class Objects:
         self.resources = list(dict.fromkeys(resources or BY_TYPE.values()))
         self._objects: dict[str, dict[str, Raw]] = {}
         self._changes: defaultdict[str, list[_Change]] = defaultdict(list)
+        self._forgotten: defaultdict[str, int] = defaultdict(int)
+        # The version of a kind's last change that is forgotten.
         self._compacted = 0
         self._version = 1
         self._dry_run = False
-        self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
+        self._watches: defaultdict[str, list[asyncio.Event]] = defaultdict(list)
+        # By kind: set once there is news for an open watch.
         self._pages: dict[str, tuple[list[Raw], int]] = {}
         self.managers: dict[str, Managers] = {}
         # By uid: who applied what.
@@ -132,17 +126,11 @@ class Objects:
         elif not installed:
             for key in list(self.raw(resource)):
                 self.remove(resource, key)
-            self.resources = [
-                installed_resource
-                for installed_resource in self.resources
-                if installed_resource.path() != resource.path()
-            ]
+            self.resources = [kind for kind in self.resources if kind.path() != resource.path()]
 
     def compact(self) -> None:
         """Forgets the changes up to now: a watch that resumes from before gets 410."""
-        for watch in itertools.chain.from_iterable(self._watches.values()):
-            if not watch.news.is_set():
-                watch.since = self._version
+        self._forgotten |= {path: changes[-1].version for path, changes in self._changes.items() if changes}
         self._changes.clear()
         self._compacted = self._version
         self._pages.clear()
@@ -189,8 +177,8 @@ class Objects:
             self.raw(resource)[key] = written
             change = _Change(self._version, old, written)
         self._changes[resource.path()].append(change)
-        for watch in self._watches[resource.path()]:
-            watch.news.set()
+        for news in self._watches[resource.path()]:
+            news.set()
         return written
 
     def page(self, resource: Resource[Any], matches: Matches, limit: int, token: str) -> Raw:
@@ -205,18 +193,10 @@ class Objects:
             metadata |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(items) - limit}
             self._pages[metadata["continue"]] = (items[limit:], version)
         # As kube-apiserver: items of its own kinds do not say what they are.
-        page_items = items[:limit] if limit else items
-        if is_of_kubernetes(resource):
-            page_items = [
-                {name: value for name, value in item.items() if name not in ("apiVersion", "kind")}
-                for item in page_items
-            ]
-        return {
-            "apiVersion": resource.api_version,
-            "kind": f"{resource.kind}List",
-            "metadata": metadata,
-            "items": page_items,
-        }
+        hidden = ("apiVersion", "kind") if is_of_kubernetes(resource) else ()
+        items = [{k: v for k, v in item.items() if k not in hidden} for item in items[: limit or None]]
+        type_meta = {"apiVersion": resource.api_version, "kind": f"{resource.kind}List"}
+        return {**type_meta, "metadata": metadata, "items": items}
 
     async def events(
         self, resource: Resource[Any], matches: Matches, params: Mapping[str, str]
@@ -235,27 +215,27 @@ class Objects:
                     yield {"type": "ADDED", "object": raw}
             if initial or params.get("allowWatchBookmarks") == "true":
                 yield _bookmark(resource, since, {INITIAL_EVENTS_END: "true"})
-        watch = _Watch(since)
-        self._watches[resource.path()].append(watch)
+        news, path = asyncio.Event(), resource.path()
+        self._watches[path].append(news)
         try:
             async with asyncio.timeout(float(params.get("timeoutSeconds") or 3600)):
                 while True:
                     await self.open.wait()
-                    watch.news.clear()  # before looking: what is written while a reader is slow is no less news
-                    if watch.since < self._compacted:
-                        yield _expired_event(watch.since)
+                    news.clear()  # before looking: what is written while a reader is slow is no less news
+                    if since < self._forgotten[path]:
+                        yield _expired_event(since)
                         return
-                    changes = self._changes[resource.path()]
-                    for change in changes[bisect.bisect_right(changes, watch.since, key=lambda c: c.version) :]:
-                        watch.since = change.version
+                    changes = self._changes[path]
+                    for change in changes[bisect.bisect_right(changes, since, key=lambda c: c.version) :]:
+                        since = change.version
                         if event := _event(change, matches):
                             yield event
-                    await watch.news.wait()
+                    await news.wait()
         except TimeoutError:
             if params.get("allowWatchBookmarks") == "true":
-                yield _bookmark(resource, watch.since if watch.news.is_set() else self._version, {})
+                yield _bookmark(resource, since if news.is_set() else self._version, {})
         finally:
-            self._watches[resource.path()].remove(watch)
+            self._watches[path].remove(news)
 
     @staticmethod
     def _typed(resource: Resource[T], raw: Raw) -> T:
@@ -265,15 +245,13 @@ class Objects:
 
 def _event(change: _Change, matches: Matches) -> Raw | None:
     """Returns the event that a watch with a selector sends: an object that begins or ceases to match comes or goes."""
-    if change.new is None:
-        return {"type": "DELETED", "object": change.old} if change.old and matches(change.old) else None
-    matched, is_matching = change.old is not None and matches(change.old), matches(change.new)
-    if matched and not is_matching:
-        metadata = {**(change.old or {})["metadata"], "resourceVersion": str(change.version)}
-        return {"type": "DELETED", "object": {**(change.old or {}), "metadata": metadata}}
-    if not is_matching:
-        return None
-    return {"type": "MODIFIED" if matched else "ADDED", "object": change.new}
+    old = change.old if change.old is not None and matches(change.old) else None
+    if change.new is None or not matches(change.new):
+        if old is None:
+            return None
+        metadata = {**old["metadata"], "resourceVersion": str(change.version)}
+        return {"type": "DELETED", "object": {**old, "metadata": metadata}}
+    return {"type": "ADDED" if old is None else "MODIFIED", "object": change.new}
 
 
 def _bookmark(resource: Resource[Any], version: int, annotations: Mapping[str, str]) -> Raw:

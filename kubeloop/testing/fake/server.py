@@ -22,7 +22,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, R, Transport
-from kubeloop.testing.fake.metadata import check_identity, check_metadata, check_name, conflict, generated
+from kubeloop.testing.fake import metadata as rules
 from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_key, spec_of
 from kubeloop.testing.fake.patches import Matches, Raw, applied, field_selector, json_patched, label_selector, merged
 
@@ -154,11 +154,10 @@ class FakeTransport(Transport):
         return self._cluster.find(group, version, plural), namespace, name, subresource
 
     def _discovery(self, path: str) -> Raw | None:
-        parts = path.strip("/").split("/")
-        served = self._cluster.resources
+        prefix, _, version = path.strip("/").partition("/")
         if path == "/apis":
             groups: dict[str, set[str]] = {}
-            for resource in served:
+            for resource in self._cluster.resources:
                 if resource.group:
                     groups.setdefault(resource.group, set()).add(resource.api_version)
             listed = [
@@ -166,47 +165,41 @@ class FakeTransport(Transport):
                 for group, versions in groups.items()
             ]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
-        if len(parts) != (2 if parts[0] == "api" else 3):
+        if version.count("/") != (prefix == "apis"):
             return None
-        version = "/".join(parts[1:])
-        matching = [resource for resource in served if resource.api_version == version]
-        if not matching:
-            raise errors.NotServed("404 page not found")
         kinds = [
             {"name": name, "kind": r.kind, "namespaced": r.namespaced, "verbs": []}
-            for r in matching
+            for r in self._cluster.resources
+            if r.api_version == version
             for name in (r.plural, *[f"{r.plural}/status"] * bool(r.status_subresource))
         ]
+        if not kinds:
+            raise errors.NotServed("404 page not found")
         return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
     def _create(self, resource: Resource[Any], namespace: str, body: Raw) -> Raw:
         if resource.namespaced and not namespace:
-            raise errors.ApiError(
-                "the server does not allow this method on the requested resource", status=405, reason="MethodNotAllowed"
-            )
+            message = "the server does not allow this method on the requested resource"
+            raise errors.ApiError(message, status=405, reason="MethodNotAllowed")
         if resource.group and "kind" not in body:
-            raise errors.BadRequest(
-                f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
-            )
+            message = f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
+            raise errors.BadRequest(message)
         raw = copy.deepcopy(body)
         metadata = raw.setdefault("metadata", {})
         if resource.group in _REVIEWS and resource.kind.endswith("Review"):
             return {"apiVersion": resource.api_version, "kind": resource.kind, **raw}  # an answer, which nothing keeps
         if metadata.get("resourceVersion"):
             raise errors.ServerError("resourceVersion should not be set on objects to be created")
-        if metadata.setdefault("namespace", namespace) != namespace:
-            raise errors.BadRequest(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            )
-        if not namespace:
-            del metadata["namespace"]
+        rules.check_namespace(metadata, namespace)
+        if namespace:
+            metadata["namespace"] = namespace
         name = metadata.get("name") or ""
         if not name and metadata.get("generateName"):
-            name = generated(metadata["generateName"], "".join(random.choices(_LETTERS, k=5)))
-        check_name(resource, name)
-        check_metadata(resource, metadata, {})
+            name = rules.generated(metadata["generateName"], "".join(random.choices(_LETTERS, k=5)))
+        rules.check_name(resource, name)
+        rules.check_metadata(resource, metadata, {})
         _check_types(resource, raw, errors.BadRequest)
         if key_of(namespace, name) in self._cluster.raw(resource):
             raise errors.AlreadyExists(f'{resource.group_resource} "{name}" already exists')
@@ -222,8 +215,8 @@ class FakeTransport(Transport):
     def _write(self, resource: Resource[Any], current: Raw, changed: Raw, subresource: str) -> Raw:
         """Writes an update or patch; one that changes nothing leaves the object as it is."""
         metadata, was = changed.setdefault("metadata", {}), current["metadata"]
-        check_identity(resource, metadata, was)
-        check_metadata(resource, metadata, was)
+        rules.check_identity(resource, metadata, was)
+        rules.check_metadata(resource, metadata, was)
         _check_types(resource, changed, errors.Invalid)
         if resource.status_subresource is None and changed.get("status") != current.get("status"):
             raise ValueError(f"say status_subresource of {resource.kind}: the fake cannot know whether it has one")
@@ -237,7 +230,6 @@ class FakeTransport(Transport):
             new["metadata"].pop(name, None)
             if name in was:
                 new["metadata"][name] = was[name]
-        self._check_finalizers(resource, was, new["metadata"])
         new |= {"apiVersion": resource.api_version, "kind": resource.kind}
         if _without_empty(new) == _without_empty(current):
             return current
@@ -250,13 +242,7 @@ class FakeTransport(Transport):
         return self._cluster.store(resource, key, current, new)
 
     def _apply(
-        self,
-        resource: Resource[Any],
-        namespace: str,
-        name: str,
-        subresource: str,
-        body: Raw,
-        options: Mapping[str, str],
+        self, resource: Resource[Any], namespace: str, name: str, subresource: str, body: Raw, options: dict[str, str]
     ) -> Raw:
         current = self._cluster.raw(resource).get(key_of(namespace, name))
         managers = self._cluster.managers.get(current["metadata"]["uid"], {}) if current else {}
@@ -274,25 +260,13 @@ class FakeTransport(Transport):
             self._cluster.managers[written["metadata"]["uid"]] = managers
         return written
 
-    @staticmethod
-    def _check_finalizers(resource: Resource[Any], was: Raw, metadata: Raw) -> None:
-        new_finalizers = set(metadata.get("finalizers") or ()) - set(was.get("finalizers") or ())
-        if new_finalizers and was.get("deletionTimestamp"):
-            raise errors.Invalid(
-                f'{resource.kind} "{was["name"]}" is invalid: metadata.finalizers: Forbidden: no new finalizers can be '
-                f"added if the object is being deleted, found new finalizers {sorted(new_finalizers)}"
-            )
-
     def _delete(self, resource: Resource[Any], current: Raw, options: Raw) -> Raw:
         metadata = current["metadata"]
         for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-            value = (options.get("preconditions") or {}).get(field)
-            if value not in (None, metadata[field]):
-                raise conflict(
-                    resource,
-                    metadata["name"],
-                    f"Precondition failed: {name} in precondition: {value}, {name} in object meta: {metadata[field]}",
-                )
+            value, now = (options.get("preconditions") or {}).get(field), metadata[field]
+            if value not in (None, now):
+                reason = f"Precondition failed: {name} in precondition: {value}, {name} in object meta: {now}"
+                raise rules.conflict(resource, metadata["name"], reason)
         key = raw_key(current)
         if not metadata.get("finalizers"):
             self._cluster.store(resource, key, current, None)
@@ -324,14 +298,10 @@ def _check_types(resource: Resource[Any], raw: Raw, refusal: type[errors.ApiErro
     stringData is written into data."""
     try:
         if resource.path() == SECRETS.path():
-            texts = raw.pop("stringData", None) or {}
-            data = {
-                **(raw.get("data") or {}),
-                **{key: b64encode(text.encode()).decode() for key, text in texts.items()},
-            }
+            texts = {key: b64encode(t.encode()).decode() for key, t in (raw.pop("stringData", None) or {}).items()}
             if texts:
-                raw["data"] = data
-            for value in data.values():
+                raw["data"] = (raw.get("data") or {}) | texts
+            for value in (raw.get("data") or {}).values():
                 b64decode(str(value), validate=True)
         decoder_for(resource.type).object(msgspec.json.encode(raw))
     except (errors.ServerError, ValueError) as error:
