@@ -91,6 +91,12 @@ EVENTS: Final = (
         "Nothing, or fewer migrations at once",
     ),
     Event(
+        "DeviceNotInBase",
+        _VMI,
+        "Quota refuses the target for a device that its source does not have; the event names it.",
+        "Enlarge the base by it: [migrations](limits.md#migrations)",
+    ),
+    Event(
         "HoldLimitReached",
         _VMI,
         "A source pod still counts long after its migration; its headroom is taken back.",

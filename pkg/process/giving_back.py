@@ -92,6 +92,7 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
             quotas,
             client.resource(NAMESPACES),
             client.resource(PODS),
+            client,
             rancher,
             Reverts(client, clock),
             Observer(await _source(client, quota.namespace), asks=rancher.asks),

@@ -125,13 +125,15 @@ def _webhook(
 def _guard_conditions(settings: Settings) -> dict[str, str]:
     conditions = {
         "managed": " || ".join(f"({_has_value('oldObject', 'labels', label)})" for label in _MANAGED),
-        # Most updates are of the status alone.
-        "limits-or-marks-change": f"request.operation == 'DELETE' || {_differs('metadata.labels')}"
-        f" || {_differs('metadata.annotations')} || (has(object.spec.hard) && {_differs('spec.hard')})"
-        # What quota admission goes by; anybody may bring it to spec.hard.
+        # Most updates leave the limits alone.
+        "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
+        " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
+        # What quota admission goes by.
         " || (has(object.status) && has(object.status.hard) && has(oldObject.status) && has(oldObject.status.hard)"
         " && object.status.hard != oldObject.status.hard"
-        " && !(has(object.spec.hard) && object.status.hard == object.spec.hard))",
+        # Anybody may bring it to spec.hard.
+        " && !(has(object.spec.hard) && object.status.hard == object.spec.hard))"
+        f" || ({_SWITCHED_OFF}) || ({_LOSES_LABEL}) || ({_LOSES_OWNER}) || ({_CHANGES_BASE})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
         "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"
         f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
@@ -163,12 +165,6 @@ def _has_key(subject: str, key: str, marks: str = "annotations") -> str:
     return f"has({subject}.metadata.{marks}) && '{key}' in {subject}.metadata.{marks}"
 
 
-def _differs(field: str) -> str:
-    """Returns the condition that an update changes a field."""
-    new, old = f"object.{field}", f"oldObject.{field}"
-    return f"(has({new}) != has({old}) || (has({new}) && {new} != {old}))"
-
-
 def _is_off(subject: str) -> str:
     off = (_has_value(subject, marks, constants.LABEL_MANAGED, constants.FALSE) for marks in ("labels", "annotations"))
     return " || ".join(f"({condition})" for condition in off)
@@ -182,11 +178,31 @@ def _changes(key: str) -> str:
 
 
 _QUOTA: Final = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
+_BASE: Final = constants.ANNOTATION_BASE
+_OWNER: Final = constants.ANNOTATION_OWNER
 _MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
 """The labels that make a quota managed."""
+_SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
+"""In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""
 _QUOTA_ANNOTATION_CHANGES: Final = (
     f"({_changes(_QUOTA)}) || (({_has_key('oldObject', _QUOTA)}) && !({_has_key('object', _QUOTA)}"
-    f" && object.metadata.annotations['{_QUOTA}'] != '')) || (({_is_off('object')}) && !({_is_off('oldObject')}))"
+    f" && object.metadata.annotations['{_QUOTA}'] != '')) || ({_SWITCHED_OFF})"
 )
-"""Or a person switches headroom off, and is warned which migrations lose their headroom."""
 _VOLUMES_CHANGE: Final = _changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)
+_LOSES_LABEL: Final = " || ".join(
+    f"(({_has_value('oldObject', 'labels', label)}) && !({_has_value('object', 'labels', label)}))"
+    for label in _MANAGED
+)
+"""That takes all of its headroom."""
+_LOSES_OWNER: Final = (
+    f"({_has_key('oldObject', _OWNER)}) && !({_has_key('object', _OWNER)})"
+    f" && {_has_value('object', 'annotations', constants.ANNOTATION_SKIP_AUTO_SCALING)}"
+)
+"""A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back, which has to be
+possible while no webhook answers."""
+_CHANGES_BASE: Final = (
+    f"({_has_value('oldObject', 'labels', constants.LABEL_MANAGED)}) && ({_has_key('oldObject', _BASE)})"
+    f" && !({_has_key('object', _BASE)}"
+    f" && object.metadata.annotations['{_BASE}'] == oldObject.metadata.annotations['{_BASE}'])"
+)
+"""Of a quota without Rancher."""

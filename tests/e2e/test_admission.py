@@ -34,7 +34,8 @@ async def test_a_quota_annotation_is_held_against_use_and_migrations(admin: Admi
     cases = {
         quota_text({**LIMITS, "limitsCpu": "2"}): "new CPU limit 2 is lower than the current used CPU limit 2015m",
         quota_text({"limitsMemory": "1.5Gi"}): "new Memory limit 1536Mi is lower than the current used Memory limit ",
-        quota_text({"limitsCpu": "2e3m"}): "invalid LimitsCPU 2e3m, error: '2e3m' is not a quantity",
+        quota_text({"limitsCpu": "2e3m"}): "invalid LimitsCPU 2e3m, error: quantities must match the regular "
+        "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
         "{": "invalid NamespaceResourceQuota {, error: field.cattle.io/resourceQuota is not JSON: ",
     }
     for text, message in cases.items():

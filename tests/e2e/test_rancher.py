@@ -135,6 +135,7 @@ async def test_a_project_without_room_changes_nothing_until_it_has(cluster: Clus
     await namespace.until_refused(migration)
     event = await namespace.told("ProjectQuotaExceeded")
     assert project.name in event.message
+    assert event.message.endswith("; left 0 of limits.cpu, 0 of limits.memory"), event.message
     await at_rest(namespace, request)
     process = await asyncio.to_thread(run, "explain", f"{namespace.name}/vm1", "--kubeconfig", str(cluster.kubeconfig))
     assert f"Rancher's project local:{project.name} has no room for" in process.stdout

@@ -112,6 +112,7 @@ UNUSED = {
         )
     },
     **{f"headroom-release: {verb} leases headroom in headroom-system": WAITS for verb in ("list", "watch")},
+    "headroom: list events": "a migration that stays refused though its quota was touched",
     "headroom: list pods": "before a VM is halted",
     "headroom: get namespaces": CHANGED,
     "headroom: get resourcequotas": CHANGED,
@@ -215,7 +216,8 @@ async def a_project_has_no_room(reader: Path, admin: Admin) -> None:
     namespace = await (await admin.project(HARD, default=HARD)).namespace(HARD)
     await namespace.machine()
     await namespace.migrate()
-    await namespace.told("ProjectQuotaExceeded")
+    event = await namespace.told("ProjectQuotaExceeded")
+    assert "; left 0 of limits.cpu" in event.message, event.message
     await called("explain", f"{namespace.name}/vm1", "--kubeconfig", str(reader))
 
 

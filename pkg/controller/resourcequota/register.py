@@ -46,6 +46,7 @@ def register(
         quotas.client,
         management.namespaces.client,
         management.pods.client,
+        management.client,
         rancher,
         management.reverts,
         Observer(management.source(), settings.profile, rancher.asks),

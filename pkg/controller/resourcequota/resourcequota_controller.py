@@ -18,6 +18,7 @@ from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList
+from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
@@ -29,6 +30,7 @@ from pkg.config.causes import LOWERS, Reverts
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.time_slices import TimeSlices
+from pkg.controller.resourcequota.details import lacking_devices, room_of_project
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.problems import Problem
@@ -36,7 +38,7 @@ from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import names_by_key, parse_resources
-from pkg.util.resourcequota.errors import EVENT_REVERTED
+from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
@@ -88,6 +90,8 @@ class ResourceQuotaHandler:
     quotas: ResourceClient[ResourceQuota]
     namespaces: ResourceClient[Namespace]
     pods: ResourceClient[Pod]
+    client: Client
+    """For what events say of problems."""
     rancher: RancherWrites
     reverts: Reverts
     observer: Observer
@@ -161,7 +165,7 @@ class ResourceQuotaHandler:
         if observed.rancher.asks:
             self._report_granted(observed, state)
         state.lower_since = state.lower_since if decided.hard else None
-        self._report_problems(observed, decided.problems)
+        await self._report_problems(observed, decided.problems)
         if not decided or self._report_dry_run(quota, state, decided):
             return decided
         used = quota.used if live else await self._wait_to_lower(observed, state, decided)
@@ -171,7 +175,7 @@ class ResourceQuotaHandler:
             if lowered := _lowered_by_others(quota, state.written, decided):
                 manager = await self.reverts.note(quota, lowered)
                 reverted = Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")
-                self._report_problems(observed, [reverted] if manager else [])
+                await self._report_problems(observed, [reverted] if manager else [])
             keys, instances = [*quota.annotations, *decided.annotations], observed.instances.values()
             names = names_by_key(keys, observed.migrations, instances)
             decided = summarized(decided, quota, names)
@@ -179,6 +183,8 @@ class ResourceQuotaHandler:
             self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:
             await self._request(observed, state, decided)
+        if decided.annotations.get(constants.ANNOTATION_TOUCHED) and constants.ANNOTATION_TOUCHED in quota.annotations:
+            await self._report_problems(observed, await lacking_devices(self.client, observed))
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
@@ -304,7 +310,7 @@ class ResourceQuotaHandler:
             log.info("%s: would write: %s", quota.key, would_write)
         return self.dry_run
 
-    def _report_problems(self, observed: Facts, problems: Sequence[Problem]) -> None:
+    async def _report_problems(self, observed: Facts, problems: Sequence[Problem]) -> None:
         """Reports each problem, once while it lasts, by an event about the VM that it concerns or the quota."""
         for problem in problems:
             state = observed.quota.key, problem.key
@@ -313,7 +319,9 @@ class ResourceQuotaHandler:
             if not is_known:
                 log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
                 subject = observed.instances.get(problem.vm) or observed.quota
-                self.events.event(subject, problem.kind, problem.reason, str(problem))
+                is_full = problem.reason == EVENT_PROJECT_FULL
+                room = await room_of_project(self.client, observed, self.observer.source) if is_full else ""
+                self.events.event(subject, problem.kind, problem.reason, f"{problem}{room}")
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

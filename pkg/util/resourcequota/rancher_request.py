@@ -9,14 +9,17 @@ requested first, and the person's number when Rancher has written it.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from msgspec.structs import replace as replace_struct
 
+from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.resource_list import ResourceList, total
+from pkg.api.rancher import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
@@ -28,6 +31,7 @@ from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.rancher import (
     SILENCE,
     Request,
+    annotation_of,
     exceeding,
     format_request,
     is_granted,
@@ -224,6 +228,22 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
     return Problem(errors.EVENT_NOT_GRANTED, text)
+
+
+# ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------
+
+
+def project_room(project: Project, namespaces: Iterable[Namespace], quota: ResourceQuota) -> str:
+    """Returns what the quota's namespace may request beyond what its person does, as text. `namespaces` are all of the
+    cluster: what those of the project request counts, granted or not (rancher pkg/resourcequota, quota_validate.go)."""
+    limit = project.spec.resource_quota and project.spec.resource_quota.limit
+    of_project = [item for item in namespaces if project_of(item) == project.id]
+    requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
+    requests |= {item.name: annotation_of(item) for item in of_project if item.name == quota.namespace}
+    used = total(map(limits_of_annotation, requests.values()))
+    limits = limits_of_annotation(json.dumps({"limit": limit or {}}))
+    remainders = {name: max(ZERO, limits[name] - used.get(name, ZERO)) for name in sorted(limits) if name in quota.hard}
+    return f"; left {_listed(remainders)}"
 
 
 def _listed(amounts: Mapping[str, Quantity]) -> str:

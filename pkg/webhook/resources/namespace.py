@@ -1,10 +1,11 @@
 """Namespace UPDATE, when Rancher's quota annotation changes: not under running migrations, nor below what is used.
 
 Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for what Go says of garbage
-within them."""
+JSON within them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -23,6 +24,9 @@ from pkg.webhook.view import NoAnswer, View, defaults
 
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
 """Resource, Rancher's name of the field, and what a person calls it."""
+_FORMAT: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_SUFFIX: Final = "unable to parse quantity's suffix"
+_PARTS: Final = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[-+]?[0-9]*")
 
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
@@ -66,12 +70,17 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
             continue
         try:
             limit = Quantity.parse(limits[resource])
-        except QuantityError as exc:
-            return f"invalid {field} {limits[resource]}, error: {exc}"
+        except QuantityError:
+            return f"invalid {field} {limits[resource]}, error: {_go_error(limits[resource])}"
         current = quantity_of(used, resource)
         if current > limit:
             return f"new {word} limit {limit} is lower than the current used {word} limit {current}"
     return None
+
+
+def _go_error(text: str) -> str:
+    """Returns apimachinery's words for what is no quantity (resource.ParseQuantity)."""
+    return _SUFFIX if text and _PARTS.fullmatch(text) else _FORMAT
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:

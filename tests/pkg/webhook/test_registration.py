@@ -508,11 +508,10 @@ def test_headrooms_own_writes_never_come_here() -> None:
     assert "not-headroom" not in conditions(person)
 
 
-def test_the_guard_is_asked_about_limits_and_marks_only() -> None:
+def test_the_guard_is_asked_about_limits_only() -> None:
     guarded = conditions(by_name(validating(URL, Settings(), b"ca"))["resourcequotas"])
-    for field in ("spec.hard", "metadata.labels", "metadata.annotations"):
-        assert f"object.{field} != oldObject.{field}" in guarded["limits-or-marks-change"]
-    assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-or-marks-change"]
+    assert "object.spec.hard != oldObject.spec.hard" in guarded["limits-change"]
+    assert "!(has(object.spec.hard) && object.status.hard == object.spec.hard)" in guarded["limits-change"]
     assert "resourcequota.management.cattle.io/default-resource-quota" in guarded["managed"]
     assert "headroom.harvesterhci.io/managed" in guarded["managed"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from kubeloop.api.core import ResourceQuota
+from kubeloop.api.core import Event, ObjectReference, ResourceQuota
 from kubeloop.api.meta import Status
-from kubeloop.api.registry import LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import EVENTS, LIMIT_RANGES, NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.errors import ApiError, PatchConflict, ServiceUnavailable, error_from_status
 from kubeloop.client.retry import CONFLICT_TRIES
 from kubeloop.controllers.errors import RetryAfter
@@ -17,6 +18,7 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.causes import LOWERS, MANY, WINDOW, Cause
 from pkg.config.settings import Settings
+from pkg.controller.resourcequota.details import as_read
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
@@ -49,7 +51,7 @@ class QuotaCluster:
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances, self.pods = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(PODS)
         self.settings, self.kubevirts = server.kind(SETTINGS), server.kind(KUBEVIRTS)
-        self.limit_ranges = server.kind(LIMIT_RANGES)
+        self.limit_ranges, self.failures = server.kind(LIMIT_RANGES), server.kind(EVENTS)
         self.readied: list[str] = []
         self.not_yet: list[RetryAfter] = []
         self.base(BASE)
@@ -679,6 +681,40 @@ class TestTime:
         assert ANNOTATION_TOUCHED not in cluster.now.annotations
         await cluster.look()
         assert ANNOTATION_TOUCHED in cluster.now.annotations
+
+    async def test_a_device_that_the_base_lacks_is_named_once(self) -> None:
+        """Only the target has it: the quota is raised, and the target is refused all the same."""
+        cluster = QuotaCluster(Mode.TAKEOVER)
+        cluster.base(BASE[:-2] + ',"extended":{"requests.intel.com/nic":"1"}}}')
+        cluster.quotas.given(quota(HARD | {"requests.intel.com/nic": "1"}, MARKS))
+        cluster.migrate("vm1", refused=True)
+        instance = vmi(nodeName="node-1")
+        cluster.instances.given(instance)
+        cluster.pods.given(launcher(instance))
+        amounts = "requested: limits.cpu=2,requests.intel.com/nic=1, used: limits.cpu=2"
+        cluster.failures.given(
+            {
+                "metadata": {"name": "failed", "namespace": "ns1"},
+                "involvedObject": {"kind": "VirtualMachineInstance", "namespace": "ns1", "name": "vm1"},
+                "reason": "FailedCreate",
+                "message": f'pods "x" is forbidden: exceeded quota: default-abc, {amounts}, limited: limits.cpu=5',
+                "lastTimestamp": "2026-01-01T00:01:00Z",
+            }
+        )
+        for _ in range(8):
+            cluster.quotas.edited(KEY, {"status": {"hard": dict(cluster.now.hard)}})
+            cluster.clock.now += await cluster.look() or 0.0
+        ((subject, reason, message),) = cluster.events.warnings
+        assert (subject, reason) == ("ns1/vm1", "DeviceNotInBase")
+        assert "its target asks for requests.intel.com/nic, which its source does not have" in message
+
+
+def test_of_a_tenants_event_little_is_held() -> None:
+    """Of reason FailedCreate a namespace may have thousands, which are read where a target is refused again and
+    again."""
+    text = "x" * 1_400_000
+    event = Event(involved_object=ObjectReference(name=text), reason=text, message=text)
+    assert len(msgspec.json.encode(as_read(event))) < 5000
 
 
 async def test_a_dry_run_writes_nothing_and_says_once_what_it_would(caplog: pytest.LogCaptureFixture) -> None:

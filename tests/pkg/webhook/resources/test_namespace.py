@@ -25,6 +25,7 @@ OLD = '{"limit":{"limitsCpu":"1"}}'
 USED = {"limits.cpu": "2015m", "limits.memory": "4797464313"}
 MIGRATES = "namespace ns1 has migrating VMs, can't change resource quotas"
 CANT = "can't update the resource quota of namespace ns1, error: "
+FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 def limit(**fields: Any) -> str:
@@ -70,14 +71,15 @@ DENIED = {
     ),
     "an exponent": (limit(limitsCpu="2e0"), "new CPU limit 2e0 is lower than the current used CPU limit 2015m"),
     "a negative limit": (limit(limitsCpu="-1"), "new CPU limit -1 is lower than the current used CPU limit 2015m"),
-    "a cpu limit that is no quantity": (
-        limit(limitsCpu="abc"),
-        "invalid LimitsCPU abc, error: 'abc' is not a quantity",
+    "a cpu limit that is no quantity": (limit(limitsCpu="abc"), f"invalid LimitsCPU abc, error: {FORMAT}"),
+    "an exponent and a suffix": (limit(limitsCpu="2e3m"), f"invalid LimitsCPU 2e3m, error: {FORMAT}"),
+    "an unknown suffix": (limit(limitsMemory="1gi"), f"invalid LimitsMemory 1gi, error: {FORMAT}"),
+    "a suffix of known letters in the wrong order": (
+        limit(limitsMemory="1iG"),
+        "invalid LimitsMemory 1iG, error: unable to parse quantity's suffix",
     ),
-    "an unknown suffix": (
-        limit(limitsMemory="1gi"),
-        "invalid LimitsMemory 1gi, error: '1gi' is not a quantity: unknown suffix 'gi'",
-    ),
+    "a space": (limit(limitsMemory="1 Gi"), f"invalid LimitsMemory 1 Gi, error: {FORMAT}"),
+    "a sign too many": (limit(limitsCpu="--1"), "invalid LimitsCPU --1, error: unable to parse quantity's suffix"),
     "half of a JSON": (
         '{"limit":',
         'invalid NamespaceResourceQuota {"limit":, error: field.cattle.io/resourceQuota is not JSON: '
