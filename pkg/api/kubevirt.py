@@ -391,6 +391,7 @@ class KubeVirtConfiguration(Struct):
     auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
     vm_state_storage_class: str = ""
+    hypervisors: list[Named] | None = None
 
     @property
     def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:

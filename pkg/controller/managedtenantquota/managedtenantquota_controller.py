@@ -104,21 +104,25 @@ class WindowHandler:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
-        """Does one step after the other. The caches suggest the first; each is decided by live reads and what was
-        written since, and every write is bound to them. Raises TimeoutError when the lock has to end."""
-        window = await self._window(self._observer.cached(key))
-        step = next_step(window)
-        if isinstance(step, Wait):
-            return window, step
-        async with asyncio.timeout(window.seconds_left if window.lock and not window.overdue else None):
-            observed = await self._observer.live(key, opens=step.opens)
+        """Does one step after the other. The caches suggest the first; it is decided by live reads, under a lock by the
+        last of these and what came since, and every write is bound to them. Raises TimeoutError when the lock has to
+        end."""
+        continued = self._observer.continued(key)
+        observed, is_decisive = continued or self._observer.cached(key), continued is not None
+        async with asyncio.timeout(None) as deadline:
             for _ in range(_MOST_WRITES):
                 window = await self._window(observed)
                 step = next_step(window)
                 if isinstance(step, Wait):
+                    if is_decisive and observed is not continued:
+                        self._observer.keep(observed)
                     return window, step
-                if step.opens and observed.render_webhook is None and not observed.lock_unavailable_reason:
-                    observed = await self._observer.live(key, opens=True)
+                self._observer.forget(key)  # until it is kept: nothing of what fails
+                has_end = window.lock is not None and not window.overdue
+                deadline.reschedule(loop_time() + window.seconds_left if has_end else None)
+                lacks_webhook = observed.render_webhook is None and not observed.lock_unavailable_reason
+                if not is_decisive or (step.opens and lacks_webhook):
+                    observed, is_decisive = await self._observer.live(key, opens=step.opens), True
                 else:
                     observed = replace(await self._try(window, step), now=self._observer.clock())
         raise RetryAfter(self._pauses.when(key), "there is more to write")

@@ -11,12 +11,14 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 
+from cachetools import LRUCache
+
 from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.resource_reader import list_installed
-from kubeloop.controllers.cache_reader import CacheReader
+from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.webhook.registration import NotReached
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
@@ -34,6 +36,8 @@ from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T")
 
+_KNOWN_SECONDS = 0.5
+"""For so long the caches may lack what was written; then the API server is asked again: they may stand still."""
 _PROVEN_SECONDS = 5.0
 """For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
 it lets through, and refuses the rest."""
@@ -58,6 +62,8 @@ class WindowObserver:
     """Our user name."""
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
     """Until when it counts that the API server has reached the webhook, and where."""
+    _kept: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
+    """By locked namespace since when what is known, and whether the cache showed the lock by then."""
 
     def concerns_us(self, namespace: str) -> bool:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
@@ -68,6 +74,38 @@ class WindowObserver:
 
     def cached(self, namespace: str) -> Observed:
         return observe(self.facts, recognise(self.locks.get(name=lock_name(namespace))), namespace, self.clock())
+
+    def keep(self, observed: Observed) -> None:
+        """Keeps what the API server answered, with what was written since, for the time of the lock."""
+        if observed.lock is not None:
+            is_shown = self.locks.get(name=observed.lock.configuration.name) is not None
+            self._kept[observed.namespace] = loop_time(), is_shown, observed
+
+    def forget(self, namespace: str) -> None:
+        self._kept.pop(namespace, None)
+
+    def continued(self, namespace: str) -> Observed | None:
+        """Returns the kept observation, with each object that is newer in the cache; None if the API server has to be
+        asked: nothing is kept, or the caches have other objects, or older ones for long and may stand still."""
+        if namespace not in self._kept:
+            return None
+        since, is_shown, kept = self._kept[namespace]
+        cached, is_recent = self.cached(namespace), loop_time() - since <= _KNOWN_SECONDS
+        if is_recent and not is_shown and cached.lock is None:
+            cached = replace(cached, lock=kept.lock)
+        known = {obj.uid: obj for obj in _objects(kept)}
+        latest = {obj.uid: newer(obj, known.get(obj.uid)) for obj in _objects(cached)}
+        is_behind = any(latest[obj.uid] is not obj for obj in _objects(cached))
+        if known.keys() != latest.keys() or (is_behind and not is_recent):
+            return None
+        return replace(
+            cached,
+            budgets=[latest[budget.uid] for budget in cached.budgets],
+            quotas=[latest[quota.uid] for quota in cached.quotas],
+            lock=recognise(latest[cached.lock.configuration.uid]) if cached.lock else None,
+            render_webhook=kept.render_webhook if loop_time() <= self._proven[0] else None,
+            lock_owner=kept.lock_owner,
+        )
 
     async def live(self, namespace: str, *, opens: bool) -> Observed:
         """Returns the observation with live budgets, quotas and lock; `opens`: and with what a lock needs, once the
@@ -144,6 +182,10 @@ class WindowObserver:
                 "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
             )
         return config
+
+
+def _objects(observed: Observed) -> list[Any]:
+    return [*observed.budgets, *observed.quotas, *([observed.lock.configuration] if observed.lock else [])]
 
 
 async def _get_or_none(read: Awaitable[T]) -> T | None:

@@ -16,6 +16,7 @@ from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.profiles import (
     GATE_AUTO_RESOURCE_LIMITS,
     GATE_EXTERNAL_NETWORK_RESOURCES,
+    GATE_HYPERVISOR,
     GATE_IOMMUFD,
     MemoryRequest,
     Profile,
@@ -25,6 +26,8 @@ from pkg.util.kubevirt.rendering import Rendering
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 COMPUTE = "compute"
 _DEVICES = "devices.kubevirt.io/"
+_HYPERVISOR_DEVICES = {"hyperv-direct": "mshv"}
+"""By the hypervisor's name in the KubeVirt CR (KubeVirt pkg/hypervisor, since 1.8); "kvm" for any other."""
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 _EPHEMERAL_STORAGE_OVERHEAD = Quantity.parse("50M")
 _DEFAULT_CPU_ALLOCATION_RATIO = 10
@@ -91,10 +94,12 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         "pr-helper": any(disk.lun is not None and disk.lun.reservation for disk in devices.disks or ()),
         "iommufd": rendering.has_gate(GATE_IOMMUFD),
     }
+    # KubeVirt pkg/virt-config GetHypervisorFromKvConfig: the first that the CR names.
+    hypervisors = (rendering.kubevirt.hypervisors or ()) if rendering.has_gate(GATE_HYPERVISOR) else ()
     virtual = {
         "tun": bool(interfaces) or devices.autoattach_pod_interface is not False,
         "vhost-net": not emulated and any(interface.model in ("", "virtio") for interface in interfaces),
-        "kvm": not emulated,
+        _HYPERVISOR_DEVICES.get(hypervisors[0].name if hypervisors else "", "kvm"): not emulated,
         "vhost-vsock": bool(devices.autoattach_vsock),
     }
     counted += [_DEVICES + name for name, is_used in extended.items() if is_used]

@@ -17,6 +17,7 @@ GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
 GATE_EXTERNAL_NETWORK_RESOURCES = "ExternalNetResourceInjection"
 GATE_IMAGE_VOLUME = "ImageVolume"
 GATE_IOMMUFD = "IOMMUFD"
+GATE_HYPERVISOR = "ConfigurableHypervisor"
 
 
 class MemoryRequest(Enum):
@@ -108,9 +109,9 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     # IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
     "1.7": {"knows_snp": True, "image_volume_fetched": True, "tracks_blocks": True},
     # pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
-    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA},
+    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA | {GATE_HYPERVISOR}},
     # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
-    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_IOMMUFD}, "default_gates": _BETA},
+    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_HYPERVISOR, GATE_IOMMUFD}, "default_gates": _BETA},
     # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
     "main": {"processes": 240 * MI, "tracking_size": 512 * MI},
 }
@@ -127,7 +128,7 @@ _AT_MOST = replace(
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},
     tpm_can_be_disabled=False,
     device_claims=False,
-    gates=frozenset({GATE_IOMMUFD}),
+    gates=frozenset({GATE_HYPERVISOR, GATE_IOMMUFD}),
     default_gates=frozenset(),
 )
 LARGEST = (_AT_MOST, replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED))

@@ -21,6 +21,7 @@ from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering, rendering, virt_controllers
 from pkg.util.kubevirt.target import Side, bound_of, target_usage
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import machine
 from tests.pkg.util import vectors
 
@@ -206,6 +207,32 @@ GATED: dict[str, tuple[str, Mapping[str, Any], bool]] = {
 def test_container_disks_by_release_and_gates(version: str, developer: Mapping[str, Any], image_volume: bool) -> None:
     rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None, ()), overhead=0)
     assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
+
+
+HYPERVISOR = {"featureGates": ["ConfigurableHypervisor"]}
+HYPERVISORS: dict[str, tuple[str, Mapping[str, Any], list[str], str]] = {
+    "none is named": ("v1.9.0", HYPERVISOR, [], "kvm"),
+    "KVM by name": ("v1.9.0", HYPERVISOR, ["kvm", "hyperv-direct"], "kvm"),
+    "Hyper-V, the first that is named": ("v1.9.0", HYPERVISOR, ["hyperv-direct", "kvm"], "mshv"),
+    "since 1.8": ("v1.8.0", HYPERVISOR, ["hyperv-direct"], "mshv"),
+    "without the gate": ("v1.9.0", {}, ["hyperv-direct"], "kvm"),
+    "1.7 has not that gate": ("v1.7.0", HYPERVISOR, ["hyperv-direct"], "kvm"),
+    "one that is not known": ("v1.9.0", HYPERVISOR, ["another"], "kvm"),
+    "emulated: no device": ("v1.9.0", {**HYPERVISOR, "useEmulation": True}, ["hyperv-direct"], ""),
+}
+
+
+@sentences(HYPERVISORS, "version, developer, names, device")
+def test_the_device_of_the_hypervisor(
+    version: str, developer: Mapping[str, Any], names: list[str], device: str
+) -> None:
+    hypervisors = {"hypervisors": [{"name": name} for name in names]}
+    cr = edited(installed(version, developer), spec={"configuration": hypervisors})
+    rendered = render_containers(WITH_CONTAINER_DISK, rendering([cr], None, ()), overhead=0)
+    (compute,) = [container for container in rendered.containers if container.name == "compute"]
+    limits = compute.resources.limits or {}
+    devices = {f"devices.kubevirt.io/{name}" for name in ("kvm", "mshv")}
+    assert devices & limits.keys() == ({f"devices.kubevirt.io/{device}"} if device else set())
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:
