@@ -134,7 +134,8 @@ Made by `make manifests` from the tables in the code. Every process of headroom 
 
 *Exported by*: `all` processes, the `leader` (a controller without leader election is one) once its caches have synced,
 or those that serve a `webhook`. A gauge is exported from its first value on, one of a namespace only while there is
-something to say about it: what is not there is not known, or zero. Durations are in seconds.
+something to say about it: what is not there is not known, or zero. Durations are in seconds, times in seconds since
+1970.
 
 """
 
