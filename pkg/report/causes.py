@@ -20,8 +20,7 @@ from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.claims import volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
-from pkg.util.kubevirt.migration import PRIORITIES, is_decentralized, refusing_quota
-from pkg.util.quotacount.usage import DEVICES_SUFFIX, RESOURCE_CLAIMS
+from pkg.util.kubevirt.migration import is_decentralized, refusing_quota
 
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
     f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
@@ -62,15 +61,7 @@ def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
     return ""
 
 
-def priority_note(snapshot: Snapshot, migration: VirtualMachineInstanceMigration) -> str:
-    """Returns how many of the waiting migrations KubeVirt starts first by their priority; "" for none."""
-    own = PRIORITIES.get(migration.spec.priority or "", 0)
-    waiting = [m.spec.priority or "" for m in snapshot.migrations if m.phase == constants.PHASE_PENDING]
-    ahead_count = sum(PRIORITIES.get(priority, 0) > own for priority in waiting)
-    return f"{ahead_count} that wait have a higher priority" if ahead_count else ""
-
-
-def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
+def pending_target_reason(target: Pod) -> str:
     """Returns why a target pod that exists does not run; "" if no reason is known."""
     spec, status = target.spec, target.status
     if status.phase != constants.PHASE_PENDING:
@@ -80,8 +71,7 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
             return f"{_GATES[gate.name]} (scheduling gate {gate.name}): {ADMISSION}"
     created = {claim.name for claim in status.resource_claim_statuses or () if claim.resource_claim_name}
     if missing := {claim.name for claim in spec.resource_claims or () if claim.template} - created:
-        notes = "; ".join([", ".join(sorted(missing)), *_device_limit_notes(snapshot, target.namespace)])
-        return f"ResourceClaims for its devices are not created: {notes}: {PLACEMENT}"
+        return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}: {PLACEMENT}"
     scheduled = find_condition(status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
@@ -89,13 +79,6 @@ def pending_target_reason(snapshot: Snapshot, target: Pod) -> str:
         events = f"the events of pod {target.name} say what they wait for"
         return f"its containers have not started on {spec.node_name}: {events}"
     return f"kube-scheduler has not placed pod {target.name} yet"
-
-
-def _device_limit_notes(snapshot: Snapshot, namespace: str) -> Iterator[str]:
-    for quota in snapshot.quotas_of(namespace):
-        for name, limit in sorted(quota.hard.items()):
-            if name == RESOURCE_CLAIMS or name.endswith(DEVICES_SUFFIX):
-                yield f"{quota.name} limits {name} to {limit}, {quota.used.get(name, 0)} are used"
 
 
 def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:

@@ -9,12 +9,7 @@ from enum import StrEnum
 from msgspec import field
 
 from kubeloop.api.meta import from_rfc3339
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCE_MIGRATIONS,
-    VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
 from pkg.report.budget import observe, wait_reasons
 from pkg.report.fit import Fit, fits
@@ -40,7 +35,6 @@ _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _UNEXPLAINED_AFTER = 60.0
 """Seconds until a wait without a reason is one: KubeVirt starts a target within seconds, and retries in minutes."""
-_POD_WEBHOOK = f"pods.{constants.WEBHOOK_CONFIGURATION_NAME}"
 
 
 class Verdict(StrEnum):
@@ -81,38 +75,41 @@ class Explanation(Document, frozen=True):
 
 def not_running(namespace: str, vm: str, reason: str) -> Explanation:
     """Explains a VM that does not run; `reason` is "" if none is known."""
-    return Explanation(
-        namespace, vm, Verdict.NOT_RUNNING, _joined("the VM does not run: there is nothing to migrate", reason)
-    )
+    summary = _joined("the VM does not run: there is nothing to migrate", reason)
+    return Explanation(namespace, vm, Verdict.NOT_RUNNING, summary)
 
 
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
-    """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's parallel limits count
-    them."""
+    """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's limits count them."""
     namespace, vm = instance.namespace, instance.name
-    ratio = snapshot.rendering(namespace).ratio or None
     active = [m for m in snapshot.migrations_of(instance) if not is_finished(m)]
     reason = causes.unstarted_reason(snapshot, instance)
     if reason and not any(map(is_decentralized, active)):  # its receiver waits for the VM
         return not_running(namespace, vm, reason)
-    if not active:
-        quota_fits = fits(snapshot, namespace, [instance], would=True)
+    quota_fits = fits(snapshot, namespace, [instance], would=not active)
+    explained = None
+    if active:
+        migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
+        created = migration.metadata.creation_timestamp
+        explained = ExplainedMigration(migration.name, migration.phase, created, is_refused(migration))
+        verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
+    else:
         verdict, prospect = _prospect_verdict(quota_fits)
         summary = _joined(f"it does not migrate; a target pod would {prospect}", *causes.vm_notes(snapshot, instance))
-        return Explanation(namespace, vm, verdict, summary, ratio, None, quota_fits)
-    migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
-    quota_fits = fits(snapshot, namespace, [instance])
-    verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
-    if verdict is Verdict.WAITS_FOR_QUOTA and snapshot.source.budgets.list(namespace):
-        summary = _joined(summary, *wait_reasons(observe(snapshot, namespace), migration))
-    explained = ExplainedMigration(
-        migration.name, migration.phase, migration.metadata.creation_timestamp, is_refused(migration)
-    )
+    ratio = snapshot.rendering(namespace).ratio or None
     return Explanation(namespace, vm, verdict, summary, ratio, explained, quota_fits)
 
 
 def _joined(*sentences: str) -> str:
-    return "; ".join(filter(None, sentences))
+    return "; ".join(filter(None, dict.fromkeys(sentences)))
+
+
+def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
+    amounts = (
+        (fit.quota, ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in fit.missing.items()))
+        for fit in quota_fits
+    )
+    return _joined(*(f"{quota} lacks {listed}" for quota, listed in amounts))
 
 
 def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
@@ -127,7 +124,7 @@ def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
     if all(fit.waits_for_leftover for fit in still_too_small):
         until = "until the pods of an earlier migration have ended; then headroom would raise the quota"
         return Verdict.COULD_WITH_HEADROOM, f"{lack} {until}"
-    refusals = _joined(*dict.fromkeys(fit.refusal for fit in still_too_small))
+    refusals = _joined(*(fit.refusal for fit in still_too_small))
     reason = f"may not raise it: {refusals}" if refusals else "would not raise the quota enough"
     return Verdict.COULD_NOT_MIGRATE, f"{lack}, and headroom {reason}"
 
@@ -147,24 +144,37 @@ class _Wait:
         if abort_requested(migration):
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
         targets = [pod for pod in self.snapshot.pods if migration_of(pod) == migration.uid]
-        target_reason = "".join(
-            f": {reason}" for pod in targets if (reason := causes.pending_target_reason(self.snapshot, pod))
-        )
+        target_reason = "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(pod)))
         if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}{target_reason}"
         if wait_reason := causes.kubevirt_wait_reason(migration):
             return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
         if targets and not self.quota_fits:
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}: its target pod exists{target_reason}"
+        notes = causes.vm_notes(self.snapshot, self.instance)
         if too_small := [fit for fit in self.quota_fits if not fit.fits]:
-            return _shortage_verdict(name, too_small, causes.vm_notes(self.snapshot, self.instance))
+            return self._shortage_verdict(too_small, notes)
         if verdict := self._creation_verdict():
             return verdict
         if is_refused(migration):
             return self._retry_verdict()
-        notes = _joined(self._parallel_limit_note(), *causes.vm_notes(self.snapshot, self.instance))
-        sentences = f"{name} fits; KubeVirt has not started it yet", notes or self._unexplained_note()
+        reason = _joined(self._parallel_limit_note(), *notes) or self._unexplained_note()
+        sentences = f"{name} fits; KubeVirt has not started it yet", reason
         return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, sentences))
+
+    def _shortage_verdict(self, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
+        """Returns what a migration waits for that does not fit into these quotas."""
+        shortage, namespace = (
+            f"{self.migration.name} does not fit: {_missing_amounts(too_small)}",
+            self.instance.namespace,
+        )
+        if refusals := _joined(*(fit.refusal for fit in too_small)):
+            return Verdict.WAITS_FOR_HEADROOM, _joined(f"{shortage}, and headroom may not raise it", refusals, *notes)
+        if unenforced := _joined(*(fit.not_enforced for fit in too_small if fit.fits_then)):
+            return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
+        if self.snapshot.source.budgets.list(namespace):
+            notes = [*notes, *wait_reasons(observe(self.snapshot, namespace), self.migration)]
+        return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
     def _retry_verdict(self) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
@@ -175,38 +185,30 @@ class _Wait:
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if self.snapshot.installed.is_stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
-        if refusals := _joined(*dict.fromkeys(fit.refusal for fit in self.quota_fits)):
+        if refusals := _joined(*(fit.refusal for fit in self.quota_fits)):
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom may not change it; {refusals}"
         return Verdict.WAITS_FOR_KUBEVIRT, _joined(retry, "" if message else self._unexplained_note())
 
     def _creation_verdict(self) -> tuple[Verdict, str] | None:
-        """Returns what keeps KubeVirt from creating a target pod that fits: headroom's own webhook, or KubeVirt's last
-        failure."""
-        name, snapshot = self.migration.name, self.snapshot
-        namespace = snapshot.source.namespaces.get(name=self.instance.namespace)
-        is_reserved = namespace is not None and namespace.labels.get(constants.LABEL_HOLDING) == constants.TRUE
-        is_silent = is_reserved and _POD_WEBHOOK in snapshot.installed.blocking_webhooks
-        quota_names = {quota.name for quota in snapshot.quotas_of(self.instance.namespace)}
+        """Returns what keeps KubeVirt from creating a target pod that fits, by its last failure."""
+        name, namespace = self.migration.name, self.instance.namespace
+        quota_names = {quota.name for quota in self.snapshot.quotas_of(namespace)}
         failures = [
             failure
             for failure in self._failures()
             if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
         ]
-        latest = (failures or [NO_FAILURE])[-1]
-        if is_silent or f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in latest.message:
-            reason = str(latest) or f"webhook {_POD_WEBHOOK} does not answer"
-            larger_pod = (
-                "the pod asks for more than headroom expects of it and has added "
-                f"({_expected_amounts(self.quota_fits)}): see what changes the VM's pods, such as a mesh's sidecar: "
-                f"{causes.ADMISSION}"
-            )
-            note = larger_pod if _TOO_LARGE in latest.message else ""
-            return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {reason}", note)
-        if failures:
-            reason = causes.refusal_reason(snapshot, self.instance.namespace, latest.message)
+        if not failures:
+            return None
+        latest, note = failures[-1], ""
+        if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' not in latest.message:
             sentence = f"{name} fits, but KubeVirt could not create its target pod: {latest}"
+            reason = causes.refusal_reason(self.snapshot, namespace, latest.message)
             return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, reason)
-        return None
+        if _TOO_LARGE in latest.message:
+            changes = f"see what changes the VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
+            note = f"the pod asks for {self._more_than_expected}: {changes}"
+        return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {latest}", note)
 
     def _unexplained_note(self) -> str:
         """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
@@ -217,48 +219,25 @@ class _Wait:
             return ""
         return (
             f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks "
-            f"for more than headroom expects of it and has added ({_expected_amounts(self.quota_fits)}) is refused, "
-            f"and named in virt-controller's log: {causes.ADMISSION}"
+            f"for {self._more_than_expected} is refused, and named in virt-controller's log: {causes.ADMISSION}"
         )
+
+    @property
+    def _more_than_expected(self) -> str:
+        amounts = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
+        return f"more than headroom expects of it and has added ({format_amounts(amounts)})"
 
     def _failures(self) -> list[FailureEvent]:
         """Returns the events about pods of the VM that could not be created since the migration began."""
-        # KubeVirt writes them about the VMI; what was collected from a test cluster of 0.1.0 has them about the
-        # migration.
-        objects = {
-            (VIRTUAL_MACHINE_INSTANCES.kind, self.instance.name),
-            (VIRTUAL_MACHINE_INSTANCE_MIGRATIONS.kind, self.migration.name),
-        }
-        since = self.migration.metadata.creation_timestamp or ""
-        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance.namespace, objects, since)
+        about, since = (
+            {(VIRTUAL_MACHINE_INSTANCES.kind, self.instance.name)},
+            self.migration.metadata.creation_timestamp,
+        )
+        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance.namespace, about, since or "")
 
     def _parallel_limit_note(self) -> str:
-        """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it, and how many of those
-        that wait are started first."""
+        """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
         states = [m.status.migration_state for m in self.snapshot.migrations if takes_place(m)]
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
         limits = parallel_limits_of(self.snapshot.rendering(self.instance.namespace).kubevirt)
-        reason = parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
-        return _joined(reason, causes.priority_note(self.snapshot, self.migration)) if reason else ""
-
-
-def _shortage_verdict(name: str, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
-    """Returns what a migration waits for that does not fit into these quotas."""
-    shortage = f"{name} does not fit: {_missing_amounts(too_small)}"
-    if refusals := _joined(*dict.fromkeys(fit.refusal for fit in too_small)):
-        return Verdict.WAITS_FOR_HEADROOM, _joined(f"{shortage}, and headroom may not raise it", refusals, *notes)
-    if unenforced := _joined(*dict.fromkeys(fit.not_enforced for fit in too_small if fit.fits_then)):
-        return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
-    return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
-
-
-def _expected_amounts(quota_fits: Sequence[Fit]) -> str:
-    return format_amounts({name: need.requested for fit in quota_fits for name, need in fit.needs.items()})
-
-
-def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
-    amounts = (
-        (fit.quota, ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in fit.missing.items()))
-        for fit in quota_fits
-    )
-    return _joined(*(f"{quota} lacks {listed}" for quota, listed in amounts))
+        return parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)

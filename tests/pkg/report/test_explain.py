@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kubeloop.api.core import Event, ObjectReference, Pod, ResourceQuota
@@ -43,7 +43,6 @@ class Asked:
     settled: bool = False
     installed: Installed = Installed()  # noqa: RUF009
     failures: Sequence[Event] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def running(name: str, node: str) -> VirtualMachineInstanceMigration:
@@ -52,10 +51,8 @@ def running(name: str, node: str) -> VirtualMachineInstanceMigration:
 
 VMI = "VirtualMachineInstance"
 DEAD = Installed(LeaseState("pod-0", 35.0, 15.0))
-UNREACHABLE = Installed(None, {"pods.headroom.harvesterhci.io": "Fail"}, "connection refused")
 DENIED = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns1/default-abc"], 1)
 ELSEWHERE = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota ns2/default-abc"], 1)
-HOLDING = {"headroom.harvesterhci.io/holding": "true"}
 LARGER = (
     'Error creating pod: admission webhook "pods.headroom.harvesterhci.io" denied the request: '
     + exceeded_message(quota(), {"limits.cpu": Quantity.parse("4015m")}, {"limits.cpu": Quantity.parse("2015m")})
@@ -174,15 +171,6 @@ ASKED = {
         action=f"nothing: {DENIED.text}",
         installed=Installed(causes=[DENIED]),
     ),
-    "it fits, and our own webhook is in the way": pending(
-        Verdict.WAITS_FOR_HEADROOM,
-        "its target pod is refused: webhook pods.headroom.harvesterhci.io does not answer",
-        installed=UNREACHABLE,
-        labels=HOLDING,
-    ),
-    "it fits, and our own webhook is asked about others": pending(
-        Verdict.WAITS_FOR_KUBEVIRT, "KubeVirt has not started it yet", installed=UNREACHABLE
-    ),
     "it fits, and KubeVirt was told by our webhook": pending(
         Verdict.WAITS_FOR_HEADROOM,
         f"its target pod is refused: event of vm1 at 2026-01-01T00:00:09Z: '{BY_US}'",
@@ -198,14 +186,6 @@ ASKED = {
         "KubeVirt could not create its target pod: event of vm1 at 2026-01-01T00:00:09Z: "
         "'Error creating pod: violates PodSecurity'; Pod Security refuses its target pod",
         failures=[failed("Error creating pod: violates PodSecurity")],
-    ),
-    "it fits, and the event is about the migration": pending(
-        Verdict.WAITS_FOR_KUBEVIRT,
-        "event of migration-of-vm1 at 2026-01-01T00:00:09Z: 'Error creating pod: violates PodSecurity'",
-        failures=[
-            failed("Error creating pod: violates PodSecurity", vm=vmim().name, kind=f"{VMI}Migration"),
-            failed("of a pod with the same name", "2026-01-01T00:00:10Z", kind="Pod"),
-        ],
     ),
     "it fits, and a tenant wrote an event about it": pending(
         Verdict.WAITS_FOR_KUBEVIRT,
@@ -254,9 +234,6 @@ def test_explain(case: Asked) -> None:
     snapshot = cluster([case.quota], case.migrations, case.pods, [HERE], limits=case.limits, annotations=caps)
     snapshot = replace(
         settled(snapshot) if case.settled else snapshot, installed=case.installed, failures=case.failures
-    )
-    snapshot = replace(
-        snapshot, namespaces=[edited(ns, metadata={"labels": case.labels}) for ns in snapshot.namespaces]
     )
     explanation = explain(snapshot, HERE)
     assert (explanation.verdict, case.summary in explanation.summary) == (case.verdict, True), explanation.summary
