@@ -24,18 +24,24 @@ from pkg.api.kubevirt import (
     VirtualMachineInstanceMigrationStatus,
 )
 from pkg.report.snapshot import NO_FAILURE, Document, Snapshot, usages_of
-from pkg.report.status import keeper_of, unenforced_limits
+from pkg.report.status import keeper_of, management_in, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.managed import is_managed, is_off, switched_off
+from pkg.util.resourcequota.managed import QuotaManagement
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode
 from pkg.util.resourcequota.vm import VmUsage
 
+_UNMANAGED = {
+    QuotaManagement.OFF: f"nothing: {constants.LABEL_MANAGED}=false switches it off",
+    QuotaManagement.NONE: f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true",
+    QuotaManagement.SKIPPED: f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}",
+}
+"""Why headroom does nothing about a quota."""
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """Matches a VM that a problem's sentence is about."""
 
@@ -135,7 +141,8 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
         needs=needs,
         raised=raised,
         fits_then=not missing,
-        action=_unmanaged_reason(observed)
+        action=_UNMANAGED.get(management_in(observed))
+        or ("nothing by itself: the namespace is managed tenant quota's" if observed.mtq else "")
         or (f"nothing: {refusal}" if refusal else "; ".join(notes))
         or (f"nothing: {unenforced}" if unenforced and _missing(needs) else _no_action(observed, needs, vms)),
         refusal=refusal,
@@ -183,18 +190,6 @@ def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList)
 
 def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
     return {name: need.missing for name, need in needs.items() if need.missing}
-
-
-def _unmanaged_reason(observed: Facts) -> str:
-    """Returns why headroom does nothing about the quota; "" if it does something."""
-    quota = observed.quota
-    if observed.namespace_off or switched_off(quota):
-        return f"nothing: {constants.LABEL_MANAGED}=false switches it off"
-    if not is_managed(quota):
-        return f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true"
-    if is_off(quota.annotations):
-        return f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}"
-    return "nothing by itself: the namespace is managed tenant quota's" if observed.mtq else ""
 
 
 def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUsage]) -> str:

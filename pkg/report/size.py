@@ -32,7 +32,6 @@ from pkg.util.managedtenantquota.record import readable
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.errors import InvalidEntry
-from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 
 _RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")
@@ -200,14 +199,20 @@ class _Sizing:
 
     def _migration_verdicts(self, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
         """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
-        observed = self.snapshot.observe(self.quota)
+        observed, reason = self.snapshot.observe(self.quota), "less may be added"
         is_raised = is_served(self.quota) and not observed.namespace_off and not observed.mtq
-        reason = "less may be added" if is_raised or observed.mtq else "headroom does not scale this quota"
-        try:
-            caps = list(self._caps(observed)) if is_raised or observed.mtq else [dict.fromkeys(needs, ZERO)]
-        except InvalidEntry as exc:
-            yield f"{exc}: nothing is added"
-            return
+        texts = filter(None, (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA), observed.max_extra))
+        if observed.mtq:
+            budgets = self.snapshot.source.budgets.list(self.quota.namespace)
+            caps = [parse_resource_list(readable(budget.additional)) for budget in budgets]
+        elif is_raised:
+            try:
+                caps = [dict(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) for text in texts]
+            except InvalidEntry as exc:
+                yield f"{exc}: nothing is added"
+                return
+        else:
+            caps, reason = [dict.fromkeys(needs, ZERO)], "headroom does not scale this quota"
         for vms, size_of in (
             ("the largest VM", attrgetter("largest")),
             (f"the {self.at_once} largest VMs at once", attrgetter("at_once")),
@@ -218,16 +223,6 @@ class _Sizing:
             if beyond := {name: added[name] for cap in caps for name in cap if added.get(name, ZERO) > cap[name]}:
                 yield f"too small for {vms} to migrate: {format_amounts(beyond)} more are needed, and {reason}"
                 return
-
-    def _caps(self, observed: Facts) -> Iterator[ResourceList]:
-        """Yields what headroom may add at most, by `max-extra` or by the namespace's budgets. Raises InvalidEntry."""
-        if observed.mtq:
-            for budget in self.snapshot.source.budgets.list(self.quota.namespace):
-                yield parse_resource_list(readable(budget.additional))
-            return
-        for text in (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), observed.max_extra):
-            if text:
-                yield parse_resources(constants.ANNOTATION_MAX_EXTRA, text)
 
 
 def _restart_verdicts(vms: Sequence[_VmUsage], needs: Mapping[str, ResourceSize]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import is_default, is_managed, is_off, is_ours, switched_off
+from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
@@ -105,16 +105,21 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     return " · ".join(filter(None, parts))
 
 
+def management_in(observed: Facts) -> QuotaManagement:
+    """Returns how headroom manages a quota, whose namespace may be switched off as a whole."""
+    return QuotaManagement.OFF if observed.namespace_off else management_of(observed.quota)
+
+
 def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
     """Returns who scales a quota."""
-    quota = observed.quota
+    quota, management = observed.quota, management_in(observed)
     if reason := installed.unserved_reason(quota.namespace):
         return f"none: {reason}"
     if observed.mtq:
         return "managed-tenant-quota"
-    if observed.namespace_off or switched_off(quota) or is_off(quota.annotations):
+    if management in (QuotaManagement.OFF, QuotaManagement.SKIPPED):
         return "none: it is switched off"
-    if not is_managed(quota):
+    if management is QuotaManagement.NONE:
         return "none: it is not managed"
     if mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
