@@ -67,11 +67,11 @@ class Rendering:
     policy_in_force: bool = False
     """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
     these are trusted as they are, with what a mesh or KubeVirt's own webhook put in."""
+    factor: float = field(init=False)
+    """The factor of the overhead: `ratio`, parsed once."""
 
-    @property
-    def factor(self) -> float:
-        """Returns the factor of the overhead."""
-        return factor_of(self.ratio)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", factor_of(self.ratio))
 
     def has_gate(self, gate: str) -> bool:
         """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that

@@ -60,11 +60,14 @@ class Record:
             {n: limit for n, limit in self.raised_limits.items() if n in now and original[n] <= now[n] < limit}
         )
 
-    def to_restore(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
-        """Returns the change that takes back what was added; no limit rises by it. Only a limit that equals its raised
-        value: any other was written by a person, and stays."""
-        now, raised = parse_resource_list(hard), self.raised_limits
-        return format_resource_list({n: old for n, old in self.limits.items() if old < now.get(n, old) == raised[n]})
+    def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
+        """Returns the change that takes back what was added; no limit rises by it. `exactly`: only a limit that equals
+        its raised value. Any other value was written by a person, and stays."""
+        now, raised_limits = parse_resource_list(hard), self.raised_limits
+        back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
+        return format_resource_list(
+            {n: limit for n, limit in back.items() if not exactly or now[n] == raised_limits[n]}
+        )
 
 
 def record_of(quota: ResourceQuota) -> Record | None:

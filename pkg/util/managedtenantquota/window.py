@@ -98,13 +98,17 @@ class Window:
 
     def to_restore(self) -> list[Change]:
         """Returns the changes of quotas with limits above their original ones, or with a record. A quota that a status
-        contradicts keeps its record until the status is cleared: it would be restored to that next."""
+        contradicts keeps its record until the status is cleared: it would be restored to that next.
+
+        Only a limit that says what it was raised to goes back. Under another program's lock all that is
+        above the original goes back: no other client can have written it, and the budget may have changed since."""
+        exactly = self.lock is None or self.lock.is_own or self.overdue
         changes = []
         for quota in self.observed.quotas:
             recorded, status_record = self.records.get(quota.name), self.status_records.get(quota.name)
             if (record := recorded or status_record) is None:
                 continue
-            hard = record.to_restore(quota.hard)
+            hard = record.to_restore(quota.hard, exactly=exactly or recorded is not None)
             new_record = recorded if recorded and status_record and status_record.hard != recorded.hard else None
             if recorded is None and hard:
                 # Recorded while it is lowered: no quota that nobody manages is changed without a record.
