@@ -16,7 +16,7 @@ from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.window import Window
 
-_AT_ONCE = WindowPolicy(cache_delay=0.0, shortage=0.0)
+_AT_ONCE = WindowPolicy(cache_delay=0.0, crowding=0.0)
 """A report shows a shortage without waiting whether it lasts."""
 
 

@@ -42,8 +42,9 @@ class WindowPolicy:
     long at first, and up to as many times longer or `longest_pause`."""
     cache_delay: float = 0.5
     """For so long status.used may count a target pod that the cache does not show yet."""
-    shortage: float = 30.0
-    """A budget that does not suffice is reported after this long: other migrations may use it up."""
+    crowding: float = 30.0
+    """A budget that would suffice, were it not for the other migrations, is reported after this long; one that does not
+    suffice at all after `cache_delay`."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
@@ -61,8 +62,9 @@ class WindowPolicy:
 class WindowTimers:
     """The waiting times that one decision passes to the next; a restart may lose them."""
 
-    short_since: Mapping[str, float] = field(default_factory=dict)
-    """Migration uid to the time since when the budget does not suffice for it."""
+    short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
+    """Migration uid, and whether the budget would suffice without the other migrations, to the time since when it does
+    not."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
     refusals: int = 0

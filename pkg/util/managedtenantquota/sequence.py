@@ -182,13 +182,22 @@ def _unlock(window: Window) -> Step | None:
     return Write("Unlock", window.lock.configuration, {}, f"unlocked, the resource quotas are {state}")
 
 
+def _mirror(window: Window) -> Step | None:
+    """Mirrors to the status what may be added: upstream keeps it there, and people read it. No lock waits for that."""
+    observed = window.observed
+    if len(observed.budgets) != 1 or not observed.exists or observed.budgets[0].deleting:
+        return None
+    current = observed.budgets[0].status.additional_migration_resources or {}
+    return _clear_write(observed.budgets[0]) if current != observed.budgets[0].additional else None
+
+
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0
 """Seconds. An event of the quota comes first, usually."""
 
 Row = Callable[[Window], Step | None]
 OPENING: Final[Sequence[Row]] = (_lock, _save, _settle, _raise)
-CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock)
+CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock, _mirror)
 """The first row that has something to say is the next step; where none has, it waits. What the status says is written
 while a lock reaches every API server, and while a restored quota reaches admission."""
 

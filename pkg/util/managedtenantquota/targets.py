@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import by_creation
-from kubeloop.api.quantity import ZERO, QuantityError
+from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -23,6 +23,7 @@ from pkg.util.kubevirt.migration import abort_requested, is_refused
 from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.problems import Problem
+from pkg.util.quotacount.usage import is_extended
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.util.resourcequota.vm import VmUsage
@@ -35,7 +36,9 @@ class WindowShortage(NamedTuple):
 
     key: str
     text: str
-    is_certain: bool
+    is_by_others: bool = False
+    """Its own entry, which the budget has room for, holds it: others use what is added."""
+    is_certain: bool = True
     """The cache shows the target pods that status.used counts."""
 
 
@@ -69,7 +72,8 @@ class WindowQuota:
     ) -> None:
         """`hard`: the limits before it was raised, `vms`: the namespace's under these; `max_headroom`: what may be
         added."""
-        self.quota, self._max_headroom = quota, max_headroom
+        self.quota = quota
+        self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._vms = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms}
         self._promised = total(vm.used_headroom for vm in self._vms.values() if isinstance(vm, VmUsage))
@@ -88,13 +92,15 @@ class WindowQuota:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
         need = self._vm(target).pending_usage
         raised, shortages = self._raised(target, need), []
+        entry = self._capped(self._vm(target).wanted_entry)
         for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
             used = self._used.get(name, ZERO)
             amounts = format_distinctly(name, need[name], used, self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
             text = text.format(name, self.quota.name, *amounts)
-            shortages.append(WindowShortage(f"{self.quota.name}/{name}", text, is_certain))
+            is_by_others = need[name] <= entry.get(name, ZERO)
+            shortages.append(WindowShortage(f"{self.quota.name}/{name}", text, is_by_others, is_certain))
         return shortages
 
     def admit(self, target: RefusedTarget) -> None:
@@ -161,3 +167,12 @@ def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods:
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
+
+
+def _whole(name: str, amount: Quantity) -> Quantity:
+    """Returns the part of an amount that a limit may have: the API server refuses a fraction of what counts objects or
+    devices."""
+    if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
+        return amount
+    rounded_up = amount.value()
+    return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))

@@ -252,8 +252,7 @@ class Window:
             blocking = sorted(wq.quota.name for wq in window_quotas if wq.refuses(target))
             shortages = [shortage for wq in window_quotas for shortage in wq.shortages(target)]
         except QuantityError as exc:
-            shortage = WindowShortage("/", f"what it needs cannot be determined: {exc}", True)
-            self._report_shortages(target, [shortage])
+            self._report_shortages(target, [WindowShortage("/", f"what it needs cannot be determined: {exc}")])
             return
         if taken := [wq.quota.name for wq in window_quotas if wq.quota.name in blocking and is_taken(wq.quota)]:
             # The other strategy is about to give it back: its limits are not the original ones.
@@ -271,17 +270,19 @@ class Window:
     def _await_room(self, target: RefusedTarget, shortages: Sequence[WindowShortage], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
-        now, uid, policy = self.observed.now, target.migration.uid, self.policy
-        since = self.observed.timers.short_since.get(uid, now)
-        self._short_since = {**self._short_since, uid: since}
+        is_by_others = all(shortage.is_by_others for shortage in shortages)
+        now, key, policy = self.observed.now, (target.migration.uid, is_by_others), self.policy
+        since = self.observed.timers.short_since.get(key, now)
+        self._short_since = {**self._short_since, key: since}
         is_certain = all(shortage.is_certain for shortage in shortages)
         target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
         if not target.lacks_room:
             self._recheck(since + policy.cache_delay - now)
-        if now - since >= policy.shortage:
+        seconds_left = since + (policy.crowding if is_by_others else policy.cache_delay) - now
+        if seconds_left <= 0:
             self._report_shortages(target, shortages)
         else:
-            self._recheck(since + policy.shortage - now)
+            self._recheck(seconds_left)
 
     def _report_shortages(self, target: RefusedTarget, shortages: Sequence[WindowShortage]) -> None:
         migration = target.migration

@@ -31,7 +31,7 @@ from pkg.util.resourcequota.facts import Facts
 from tests.objects import AT_1_5, Resources, build, launcher, running_vmi, vmim
 
 NOW = 1_800_000_000.0
-AT_ONCE = WindowPolicy(cache_delay=0.0, shortage=0.0)
+AT_ONCE = WindowPolicy(cache_delay=0.0, crowding=0.0)
 SIDE = format_resource_list(pod_usage(launcher()))
 """What the seed's launcher pod counts, by every name."""
 FULL = {"limits.cpu": SIDE["limits.cpu"], "limits.memory": SIDE["limits.memory"]}

@@ -53,6 +53,9 @@ def raised(**fields: Any) -> Observed:
 TWO_BLOCK = [quota(RAISED, annotations=RECORD), quota({"pods": "1"}, {"pods": "1"}, name="pods")]
 
 
+UNMIRRORED = budget(added={"limits.cpu": "1", "pods": "1"})
+
+
 NEXT: Mapping[str | float, Mapping[str, Observed]] = {
     0.09: {"a lock that was made just now": observed(budgets=[budget(saved=SAVED, added=FULL)], lock=lock(age=0.01))},
     "Save": {
@@ -122,6 +125,10 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "the status is garbage and nothing else knows": observed(
             [quota(RAISED)], [budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(ours=False)
         ),
+        "what may be added is not in the status": observed(budgets=[UNMIRRORED], around=DONE),
+        "nothing may be added any more, the status says otherwise": observed(
+            budgets=[budget({}, added=ENOUGH)], around=DONE
+        ),
         "under our lock what another client wrote stays": raised(quotas=[quota(TWICE)], around=DONE, lock=lock()),
     },
     math.inf: {
@@ -130,7 +137,9 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "two budgets": observed(budgets=[budget(), budget(name="other")]),
         "a restore was refused": raised(around=DONE, lock=lock(), refused_writes=["ns1/quota"]),
         "nothing may be added, and the status says nothing": observed(budgets=[budget({})], around=DONE),
-        "what may be added is not in the status": observed(budgets=[budget(added={"pods": "1"})], around=DONE),
+        "it is not, and the budget or namespace is being deleted": observed(
+            budgets=[budget(added={}, deletionTimestamp="2026-01-01T00:00:00Z")], around=DONE
+        ),
     },
     "Unlock": {
         "a lock and nothing to do": observed(around=surroundings([]), lock=lock()),
@@ -146,6 +155,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         ),
         "past them, and a second quota may not be raised": raised(quotas=TWO_BLOCK, lock=lock(age=130)),
         "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
+        "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),
     },
     2.0: {
         "it cannot be locked": observed(why_not="no webhook"),

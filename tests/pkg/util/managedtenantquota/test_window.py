@@ -53,7 +53,7 @@ from tests.pkg.util.managedtenantquota.objects import (
 Migration = VirtualMachineInstanceMigration
 CPU = {"limits.cpu": "2015m"}
 UID = "uid-migration-of-vm1"
-SHORT = WindowPolicy().shortage
+SHORT = WindowPolicy().cache_delay
 BEST_EFFORT: dict[str, Any] = {"scopes": ["BestEffort"]}
 OF_HIGH_PRIORITY: dict[str, Any] = {
     "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}
@@ -181,6 +181,16 @@ BLOCKING = {
     ),
     "exactly enough is enough": WindowCase(blocking="quota", additional=FULL),
     "a byte less is not": WindowCase(shortages=["limits.memory"], additional={**FULL, "limits.memory": "4797464312"}),
+    "no fraction of a pod is added": WindowCase(
+        [quota({"pods": "2"}, {"pods": "2"})],
+        "quota",
+        "vm1",
+        additional={"pods": "1.9"},
+        around=surroundings(
+            [refused(), vmim("Running", "vm2")], pods=[source(), source("vm2"), target(vmim("Running", "vm2"))]
+        ),
+        headroom={"pods": "1"},
+    ),
     "a quota that limits nothing does nothing": WindowCase(full({})),
     "a budget that does not name storage says so": WindowCase(
         full({"requests.storage": "10Mi"}), shortages=["requests.storage of quota"], around=OF_STATE
@@ -252,16 +262,29 @@ WAITING = {
         policy=WindowPolicy(), additional={}, again=SHORT, lock=lock(), member=True
     ),
     "but while its target may be counted and not shown yet": WindowCase(
-        [quota(FULL, TWICE)], "quota", policy=WindowPolicy(), again=0.5, lock=lock(), member=True
+        [quota(FULL, TWICE)], "quota", policy=WindowPolicy(), again=SHORT, lock=lock(), member=True
+    ),
+    "one that others cause is believed much later": cpus(
+        "4030m",
+        "4030m",
+        "vm1",
+        running_vmi(),
+        running_vmi("vm2"),
+        policy=WindowPolicy(),
+        additional={"limits.cpu": "3"},
+        again=30.0,
     ),
     "not quite": WindowCase(
-        policy=WindowPolicy(), additional={}, again=0.25, timers=WindowTimers(short_since={UID: NOW - SHORT + 0.25})
+        policy=WindowPolicy(),
+        additional={},
+        again=0.25,
+        timers=WindowTimers(short_since={(UID, False): NOW - SHORT + 0.25}),
     ),
     "it has lasted": WindowCase(
         policy=WindowPolicy(),
         additional={},
         shortages=["limits.cpu of"],
-        timers=WindowTimers(short_since={UID: NOW - SHORT}),
+        timers=WindowTimers(short_since={(UID, False): NOW - SHORT}),
     ),
 } | {
     f"the other strategy has {what} there": WindowCase([quota(annotations={key: "{}"})], waiting=TAKEN, again=30.0)
