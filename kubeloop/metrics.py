@@ -25,6 +25,9 @@ _RESULT: Final = _HANDLER | {"result": "`success`, `error`, `requeue`, `requeue_
 _LEASE: Final = {"name": "`namespace/name` of the Lease"}
 _DROPPED: Final = {"reason": "`queue full`, `spam`, `refused`, `failed`, `invalid`, `stopped`"}
 _WEBHOOK: Final = {"webhook": "the webhook's name; `unknown`: of a path that nothing is served on"}
+_ANSWER: Final = _WEBHOOK | {"code": "HTTP status"}
+_KIND: Final = {"name": "plural of the kind"}
+_EVENT: Final = {"type": "`Normal`, `Warning`", "reason": "as on the event"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,47 +102,12 @@ FRAMEWORK: Final = table(
     Metric("controller_runtime_reconcile_time_seconds", "histogram", "Time of a call.", _HANDLER),
     Metric("controller_runtime_active_workers", "gauge", "Calls in progress.", _HANDLER),
     Metric("controller_runtime_max_concurrent_reconciles", "gauge", "Workers.", _HANDLER),
-    Metric(
-        "controller_runtime_webhook_requests_total",
-        "counter",
-        "Admission requests by HTTP status code.",
-        _WEBHOOK | {"code": "HTTP status"},
-        "webhook",
-    ),
-    Metric(
-        "controller_runtime_webhook_latency_seconds",
-        "histogram",
-        "Time to answer an admission request.",
-        _WEBHOOK,
-        "webhook",
-    ),
-    Metric(
-        "controller_runtime_webhook_requests_in_flight",
-        "gauge",
-        "Admission requests that are being answered.",
-        _WEBHOOK,
-        "webhook",
-    ),
-    # -- of caches
-    Metric(
-        "reflector_silent_watches",
-        "gauge",
-        "Watches that bring nothing although the server answers: their kinds are listed again instead.",
-        {"name": "plural of the kind"},
-    ),
-    # -- of an event loop
-    Metric(
-        "event_loop_blocked_seconds_total",
-        "counter",
-        "Seconds for which a handler kept the event loop, in pieces of more than a second.",
-        _HANDLER,
-    ),
-    # -- events on objects
-    Metric(
-        "event_recorder_events_total",
-        "counter",
-        "Events that were recorded.",
-        {"type": "`Normal`, `Warning`", "reason": "as on the event"},
-    ),
+    Metric("controller_runtime_webhook_requests_total", "counter", "Admission requests.", _ANSWER, "webhook"),
+    Metric("controller_runtime_webhook_latency_seconds", "histogram", "Time until an answer.", _WEBHOOK, "webhook"),
+    Metric("controller_runtime_webhook_requests_in_flight", "gauge", "Requests at work.", _WEBHOOK, "webhook"),
+    # -- of caches, of the event loop, of events on objects
+    Metric("reflector_silent_watches", "gauge", "Watches that bring nothing: their kinds are listed again.", _KIND),
+    Metric("event_loop_blocked_seconds_total", "counter", "Steps of a handler that took over a second.", _HANDLER),
+    Metric("event_recorder_events_total", "counter", "Events that were recorded.", _EVENT),
     Metric("event_recorder_dropped_total", "counter", "Events that were not written.", _DROPPED),
 )

@@ -39,6 +39,9 @@ class Tokens:
         self._tokens -= 1.0
         return max(0.0, -self._tokens / self._qps)
 
-    def give_back(self) -> None:
-        """The token that was taken last was not used."""
-        self._tokens += 1.0
+    def try_take(self, now: float) -> bool:
+        """Takes a token if there is one, and reports whether there was."""
+        if self.take(now) > 0:
+            self._tokens += 1.0
+            return False
+        return True

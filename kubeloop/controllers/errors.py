@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from kubeloop.errors import ReportedError, one_line
 
 _CACHE_RETRY = 5.0
@@ -45,12 +43,6 @@ class BindError(ReportedError):
     """An address that cannot be listened on; the text is one line for the person who chose it."""
 
     exit_code = 2
-
-    @classmethod
-    def of(cls, bind_address: str, error: OSError) -> BindError:
-        # asyncio puts its own sentence around the system's; the number is what tells.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        return cls(f"cannot listen on {bind_address}: {reason}")
 
 
 def described(error: BaseException) -> str:

@@ -144,7 +144,7 @@ class EventRecorder:
         if len(pending) >= QUEUE_LIMIT:
             DROPPED.labels("queue full").inc()
             return
-        if not self._may_write(identity.subject):
+        if not self._buckets.setdefault(subject, Tokens(1 / SPAM_SECONDS, SPAM_BURST)).try_take(loop_time()):
             DROPPED.labels("spam").inc()
             if (written := self._written.get(identity)) is not None:
                 written.count += 1
@@ -165,13 +165,6 @@ class EventRecorder:
             messages = messages | {identity.message}
         self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
         return identity.message not in messages
-
-    def _may_write(self, subject: About) -> bool:
-        bucket = self._buckets.setdefault(subject, Tokens(1 / SPAM_SECONDS, SPAM_BURST))
-        if bucket.take(loop_time()) > 0:
-            bucket.give_back()
-            return False
-        return True
 
     async def _write_all(self, namespace: str, pending: dict[Identity, Occurrence]) -> None:
         try:

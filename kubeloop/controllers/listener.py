@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import resource
 import socket
 import ssl
@@ -112,7 +113,9 @@ class Listener:
         try:
             listening = await _open_listeners(host, port)
         except OSError as error:
-            raise BindError.of(bind_address, error) from error
+            # asyncio puts its own sentence around the system's; the number is what tells.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise BindError(f"cannot listen on {bind_address}: {reason}") from error
         bound = listening[0].getsockname()
         for listener in listening:
             self._start(self._accept(listener, limit))

@@ -62,17 +62,15 @@ def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:
 
     `fields` are paths of JSON names (`spec.publicKey`, `KeyPair.status`): of the kinds that they name, or of all, only
     these are written, with what is below them. Raises ValueError for a path that no kind has."""
-    is_written = dict.fromkeys(fields, False)
-    file = _File()
+    is_written, module = dict.fromkeys(fields, False), _Module()
     for kind in kinds:
         own_paths = [p for p in is_written if p.partition(".")[0] == kind.kind or not p[:1].isupper()]
         paths = {tuple(p.removeprefix(f"{kind.kind}.").split(".")): p for p in own_paths}
-        structure = _Kind(file, kind)
-        structure.write(frozenset(paths))
-        is_written.update({p: True for path, p in paths.items() if path in structure.written_paths})
+        written_paths = module.write(kind, frozenset(paths))
+        is_written.update({p: True for path, p in paths.items() if path in written_paths})
     if missing := [path for path, written in is_written.items() if not written]:
         raise ValueError(f"not in the schema: {', '.join(missing)}")
-    return file.text()
+    return module.text()
 
 
 _HEAD = '''"""Written by `kubeloop structs`."""
@@ -89,65 +87,58 @@ from kubeloop.api.registry import Resource'''.replace("{}, Raw", f"{', '.join(so
 Paths = frozenset[tuple[str, ...]]
 
 
-class _File:
+class _Module:
+    """The text that is written, kind by kind."""
+
     def __init__(self) -> None:
-        self.classes: dict[str, list[str]] = {}
-        self.names_by_schema: dict[object, str] = {}
-        self.resources: list[str] = []
+        self._classes: dict[str, list[str]] = {}
+        self._names_by_schema: dict[object, str] = {}
+        self._resources: list[str] = []
 
     def text(self) -> str:
-        classes = ["\n".join(lines) for lines in self.classes.values()]
-        return "\n\n\n".join([_HEAD, *classes, "\n".join(self.resources)]) + "\n"
+        classes = ["\n".join(lines) for lines in self._classes.values()]
+        return "\n\n\n".join([_HEAD, *classes, "\n".join(self._resources)]) + "\n"
 
-
-class _Kind:
-    def __init__(self, file: _File, kind: Kind) -> None:
-        self._file = file
-        self._kind = kind
-        self.written_paths: set[tuple[str, ...]] = set()
-
-    def write(self, paths: Paths) -> None:
-        kind = self._kind
+    def write(self, kind: Kind, paths: Paths) -> set[tuple[str, ...]]:
+        """Adds a kind, and returns the paths that were written."""
+        self._kind, self._written_paths = kind, set[tuple[str, ...]]()
         name = self._struct((), kind.schema, paths, base="Object")
         arguments = [*map(json.dumps, (kind.group, kind.version, kind.plural, kind.kind)), name]
         arguments += [] if kind.namespaced else ["namespaced=False"]
         arguments.append(f"status_subresource={kind.status_subresource}")
-        self._file.resources.append(f"{_constant(kind)} = Resource({', '.join(arguments)})")
+        self._resources.append(f"{_constant(kind)} = Resource({', '.join(arguments)})")
+        return self._written_paths
 
     def _struct(self, path: tuple[str, ...], schema: Schema, paths: Paths, base: str = "Struct") -> str:
         """The name of a schema's struct, written when it is first met."""
         schema_name = reference(schema).rpartition(".")[2]
         schema = resolved(schema, self._kind.definitions)
         key = (schema_name or _without_texts(schema), paths, base)
-        if (name := self._file.names_by_schema.get(key)) is not None:
-            self.written_paths |= {path + inner_path for inner_path in paths}
+        if (name := self._names_by_schema.get(key)) is not None:
+            self._written_paths |= {path + inner_path for inner_path in paths}
             return name
-        name = self._file.names_by_schema[key] = self._name(path, schema_name)
-        self._file.classes[name] = []  # taken
+        name = self._names_by_schema[key] = self._name(path, schema_name)
+        self._classes[name] = []  # taken
         lines = [f"class {name}({base}):"]
         if text := _sentence(schema):
             lines += [f'    """{text}"""', ""]
         skipped = ("apiVersion", "kind", "metadata") if base == "Object" else ()
-        properties = {
-            name: property_schema
-            for name, property_schema in schema.get("properties", {}).items()
-            if name not in skipped
-        }
+        properties = {name: part for name, part in schema.get("properties", {}).items() if name not in skipped}
         property_names = [wire for wire in properties if not paths or any(p[0] == wire for p in paths)]
         if base == "Struct" and not paths:
             lines += ["    whole: ClassVar[bool] = True", ""]
         names = set(_TAKEN if base == "Object" else ("whole",))
         for wire in property_names:
             inner_paths = frozenset(p[1:] for p in paths if p[0] == wire)
-            self.written_paths |= {(*path, wire)}
+            self._written_paths |= {(*path, wire)}
             top = base == "Object" and wire in ("spec", "status")
             names.add(python := _python_name(wire, names))
             kind, zero = self._type((*path, wire), properties[wire], frozenset() if () in inner_paths else inner_paths)
             if not top and wire not in schema.get("required", ()) and kind != "Any":
                 kind, zero = f"{kind} | None", "None"
             lines.append(f"    {python}: {kind} = {_default(zero, '' if wire_name(python) == wire else wire)}")
-        del self._file.classes[name]  # parts before the whole: they are defaults
-        self._file.classes[name] = lines if len(lines) > 1 else [*lines, "    pass"]
+        del self._classes[name]  # parts before the whole: they are defaults
+        self._classes[name] = lines if len(lines) > 1 else [*lines, "    pass"]
         return name
 
     def _type(self, path: tuple[str, ...], schema: Schema, paths: Paths) -> tuple[str, str]:
@@ -187,7 +178,7 @@ class _Kind:
         kind = self._kind.kind
         names = [schema_name, *(kind + "".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))]
         names = [name for name in names if name.isidentifier()] if path else [kind]
-        free_names = (name for name in names if name not in (*self._file.classes, *_META))
+        free_names = (name for name in names if name not in (*self._classes, *_META))
         return next(free_names, names[-1])
 
 

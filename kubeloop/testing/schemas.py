@@ -29,12 +29,8 @@ _TYPES: dict[type[inspect.Type], str] = {
 
 def crd_schema(definition: Schema, version: str) -> Schema:
     """The schema of a version of a CustomResourceDefinition. Raises KeyError or ValueError where it has none."""
-    (version_schema,) = (
-        served_version["schema"]["openAPIV3Schema"]
-        for served_version in definition["spec"]["versions"]
-        if served_version["name"] == version
-    )
-    schema: Schema = version_schema
+    (served,) = (served for served in definition["spec"]["versions"] if served["name"] == version)
+    schema: Schema = served["schema"]["openAPIV3Schema"]
     return schema
 
 
@@ -65,10 +61,7 @@ class _Comparison:
     def compared(self, path: str, kind: inspect.Type, schema: Schema) -> Iterator[str]:
         schema = resolved(schema, self._definitions)
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-        expected, declared_types = (
-            _expected(schema),
-            {_TYPES[type(option)] for option in kinds if type(option) in _TYPES},
-        )
+        expected, declared_types = _expected(schema), {_TYPES[type(o)] for o in kinds if type(o) in _TYPES}
         if expected and declared_types and not expected & declared_types:
             schema_types, struct_types = "|".join(sorted(expected)), "|".join(sorted(declared_types))
             yield f"{path} is declared as {struct_types}, the schema says {schema_types}"

@@ -30,7 +30,7 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from kubeloop.client.config import ClientConfig
-from kubeloop.testing.polling import PATIENCE
+from kubeloop.testing.polling import PATIENCE, until
 from kubeloop.testing.scripted_steps import End, Step, hang, status_object
 
 GET = LIST = "GET"
@@ -66,7 +66,6 @@ class ScriptedServer:
         self._ssl = ssl_context
         self._scripts: dict[tuple[str, str], deque[Reply]] = defaultdict(deque)
         self._always: dict[tuple[str, str], Reply] = {}
-        self._arrived = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -83,9 +82,8 @@ class ScriptedServer:
         return [r for r in self.requests if r.verb == verb and path in (None, r.path)]
 
     async def wait_seen(self, verb: str, path: str, count: int = 1, timeout: float = PATIENCE) -> Seen:
-        """Waits until the route had `count` requests and returns the last of these. Raises TimeoutError."""
-        async with asyncio.timeout(timeout), self._arrived:
-            await self._arrived.wait_for(lambda: len(self.seen(verb, path)) >= count)
+        """Waits until the route had `count` requests and returns the last of these. Raises AssertionError."""
+        await until(lambda: len(self.seen(verb, path)) >= count, f"{verb} {path}", seconds=timeout, pause=0.01)
         return self.seen(verb, path)[count - 1]
 
     @property
@@ -126,8 +124,6 @@ class ScriptedServer:
         arrived_at = asyncio.get_running_loop().time()
         record = Seen(verb, request.path, dict(request.query), request.headers, await request.read(), arrived_at)
         self.requests.append(record)
-        async with self._arrived:
-            self._arrived.notify_all()
         return await self._reply(record)(request)
 
     def _reply(self, request: Seen) -> Reply:
@@ -162,9 +158,7 @@ def resources(api_version: str, *plurals: str) -> Reply:
 
 def groups(*api_versions: str) -> Reply:
     """Returns the discovery of the groups: an APIGroupList."""
-    listed = [
-        {"name": api_version.split("/")[0], "versions": [{"groupVersion": api_version}]} for api_version in api_versions
-    ]
+    listed = [{"name": version.split("/")[0], "versions": [{"groupVersion": version}]} for version in api_versions]
     return body({"kind": "APIGroupList", "apiVersion": "v1", "groups": listed})
 
 
@@ -174,13 +168,11 @@ def status(code: int, reason: str, message: str = "", retry_after: int | None = 
     return raw(json.dumps(status_object(code, reason, message)).encode(), code, headers)
 
 
-def raw(content: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+def raw(content: bytes, code: int = 200, headers: dict[str, str] | None = None) -> Reply:
     """Returns a reply of any bytes; JSON's content type unless `headers` say otherwise."""
 
     async def reply(_: web.Request) -> web.StreamResponse:
-        return web.Response(
-            body=content, status=code, headers={"Content-Type": "application/json"} | dict(headers or {})
-        )
+        return web.Response(body=content, status=code, headers={"Content-Type": "application/json"} | (headers or {}))
 
     return reply
 
@@ -259,8 +251,16 @@ class LiveWatch:
             await response.prepare(request)
             self._opened.set()
             while (step := await self._steps.get()) is not None:
-                if not await _perform(step, request, response):
+                if step is End.DROP:
+                    await asyncio.sleep(0.01)  # a reset would overtake what is not yet sent
+                    _reset(request)
                     break
+                if step is End.HANG:
+                    await asyncio.Event().wait()
+                elif isinstance(step, bytes):
+                    await response.write(step)
+                else:
+                    await asyncio.sleep(step)
             return response
         finally:
             self.closed.set()
@@ -283,18 +283,3 @@ class LiveWatch:
 def _reset(request: web.Request) -> None:
     if request.transport is not None:
         request.transport.abort()
-
-
-async def _perform(step: Step, request: web.Request, response: web.StreamResponse) -> bool:
-    """Plays one step; False: the stream is over."""
-    if step is End.DROP:
-        await asyncio.sleep(0.01)  # a reset would overtake what is not yet sent
-        _reset(request)
-        return False
-    if step is End.HANG:
-        await asyncio.Event().wait()
-    elif isinstance(step, bytes):
-        await response.write(step)
-    else:
-        await asyncio.sleep(step)
-    return True

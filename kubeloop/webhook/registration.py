@@ -218,22 +218,25 @@ class Registration:
         metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
         registered_webhooks = (configuration and configuration.webhooks) or []
         webhooks = with_their_bundle(webhooks, registered_webhooks)
-        if configuration is None and webhooks:
+        if configuration is None:
+            if not webhooks:
+                return False
             await configurations.create({"metadata": {"name": name, **metadata}, "webhooks": webhooks})
             self.written(resource, name, "created")
-        elif configuration is not None and not webhooks:
+        elif not webhooks:
             await configurations.delete(name=name, uid=configuration.uid)
             self.written(resource, name, "removed")
-        elif configuration is not None and not (
-            registered_webhooks == webhooks
-            and self._labels.items() <= configuration.labels.items()
-            and annotations.items() <= configuration.annotations.items()
-        ):
+        else:
+            has_labels = self._labels.items() <= configuration.labels.items()
+            if (
+                registered_webhooks == webhooks
+                and has_labels
+                and annotations.items() <= configuration.annotations.items()
+            ):
+                return False
             metadata["resourceVersion"] = configuration.metadata.resource_version
             await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
             self.written(resource, name, "updated")
-        else:
-            return False
         return True
 
 

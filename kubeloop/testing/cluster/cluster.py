@@ -24,7 +24,7 @@ from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
-from kubeloop.testing.cluster.binaries import Binaries, ensure_binaries, reported_version
+from kubeloop.testing.cluster.binaries import ensure_binaries, reported_version
 from kubeloop.testing.cluster.control_plane import SERVERS, ControlPlane, Program, fake_node, node_names, prepare
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.paths import Paths, locked
@@ -73,11 +73,10 @@ class Cluster:
     def user(self, name: str, *, groups: Sequence[str] = ()) -> Path:
         """The kubeconfig of a user who has no rights but those that are given to the name or its groups: for tests of
         RBAC. It lasts as long as the cluster."""
-        paths = Paths(self.directory)
         config = json.loads(self.kubeconfig.read_text("utf-8"))
         config["users"][0]["user"] |= {"as": name, "as-groups": list(groups)}
         digest = hashlib.sha256(json.dumps([name, *groups]).encode()).hexdigest()[:16]
-        file = paths.pki / f"user-{digest}.kubeconfig"
+        file = Paths(self.directory).pki / f"user-{digest}.kubeconfig"
         processes.write_private(file, json.dumps(config, indent=2).encode())
         return file
 
@@ -134,9 +133,8 @@ def status(directory: Path) -> ClusterStatus:
     except (OSError, ValueError):
         return ClusterStatus(str(paths.directory), False, processes=pids)
     ready = bool(pids) and all(pids.values()) and _complete(_is_ready(paths.kubeconfig))
-    return ClusterStatus(
-        str(paths.directory), ready, description["url"], str(paths.kubeconfig), pids, description["versions"]
-    )
+    url, versions = description["url"], description["versions"]
+    return ClusterStatus(str(paths.directory), ready, url, str(paths.kubeconfig), pids, versions)
 
 
 class EmbeddedCluster:
@@ -227,7 +225,8 @@ def _up(directory: Path, options: Options, progress: Progress) -> Cluster:
             start = time.monotonic()
             plane = prepare(paths, binaries, options.audit_policy)
             progress.step(f"cluster: starting in {paths.directory}")
-            versions = {"kubernetes": _complete(_start(plane, options)), **_versions(binaries, options)}
+            versions = {"kubernetes": _complete(_start(plane, options)), "etcd": reported_version(binaries.etcd)}
+            versions |= {"kwok": reported_version(binaries.kwok)} if options.kwok else {}
             paths.description.write_text(json.dumps({"url": plane.url, "versions": versions}), "utf-8")
             duration = f"after {time.monotonic() - start:.1f} s"
             progress.step(f"cluster: Kubernetes {versions['kubernetes']} ready at {plane.url} {duration}")
@@ -282,11 +281,6 @@ async def _is_ready(kubeconfig: Path) -> bool:
 
 def _spawn(program: Program, plane: ControlPlane, patience: readiness.Patience) -> None:
     patience.watched.append(processes.spawn(program.name, program.argv, plane.paths.directory, program.env))
-
-
-def _versions(binaries: Binaries, options: Options) -> dict[str, str]:
-    running = {"etcd": binaries.etcd, **({"kwok": binaries.kwok} if options.kwok else {})}
-    return {name: reported_version(binary) for name, binary in running.items()}
 
 
 def _down(paths: Paths) -> list[str]:

@@ -27,8 +27,6 @@ SERVERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 
 _ACCOUNTS, _MANAGER = "service-accounts", "kube-controller-manager"
 _LOOPBACK = "127.0.0.1"
-_SERVICE_RANGE = "10.96.0.0/16"
-_ISSUER = "https://kubernetes.default.svc.cluster.local"
 _API_HOSTS = (
     _LOOPBACK, "localhost", "10.96.0.1",
     "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -119,8 +117,8 @@ class ControlPlane:
             "--authorization-mode=RBAC",
             # It taints every new node as not ready, and waits for the node controller, which does not run here.
             "--disable-admission-plugins=TaintNodesByCondition",
-            f"--service-cluster-ip-range={_SERVICE_RANGE}",
-            f"--service-account-issuer={_ISSUER}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={accounts}.crt",
             f"--service-account-signing-key-file={accounts}.key",
             "--allow-privileged=true",

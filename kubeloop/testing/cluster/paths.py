@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kubeloop.testing.cluster.errors import ClusterError
@@ -49,21 +49,14 @@ def free_ports(count: int) -> list[int]:
     for port in random.SystemRandom().sample(own_ports, len(own_ports)):
         if len(ports) == count:
             break
-        if port not in _GIVEN and _is_free(port):
-            ports.append(port)
+        if port not in _GIVEN:
+            with suppress(OSError), socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
     _GIVEN.extend(ports)
     if len(ports) < count:
         raise ClusterError(f"fewer than {count} free ports between {_PORTS.start} and {_PORTS.stop}")
     return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @contextmanager
@@ -77,7 +70,10 @@ def locked(
     seconds; without a timeout it waits for ever, because a build may take ten minutes."""
     with path.open("a") as file:
         start = time.monotonic()
-        while not _try_lock(file.fileno()):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             elapsed = time.monotonic() - start
             if timeout is not None and elapsed >= timeout:
                 raise ClusterError(f"{path} is held by another process: wait for it to end, then try again")
@@ -86,11 +82,3 @@ def locked(
             time.sleep(_POLL)
         # Never unlinked: a waiter that already opened the old file would lock a different inode than the next comer.
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
