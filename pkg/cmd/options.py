@@ -216,8 +216,7 @@ class WebhookOptions:
         "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )
     webhook_url: str | None = optional(
-        "https://host:port to register instead of the Service, where the API server cannot reach a Service; the same "
-        "for all replicas.",
+        "https://host:port to register instead of the Service, where the API server cannot reach a Service.",
         metavar="URL",
     )
     quota_guard: QuotaGuard = option(

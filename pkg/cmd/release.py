@@ -30,7 +30,7 @@ from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
-from pkg.controller.namespace.holding_controller import unlabel_all
+from pkg.controller.namespace.namespace_controller import unlabel_all
 from pkg.process.giving_back import GivenBack, close_all, release_all
 from pkg.report.reader import find_lease, home_namespaces, list_allowed
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT

@@ -10,7 +10,7 @@ from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota import register as managedtenantquota
 from pkg.controller.migration import vmi_controller
-from pkg.controller.namespace import holding_controller, namespace_controller
+from pkg.controller.namespace import namespace_controller
 from pkg.controller.resourcequota import register as resourcequota
 from pkg.controller.virtualmachine import vm_controller
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
@@ -30,7 +30,8 @@ def register_all(management: Management, events: EventRecorder, settings: Settin
     if settings.dry_run:
         resourcequota.register(management, events, settings)
         return
-    resourcequota.register(management, events, settings, holding_controller.register(management, events, settings))
+    before_raise = namespace_controller.register_holding(management, events, settings)
+    resourcequota.register(management, events, settings, before_raise)
     for controller in (namespace_controller, vm_controller, managedtenantquota):
         controller.register(management, events, settings)
 

@@ -22,12 +22,13 @@ from kubeloop.webhook.registration import (
     Registration,
     Webhook,
     registered,
+    split_key,
     with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
-from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, probe
+from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 
@@ -61,8 +62,8 @@ webhook's whole timeoutSeconds."""
 class Registrar(Registration):
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
 
-    Replicas with the same address and flags do not disturb each other; other flags are recognised by the mark in their
-    answers, and a warning is logged."""
+    Replicas with the same flags do not disturb each other; others are recognised by the mark in their answers, and a
+    warning is logged."""
 
     def __init__(
         self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
@@ -99,7 +100,7 @@ class Registrar(Registration):
         it stays. Raises ApiError, and NotReached while the API server does not reach the webhook."""
         began = loop_time()
         try:
-            mark = await self._probe(bundle)
+            mark, is_own = await self._probe(bundle)
         except NotReached as exc:
             UNREACHABLE.set(1)
             self._failing_since = began if self._failing_since is None else self._failing_since
@@ -114,7 +115,7 @@ class Registrar(Registration):
         UNREACHABLE.set(0)
         _LAST_REACHED.set(time.time())
         self._compare(mark)
-        if loop_time() - self._other_seen >= _OTHER_SECONDS:
+        if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
         else:
             # Two that rewrite each other's configurations would never end.
@@ -159,25 +160,39 @@ class Registrar(Registration):
             message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
             self._warn(EVENT_OTHER_FLAGS, message)
 
-    async def _probe(self, bundle: bytes | None) -> str:
-        """Returns the mark of the replica that answered the probe. Raises NotReached, ApiError."""
+    async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
+        """Returns the mark of the replica that answered the probe, and whether the probe is registered for this
+        process's address. Raises NotReached, ApiError."""
+        current = await registered(self.client, *_PROBE)
+        if self._is_anothers(current):
+            with suppress(NotReached):
+                return await probe(self.client, self._settings.namespace), False
 
-        async def put(_again: bool) -> None:
-            present = await registered(self.client, *_PROBE)
+        async def put(again: bool) -> bool:
+            present = await registered(self.client, *_PROBE) if again else current
             self.share_key(present)
             webhooks = probing(self.endpoint, self._settings, bundle)
             # Without the mark: it is the same for all replicas, whatever their flags.
-            await self.put(*_PROBE, present, webhooks, self._injected)
+            return await self.put(*_PROBE, present, webhooks, self._injected)
 
-        await retry_on_conflict(put, errors=RACES)
+        is_new = await retry_on_conflict(put, errors=RACES)
         until = loop_time() + _NEWS_SECONDS
         while True:
             try:
-                return await probe(self.client, self._settings.namespace)
+                mark = await probe(self.client, self._settings.namespace)
+                # Replicas that start together may each have registered themselves: the last one stays.
+                return mark, not (is_new and self._is_anothers(await registered(self.client, *_PROBE)))
             except NotReached:
                 if loop_time() >= until:
                     raise
                 await asyncio.sleep(_NEWS_PAUSE)
+
+    def _is_anothers(self, current: Configuration | None) -> bool:
+        """Reports whether the probe is registered for the address of another replica."""
+        if current is None or not self.endpoint.url:
+            return False
+        urls = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in current.webhooks or ()}
+        return urls != {self.endpoint.url + PROBE_PATH}
 
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
         """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Reported once for

@@ -1,25 +1,208 @@
-"""Creates a namespace's default ResourceQuota from its annotation, as Rancher would.
+"""Two controllers of Namespaces: one labels those whose pods the webhook shall see, the other one creates the default
+ResourceQuota where no Rancher does (`--render-default-quota`).
 
-Updating it is the ResourceQuota controller's affair: with `render_default_quota` its base covers every limit
-that the annotation names."""
+The label is on namespaces with a managed quota and a VM, long before the first migration. It is set before headroom is
+added. An API server learns of it by a watch, and pods that it admitted just before still have to pass quota admission:
+where the label is new, `before_raise` delays the raise until both have happened.
+
+Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
+namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
+migration of a namespace waits for it.
+
+A default quota is only created here: with `render_default_quota` the base that the ResourceQuota controller restores
+covers every limit that the annotation names.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object
+from kubeloop.api.registry import NAMESPACES
 from kubeloop.api.resource_list import format_resource_list
+from kubeloop.client.client import Client
+from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.controller import Controller
-from kubeloop.controllers.events import EventRecorder
+from kubeloop.controllers.errors import RetryAfter
+from kubeloop.controllers.events import WARNING, EventRecorder
+from kubeloop.workqueue.queue import loop_time
 from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.util import constants
+from pkg.util.kubevirt.migration import is_finished
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.errors import ResourceQuotaError
-from pkg.util.resourcequota.managed import is_managed, switched_off
+from pkg.util.resourcequota.guard import FAIL, holding_state_of, holds, policy_for_pods
+from pkg.util.resourcequota.managed import is_managed, is_served, switched_off
+from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.rancher import annotation_of
 
+log = logging.getLogger(__name__)
+
 NAMESPACE_CONTROLLER = "namespaceController"
+HOLDING_CONTROLLER = "holdingController"
+SETTLE = 0.25
+"""Seconds from the label to the raise, at least: by then every API server has seen the label, and the pods admitted
+before have been counted."""
+SETTLE_FACTOR = 10.0
+"""The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
+LONGEST_SETTLE = 2.0
+LINGER = 30.0
+"""Seconds that the label stays when nothing is held any more."""
+EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
+_REMOVED = (
+    f"another client has removed the label {constants.LABEL_HOLDING}: until it is set again, any pod may take the headroom that "
+    "is added for migrations here; have that client (a GitOps tool that prunes what it does not know) leave it alone"
+)
+
+
+@dataclass(slots=True)
+class _Label:
+    """The label of a namespace, as far as this process has to do with it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A raise while the label goes waits for that, and has it set anew."""
+    written: Namespace | None = None
+    """The namespace as our last patch left it: the cache may be behind."""
+    effective_from: float = float("-inf")
+    """A label that was found was there before we started: that is long enough."""
+    unneeded_since: float | None = None
+
+
+@dataclass(eq=False)
+class HoldingHandler:
+    """Handles Namespaces; the one writer of the label."""
+
+    namespaces: Controller[Namespace]
+    source: Source
+    registrations: CacheReader[ValidatingWebhookConfiguration]
+    events: EventRecorder
+    reserve: bool
+    """False, or no webhook for pods among `registrations`: labels are only removed, they have no use."""
+    _labels: defaultdict[str, _Label] = field(default_factory=lambda: defaultdict(_Label), init=False)
+
+    async def on_namespace_changed(self, key: str, namespace: Namespace | None) -> None:
+        """Sets the label, or removes it LINGER seconds after the last entry. Raises RetryAfter until then."""
+        if namespace is None or namespace.deleting:
+            self._labels.pop(key, None)
+            return
+        policy = self._policy_for_pods()
+        if policy and not switched_off(namespace) and self._needs_label(key, policy):
+            await self._ensure_label(key)
+        elif self._is_labelled(key):
+            await self._remove_label(key, reserve=bool(policy))
+
+    def depends_on_migrations(self) -> bool:
+        """Reports whether the label depends on the migrations under way. If not, every namespace with a VM has it."""
+        return self._policy_for_pods() == FAIL
+
+    def _policy_for_pods(self) -> str:
+        return policy_for_pods(self.registrations.list()) if self.reserve else ""
+
+    def _needs_label(self, name: str, policy: str) -> bool:
+        if self.source.budgets.list(name):  # nothing is added there
+            return False
+        quotas = self.source.quotas.list(name)
+        if policy != FAIL and self.source.instances.list(name):
+            return any(map(is_served, quotas))
+        return holds(quotas, self.source.migrations.list(name))
+
+    async def before_raise(self, namespace: str) -> None:
+        """Sets the label; call before a quota of the namespace is raised. Raises RetryAfter while the label does not
+        count yet. One that cannot be written does not delay a migration: the headroom is then not reserved."""
+        if not self._policy_for_pods():
+            return
+        try:
+            await self._ensure_label(namespace)
+        except ApiError as exc:
+            log.warning(
+                "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
+            )
+            return
+        seconds_left = self._labels[namespace].effective_from - loop_time()
+        if seconds_left > 0:
+            raise RetryAfter(seconds_left, "the namespace was labelled just now")
+
+    async def _ensure_label(self, name: str) -> None:
+        label = self._labels[name]
+        label.unneeded_since = None
+        async with label.lock:
+            if self._is_labelled(name):
+                return
+            if label.written is not None and label.written.labels.get(constants.LABEL_HOLDING) == constants.TRUE:
+                self.events.event(label.written, WARNING, EVENT_LABEL_REMOVED, _REMOVED)
+            began = loop_time()
+            await self._write_label(name, constants.TRUE)
+            settle = min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (loop_time() - began)))
+            label.effective_from = loop_time() + settle
+
+    async def _remove_label(self, name: str, *, reserve: bool) -> None:
+        label = self._labels[name]
+        label.unneeded_since = loop_time() if label.unneeded_since is None else label.unneeded_since
+        seconds_left = label.unneeded_since + LINGER - loop_time()
+        if reserve and seconds_left > 0:
+            raise RetryAfter(seconds_left, "keeping the label for the next migration")
+        async with label.lock:
+            await self._write_label(name, None)
+
+    def _is_labelled(self, name: str) -> bool:
+        """Reports whether a namespace has the label. True also if the namespace does not exist: it needs none."""
+        cached, label = self.namespaces.cache().get(name=name), self._labels.get(name)
+        newest = cached and newer(cached, label.written if label else None)
+        return newest is None or newest.labels.get(constants.LABEL_HOLDING) == constants.TRUE
+
+    async def _write_label(self, name: str, value: str | None) -> None:
+        with contextlib.suppress(NotFound):
+            self._labels[name].written = await self.namespaces.client.merge_patch(_label_patch(value), name=name)
+
+
+async def unlabel_all(client: Client) -> list[str]:
+    """Removes the label everywhere and returns the names of the namespaces that had it. Raises ApiError."""
+    namespaces = client.resource(NAMESPACES)
+    labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
+    for namespace in labelled:
+        with contextlib.suppress(NotFound):
+            await namespaces.merge_patch(_label_patch(None), name=namespace.name)
+    return [namespace.name for namespace in labelled]
+
+
+def _label_patch(value: str | None) -> dict[str, object]:
+    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
+
+
+def register_holding(
+    management: Management, events: EventRecorder, settings: Settings
+) -> Callable[[str], Awaitable[None]]:
+    """Registers the controller of the label, and returns what the writer of quotas calls before it raises one."""
+    namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
+    handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
+    namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
+
+    def where_migrations_matter(obj: Object) -> list[str]:
+        return [obj.namespace] if handler.depends_on_migrations() else []
+
+    namespaces.watch_related(quotas, _namespace_of, reads=is_served)
+    namespaces.watch_related(quotas, where_migrations_matter, reads=holding_state_of)
+    namespaces.watch_related(management.virtual_machine_instance_migrations, where_migrations_matter, reads=is_finished)
+    namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
+    namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
+    namespaces.watch_related(
+        registrations,
+        lambda _: {quota.namespace for quota in quotas.cache().list()},
+        reads=lambda registration: policy_for_pods([registration]),
+    )
+    return handler.before_raise
+
+
+def _namespace_of(obj: Object) -> list[str]:
+    return [obj.namespace]
 
 
 @dataclass(eq=False)
@@ -60,4 +243,4 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     namespaces, quotas = management.namespaces, management.resource_quotas
     handler = NamespaceHandler(quotas, events)
     namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
-    namespaces.watch_related(quotas, lambda quota: [quota.namespace])
+    namespaces.watch_related(quotas, _namespace_of)

@@ -247,6 +247,18 @@ async def test_the_probe_is_asked_with_a_key_that_every_replica_knows(server: Re
     assert server.standing() == validating(first.endpoint, SETTINGS, b"ca")
 
 
+async def test_a_live_replicas_url_stays_and_a_dead_ones_goes(server: RegistrationServer) -> None:
+    theirs = Endpoint(url="https://127.0.0.1:9444")
+    server.reached.add(theirs.url)
+    await Registrar(server.client(), theirs, SETTINGS).ensure(b"ca")
+    own_registrar = Registrar(server.client(), URL, SETTINGS)
+    await own_registrar.ensure(b"ca")
+    assert server.webhooks() == validating(theirs, SETTINGS, b"ca")
+    server.reached.remove(theirs.url)
+    await own_registrar.ensure(b"ca")
+    assert server.webhooks() == validating(URL, SETTINGS, b"ca")
+
+
 NOT_REACHED, AWAY, ANOTHERS = "not reached", "away", "another webhook fails on the probe's object"
 OUTAGES = {
     "after a minute": [(0, NOT_REACHED, True), (55, NOT_REACHED, True), (2, NOT_REACHED, False)],

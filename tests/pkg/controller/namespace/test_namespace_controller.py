@@ -16,9 +16,14 @@ from kubeloop.client.errors import Forbidden
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.settings import Settings
-from pkg.controller.namespace import holding_controller
-from pkg.controller.namespace.holding_controller import EVENT_LABEL_REMOVED, LONGEST_SETTLE, SETTLE, unlabel_all
-from pkg.controller.namespace.namespace_controller import register
+from pkg.controller.namespace.namespace_controller import (
+    EVENT_LABEL_REMOVED,
+    LONGEST_SETTLE,
+    SETTLE,
+    register,
+    register_holding,
+    unlabel_all,
+)
 from pkg.util import constants
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.guard import holding_state_of, holds
@@ -88,9 +93,7 @@ class OneNamespace:
         server = Server()
         self._management = Wired(server)
         self.events = Events()
-        self._before_raise = holding_controller.register(
-            self._management, self.events.recorder, Settings(reserve=reserve)
-        )
+        self._before_raise = register_holding(self._management, self.events.recorder, Settings(reserve=reserve))
         self.namespaces, self.quotas = server.kind(registry.NAMESPACES), server.kind(registry.RESOURCE_QUOTAS)
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = server.kind(VIRTUAL_MACHINE_INSTANCES)
