@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,46 +156,31 @@ class PluginCommand:
         interactive = terminal and self.mode != "Never"
         spec = {"interactive": interactive} | ({} if self.cluster is None else {"cluster": self.cluster})
         info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
-        transport, output = await asyncio.get_running_loop().subprocess_exec(
-            _Output,
+        process = await asyncio.create_subprocess_exec(
             *self.args,
-            stdin=None if interactive else asyncio.subprocess.DEVNULL,
+            stdin=None if interactive else DEVNULL,
             stdout=PIPE,
             stderr=None if interactive else PIPE,
             env=os.environ | self.env | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
         )
         try:
-            await asyncio.shield(output.ended)
+            output, errors = await asyncio.gather(_read(process.stdout), _read(process.stderr))
+            if code := await process.wait():
+                raise ValueError(f"process returned {code}. {errors.decode(errors='replace')}".rstrip(". "))
+            return output
         finally:
             # Kills it and closes the pipes: a program that it has started may hold them open, and is not waited for.
-            transport.close()
-            await asyncio.shield(output.ended)
-        if output.is_too_long:
+            process._transport.close()  # type: ignore[attr-defined]
+            await process.wait()
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    output = b""
+    while stream is not None and (chunk := await stream.read(_LONGEST)):
+        output += chunk
+        if len(output) > _LONGEST:
             raise ValueError(f"it prints more than {_LONGEST} bytes")
-        if code := transport.get_returncode():
-            raise ValueError(f"process returned {code}. {output.parts[2].decode(errors='replace')}".rstrip(". "))
-        return output.parts[1]
-
-
-class _Output(asyncio.SubprocessProtocol):
-    """The output of a process by file descriptor, until the process has ended and its pipes are closed."""
-
-    def __init__(self) -> None:
-        self.parts = {1: b"", 2: b""}
-        self.is_too_long = False
-        self.ended = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self.parts[fd] += data
-        if len(self.parts[fd]) > _LONGEST:
-            self.is_too_long = True
-            self._transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.ended.set_result(None)
+    return output
 
 
 class ExecPlugin:

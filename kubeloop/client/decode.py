@@ -163,8 +163,7 @@ class Decoder(Generic[T]):
         with contextlib.suppress(*UNDECODABLE, RecursionError):
             page = self._list.decode(body)
             items: list[T] = page.items or []
-            if _complete(page, items) and not (self._is_open and any(map(is_deep, items))):
-                items = list(map(self._known, items)) if self._of_kind else items
+            if self._complete(page, items) and not (self._is_open and any(map(is_deep, items))):
                 return ListPage(items, page.metadata, kind=page.kind)
         return self._list_one_by_one(body)
 
@@ -208,8 +207,20 @@ class Decoder(Generic[T]):
                 page.undecodable.append(item)
             else:
                 page.items.append(item)
-        _complete(raw, page.items)
+        self._complete(raw, page.items)
         return page
+
+    def _complete(self, page: _List[Any], items: list[T]) -> bool:
+        """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds. False
+        if an item has no name."""
+        if not all(map(_NAME_OF, items)):
+            return False
+        if self._of_kind or not all(map(_KIND_OF, items)):
+            api_version, kind = self._of_kind or (page.api_version, page.kind.removesuffix("List"))
+            for item in items:
+                if self._of_kind or not item.kind:
+                    _set_kind(item, api_version, kind)
+        return True
 
     def _decode_or_identify(self, raw: msgspec.Raw) -> T | ObjectMeta:
         """The object, or what is known of it when it does not decode."""
@@ -255,19 +266,6 @@ def decoder_for(kind: type[T], of_kind: tuple[str, str] | None = None) -> Decode
     """The decoder of a type, made once."""
     decoder: Decoder[T] = _cached_decoder(kind, of_kind)
     return decoder
-
-
-def _complete(page: _List[Any], items: list[T]) -> bool:
-    """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds. False if
-    an item has no name."""
-    if not all(map(_NAME_OF, items)):
-        return False
-    if not all(map(_KIND_OF, items)):
-        api_version, kind = page.api_version, page.kind.removesuffix("List")
-        for item in items:
-            if not item.kind:
-                _set_kind(item, api_version, kind)
-    return True
 
 
 def _set_kind(obj: Object, api_version: str, kind: str) -> None:

@@ -26,13 +26,9 @@ class _ApiResourceList(Struct):
     resources: list[_ApiResource] | None
 
 
-class _GroupVersion(Struct):
-    group_version: str
-
-
 class _ApiGroup(Struct):
     name: str
-    versions: list[_GroupVersion]
+    versions: list[dict[str, str]]
 
 
 class _ApiGroupList(Struct):
@@ -47,11 +43,9 @@ _GROUPS = msgspec.json.Decoder(_ApiGroupList)
 
 
 async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
-    """Reports whether the server knows the kind.
-
-    False only where a well-formed APIResourceList, or an APIGroupList for a group or version that is not served at all,
-    is there without it. Raises ApiError for everything else: a 404 may be that of a proxy, or of a server that is
-    starting."""
+    """Reports whether the server knows the kind. False only where a well-formed APIResourceList, or an APIGroupList for
+    a group or version that is not served at all, is there without it. Raises ApiError for everything else: a 404 may be
+    that of a proxy, or of a server that is starting."""
     names = await served_names(transport, resource.api_version)
     return names is None or resource.plural in names
 
@@ -66,15 +60,13 @@ async def has_status(transport: Transport, resource: Resource[Any]) -> bool | No
 async def resource_of(transport: Transport, api_version: str, kind: str) -> Resource[Object]:
     """The Resource of a kind that is known by its name alone, as in a manifest (Go's RESTMapper). Raises NotInstalled
     where the server does not know it, ApiError as `is_served`."""
-    listed = await _list_resources(transport, api_version) or []
-    match = next(
-        (api_resource for api_resource in listed if api_resource.kind == kind and "/" not in api_resource.name), None
-    )
-    if match is None:
+    listed = {resource.name: resource for resource in await _list_resources(transport, api_version) or ()}
+    matches = [resource for name, resource in listed.items() if resource.kind == kind and "/" not in name]
+    if not matches:
         raise NotInstalled(f"the server has no kind {kind} of {api_version}: install its CustomResourceDefinition")
     group, _, version = api_version.rpartition("/")
-    has_status = any(api_resource.name == f"{match.name}/status" for api_resource in listed)
-    return Resource(group, version, match.name, kind, Object, match.namespaced, has_status)
+    name, namespaced = matches[0].name, matches[0].namespaced
+    return Resource(group, version, name, kind, Object, namespaced, f"{name}/status" in listed)
 
 
 async def served_names(transport: Transport, api_version: str) -> set[str] | None:
@@ -100,7 +92,7 @@ async def _list_resources(transport: Transport, api_version: str) -> list[_ApiRe
 
 async def _version_is_served(transport: Transport, api_version: str) -> bool:
     listed = _well_formed(_GROUPS, await transport.request("GET", "/apis", retry=False), "APIGroupList")
-    return any(version.group_version == api_version for group in listed.groups for version in group.versions)
+    return any(version.get("groupVersion") == api_version for group in listed.groups for version in group.versions)
 
 
 def _well_formed(decoder: msgspec.json.Decoder[L], body: bytes, kind: str) -> L:

@@ -41,7 +41,7 @@ def load(paths: list[str], context: str | None = None) -> ClientConfig:
         raise ConfigError(f"kubeconfig {names}: {err}") from err
 
 
-def load_text(content: bytes, context: str | None = None) -> ClientConfig:
+def load_text(content: str | bytes, context: str | None = None) -> ClientConfig:
     """The configuration of `context` in a kubeconfig's content. Raises ConfigError, also where it names a program or a
     file: whoever may write a Secret should not choose what runs, or is read, here."""
     try:

@@ -197,7 +197,7 @@ def read(paths: list[str]) -> Kubeconfig:
     return merged
 
 
-def parsed(content: bytes, folder: str) -> Kubeconfig:
+def parsed(content: str | bytes, folder: str) -> Kubeconfig:
     """A file's content; relative paths in it begin in `folder`. Raises ConfigError, with the field."""
     file = _file(content)
     clusters: dict[str, ClusterEntry] = _by_name(file, "cluster")
@@ -209,7 +209,7 @@ def parsed(content: bytes, folder: str) -> Kubeconfig:
     return Kubeconfig(file.current_context, clusters, users, _by_name(file, "context"))
 
 
-def _file(text: bytes) -> _KubeconfigFile:
+def _file(text: str | bytes) -> _KubeconfigFile:
     try:
         content = next(yaml.load_all(text, _Loader), None)  # kubectl reads the first document
     except yaml.MarkedYAMLError as err:

@@ -6,10 +6,9 @@ tools/clientcmd, rest/config.go."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.credentials import Reread, read_token
@@ -27,10 +26,8 @@ CA_FILE: Final = _ACCOUNT + "ca.crt"
 def load_config(
     kubeconfig: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None
 ) -> ClientConfig:
-    """The configuration to use: `kubeconfig`, else $KUBECONFIG, else in-cluster, else ~/.kube/config.
-
-    `context` chooses another context than the file's current one. `environ` stands in for os.environ. Credential
-    plugins don't run here but with the first request. Raises ConfigError."""
+    """The configuration to use: `kubeconfig`, else $KUBECONFIG, else in-cluster, else ~/.kube/config; `context` is
+    another than the file's current one. Credential plugins run with the first request. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     if kubeconfig:
         return _from_files([kubeconfig], context)
@@ -49,25 +46,23 @@ def load_config(
 def config_from_kubeconfig(content: str | bytes, context: str | None = None) -> ClientConfig:
     """The configuration that a kubeconfig's content means, as a Secret holds it (clientcmd.RESTConfigFromKubeConfig).
     Certificates and token must be in it: one that names a file or a plugin is refused. Raises ConfigError."""
-    with _reader("kubeconfig"):
-        from kubeloop.client import kubeconfig
-    return kubeconfig.load_text(content.encode() if isinstance(content, str) else content, context)
+    config: ClientConfig = _reader("kubeconfig").load_text(content, context)
+    return config
 
 
 def _from_files(paths: list[str], context: str | None) -> ClientConfig:
-    with _reader(f"kubeconfig {os.pathsep.join(paths)}"):
-        from kubeloop.client import kubeconfig
-    return kubeconfig.load(paths, context)
+    config: ClientConfig = _reader(f"kubeconfig {os.pathsep.join(paths)}").load(paths, context)
+    return config
 
 
-@contextmanager
-def _reader(source: str) -> Iterator[None]:
-    """Wraps the import of the reader of kubeconfigs: a pod needs no YAML."""
+def _reader(source: str) -> Any:
+    """Returns the module that reads kubeconfigs, imported now: a pod needs no YAML. Raises ConfigError."""
     try:
         with needs_extra("kubeconfig"):
-            yield
+            from kubeloop.client import kubeconfig
     except ImportError as err:
         raise ConfigError(f"{source}: {err}") from err
+    return kubeconfig
 
 
 def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool:
