@@ -1,10 +1,10 @@
 """An informer shares one list and one watch of a kind among all handlers: client-go's SharedIndexInformer. The watch of
-CustomResourceDefinitions wakes the informer of a kind that is installed later, and ends the objects of one whose
-definition is deleted."""
+CustomResourceDefinitions wakes it when its kind is installed later."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,10 +24,9 @@ T = TypeVar("T", bound=Object)
 
 
 class SharedIndexInformer(Generic[T]):
-    """Keeps `indexer` equal to the server and notifies the handlers of every change.
-
-    Every `resync_period` (seconds, 0: never) the handlers get `on_update(obj, obj)` for every object. `transform` sees
-    every object before it is stored (to drop fields)."""
+    """Keeps `indexer` equal to the server and notifies the handlers of every change. Every `resync_period` (seconds, 0:
+    never) they get `on_update(obj, obj)` for every object. `transform` sees every object before it is stored (to drop
+    fields). `checked`, for tests: the store notices objects that are changed in place."""
 
     def __init__(
         self,
@@ -38,7 +37,6 @@ class SharedIndexInformer(Generic[T]):
         options: ReflectorOptions | None = None,
         checked: bool = False,
     ) -> None:
-        """`checked`: for tests, the store notices objects that are changed in place."""
         self.resource = client.resource
         self.kind = client.resource.plural
         self.indexer: Indexer[T] = CheckedIndexer() if checked else Indexer()
@@ -79,12 +77,10 @@ class SharedIndexInformer(Generic[T]):
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
         """Waits for `has_synced`; False when that took longer than `timeout` seconds."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._processor.synced.wait()
-        except TimeoutError:
-            return False
-        return True
+        return self.has_synced()
 
     def healthy(self) -> list[str]:
         """Errors that only a restart repairs: the task ended."""
@@ -163,20 +159,16 @@ class CustomResourceWatch:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._informers: dict[str, list[SharedIndexInformer[Any]]] = {}
+        self._informers: set[SharedIndexInformer[Any]] = set()
         self._watch: SharedIndexInformer[PartialObjectMetadata] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Registers an informer to be woken. Idempotent."""
-        informers = self._informers.setdefault(informer.resource.group_resource, [])
-        if informer not in informers:
-            informers.append(informer)
-            informer.on_not_installed(partial(self._check_definition, informer))
+        self._informers.add(informer)
+        informer.on_not_installed(partial(self._check_definition, informer.resource.group_resource))
 
     def remove(self, informer: SharedIndexInformer[Any]) -> None:
-        informers = self._informers.get(informer.resource.group_resource, [])
-        if informer in informers:
-            informers.remove(informer)
+        self._informers.discard(informer)
 
     def hides(self, informer: SharedIndexInformer[Any]) -> bool:
         """Reports whether a kind that is not served has, or may have, a definition: then its objects are hidden. Where
@@ -184,18 +176,14 @@ class CustomResourceWatch:
         watch = self._watch
         if informer.installed or watch is None or watch.forbidden:
             return False
-        return not watch.has_synced() or watch.indexer.get_by_key(informer.resource.group_resource) is not None
+        return not watch.has_synced() or informer.resource.group_resource in watch.indexer
 
     async def stop(self) -> None:
         if self._watch is not None:
             await self._watch.stop()
 
-    def _check_definition(self, informer: SharedIndexInformer[Any]) -> None:
+    def _check_definition(self, group_resource: str) -> None:
         """Looks for the definition of a kind that is not served: without one its objects are gone."""
-        self._start()
-        self._forget(informer.resource.group_resource)
-
-    def _start(self) -> None:
         if self._watch is None:
             metadata = self._client.resource(CUSTOM_RESOURCE_DEFINITIONS.metadata())
             self._watch = SharedIndexInformer(metadata, transform=_name_only)
@@ -204,24 +192,21 @@ class CustomResourceWatch:
                     on_add=lambda definition, _: self._wake(definition.name),
                     # It is served a moment after it was created: its status tells.
                     on_update=lambda _, definition: self._wake(definition.name),
-                    on_delete=lambda definition, _: self._forget(definition.name),
+                    on_delete=lambda definition, _: self._check_definition(definition.name),
                 )
             )
             self._watch.start()
-
-    def _forget(self, group_resource: str) -> None:
-        """Forgets the objects of a kind that is not served and has no definition."""
-        watch = self._watch
-        if watch is None or not watch.has_synced() or watch.indexer.get_by_key(group_resource) is not None:
-            return
-        for informer in self._informers.get(group_resource, ()):
-            if not informer.installed:
+        if self._watch.has_synced() and group_resource not in self._watch.indexer:
+            for informer in self._not_served(group_resource):
                 informer.uninstalled()
 
     def _wake(self, group_resource: str) -> None:
-        for informer in self._informers.get(group_resource, ()):
-            if not informer.installed:
-                informer.retry_now()
+        for informer in self._not_served(group_resource):
+            informer.retry_now()
+
+    def _not_served(self, group_resource: str) -> list[SharedIndexInformer[Any]]:
+        informers = [informer for informer in self._informers if informer.resource.group_resource == group_resource]
+        return [informer for informer in informers if not informer.installed]
 
 
 def _name_only(definition: PartialObjectMetadata) -> PartialObjectMetadata:

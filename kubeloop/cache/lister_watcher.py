@@ -20,12 +20,10 @@ T = TypeVar("T", bound=Object)
 async def bring(
     client: ListerWatcher[T], sample: T | None, limit: float, *, seen_version: str, watch_list: bool
 ) -> bool | None:
-    """Reports whether the kind's watches bring what there is, within `limit` seconds.
-
-    A WatchList of `sample`, an object of the store, brings it at once, or a watch from version 0 where there are none;
-    one that is gone was missed, too. Of an empty store a WatchList says that there is none, or a list does. None where
-    the sample is older there, or the kind is at a version before `seen_version`, to which the last watch came: etcd was
-    restored, and a watch from there on says nothing until the server comes there again. Raises ApiError."""
+    """Reports whether the kind's watches bring what there is, within `limit` seconds: a WatchList brings `sample`, an
+    object of the store, at once, or a watch from version 0 where there are none; one that is gone was missed. Of an
+    empty store a WatchList says that there is none, or a list does. None where the sample is older there, or the kind
+    is at a version before `seen_version`, to which the last watch came: etcd was restored. Raises ApiError."""
     only = None if sample is None else sample.metadata
     first_event, version, is_there = None, "", False
     if watch_list:
@@ -38,13 +36,13 @@ async def bring(
             page = await client.list_page(limit=1, retry=False)
             version, is_there = page.metadata.resource_version, bool(page.items or page.undecodable)
     latest = max(seen_version.split(","), key=as_number)  # of several namespaces: each knows the kind's version
-    if is_older(version, latest) or (
-        first_event and only and is_older(first_event.resource_version, only.resource_version)
-    ):
+    if is_older(version, latest):
         return None
-    if only is not None:
-        return first_event is not None
-    return first_event is None and not is_there and (version != "" or not watch_list)
+    if only is None:
+        return first_event is None and not is_there and (version != "" or not watch_list)
+    if first_event is not None and is_older(first_event.resource_version, only.resource_version):
+        return None
+    return first_event is not None
 
 
 async def _read_first_event(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
@@ -63,9 +61,8 @@ async def _read_first_event(client: ListerWatcher[T], limit: float, **options: A
 
 
 class Listing(Generic[T]):
-    """A whole list, in a store that takes the place of the current one: it is filled while the objects come, a few in
-    each step of the event loop. Beside it those that don't decode or whose transform raised, and the resourceVersion to
-    watch from."""
+    """A whole list, in a store that takes the place of the current one, filled while the objects come; those that don't
+    decode or whose transform raised, and the resourceVersion to watch from."""
 
     def __init__(self, current: Indexer[T]) -> None:
         self.store = current.prepare()
@@ -88,9 +85,8 @@ class Listing(Generic[T]):
         """The same of one that does not decode."""
         key = Object(metadata=meta).key
         self.store.delete_key(key)
-        if change == "DELETED":
-            self.undecodable.pop(key, None)
-        else:
+        self.undecodable.pop(key, None)
+        if change != "DELETED":
             self.undecodable[key] = meta
 
     async def collect(self, events: AsyncIterator[WatchEvent[T]], heard: Callable[[], None]) -> None:
@@ -135,10 +131,8 @@ _AHEAD = 100
 
 
 class Namespaces(Generic[T]):
-    """A ListerWatcher over a list and a watch for each part, one a namespace.
-
-    Its resourceVersion is that of every part, joined by commas: an event of one says nothing about how far another is.
-    When one watch ends, all end, and go on from there."""
+    """A list and a watch for each part, one a namespace. Its resourceVersion is those of all, joined by commas: an event
+    of one says nothing about how far another is. When one watch ends, all end, and go on from there."""
 
     def __init__(self, parts: Sequence[Selection[T]]) -> None:
         if not parts:
@@ -183,7 +177,7 @@ class Namespaces(Generic[T]):
 
 
 async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], queue: asyncio.Queue[tuple[int, Any]]) -> None:
-    """The events of one watch; None where it ended."""
+    """The events of one watch, and then None, or the error that ended it."""
     try:
         async for event in stream:
             await queue.put((number, event))

@@ -58,8 +58,8 @@ class SharedProcessor(Generic[T]):
     """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
 
     `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
-    `on_not_installed` is called whenever the server says that it does not know the kind. Who sets it finds out whether
-    the objects are gone with their definition, and then calls `uninstalled`."""
+    `on_not_installed` is called whenever the server does not know the kind, and calls `uninstalled` if the objects are
+    gone with their definition."""
 
     def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
         self.synced = asyncio.Event()
@@ -78,8 +78,8 @@ class SharedProcessor(Generic[T]):
     # -- what a reflector brings --------------------------------------------------------------------------------------
 
     def _transformed(self, transform: Callable[[T], T], obj: T) -> T | None:
-        """An object as it is stored; once for each that comes. None when the transform raises: what it should take out
-        (a secret, 1 MB) must not be stored, so the object counts as one that does not decode."""
+        """An object as it is stored. None when the transform raises: what it should take out (a secret, 1 MB) must not
+        be stored, so the object counts as one that does not decode."""
         key = obj.key
         try:
             stored = transform(obj)
@@ -126,9 +126,9 @@ class SharedProcessor(Generic[T]):
         return Listing(self._indexer)
 
     def replaced(self, listing: Listing[T]) -> Generator[None]:
-        """Makes a whole list of transformed objects the store's content, at once; then what differs reaches the
-        handlers, a part at each step. Who closes it early has the rest told at once. Objects that are gone are
-        deletions whose final state is unknown; one that is there but does not decode stays as it was."""
+        """Makes a whole list the store's content, at once; then what differs reaches the handlers, a part at each step,
+        or all at once when it is closed. Objects that are gone are deletions whose final state is unknown; one that is
+        there but does not decode stays as it was."""
         self.undecodable = set(listing.undecodable) - self.untransformed
         self.untransformed &= listing.undecodable.keys()
         self._keep_undecodable(listing)

@@ -144,7 +144,9 @@ class Recovery:
         """A list or watch failed."""
         self._count(attempt)
         if isinstance(err, NotInstalled):
-            return self._not_installed()
+            delay = self._poll * (0.8 + 0.4 * self._rand.random())
+            self._poll = min(self._poll * 2, self._options.missing_poll)
+            return Next(delay, resume=False)
         if not isinstance(err, ApiError):
             # Not the server's doing: a bug of ours. The store may have half an event, so it is listed again.
             return Next(self._backoff.next(), resume=False)
@@ -178,11 +180,6 @@ class Recovery:
         is_calm = self._backoff.calm and self._short_watches <= 1
         delay = self._backoff.next()
         return 0.0 if is_calm else delay
-
-    def _not_installed(self) -> Next:
-        delay = self._poll * (0.8 + 0.4 * self._rand.random())
-        self._poll = min(self._poll * 2, self._options.missing_poll)
-        return Next(delay, resume=False)
 
 
 def position_lost(err: ApiError) -> bool:

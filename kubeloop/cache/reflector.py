@@ -23,10 +23,8 @@ T = TypeVar("T", bound=Object)
 
 
 class Reflector(Generic[T]):
-    """client-go's Reflector. `run` continues until it is cancelled, whatever the server does.
-
-    `installed` is False from when the server's discovery says that it does not know the kind until a list comes
-    through. Times are those of the running loop."""
+    """client-go's Reflector. `run` continues until it is cancelled, whatever the server does. `installed` is False from
+    when the server's discovery says that it does not know the kind until a list comes through."""
 
     def __init__(
         self, client: ListerWatcher[T], sink: SharedProcessor[T], *, options: ReflectorOptions | None = None
@@ -139,12 +137,9 @@ class Reflector(Generic[T]):
     # -- one list -----------------------------------------------------------------------------------------------------
 
     async def _list(self) -> Listing[T]:
-        """A consistent read of the kind.
-
-        No resourceVersion is sent: kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0"
-        may go back in time and would save nothing. Pages of an idle kind cost the server two to four times the CPU of a
-        list in one piece (1.34): hence a WatchList comes first. An expired continue token leads to one without pages.
-        """
+        """A consistent read of the kind, without pages where the continue token expired. No resourceVersion is sent:
+        kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0" may go back in time. Pages of
+        an idle kind cost the server two to four times the CPU of one list (1.34): a WatchList comes first."""
         try:
             return await read_list(self._client, self._sink.listing(), self._options.page_size, self._sink.transform)
         except Gone as err:
@@ -238,31 +233,27 @@ class Reflector(Generic[T]):
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
             self._note_life()
-            if event.resource_version:
-                self._advance(event.resource_version)
+            last_version = self.last_sync_resource_version
+            if is_older(event.resource_version, last_version):  # etcd was restored, the store may be wrong
+                raise Gone(f"the server's resourceVersion went back from {last_version} to {event.resource_version}")
+            self.last_sync_resource_version = event.resource_version or last_version
             self._pass_on(event)
             self._incomplete = self._incomplete or event.undecodable is not None
             self._events += 1
             self.health.recovered()
             self.health.watch_works()
 
-    def _advance(self, version: str) -> None:
-        """The watch has come to a resourceVersion. Raises Gone where that is before the last one: etcd was restored,
-        and some of what the store has may never have been."""
-        if is_older(version, self.last_sync_resource_version):
-            raise Gone(f"the server's resourceVersion went back from {self.last_sync_resource_version} to {version}")
-        self.last_sync_resource_version = version
-
     def _pass_on(self, event: WatchEvent[T]) -> None:
         obj = event.object
+        meta = event.undecodable if obj is None else obj.metadata
+        if meta is None:
+            return  # a bookmark
         if event.type == "DELETED":
-            meta = event.undecodable if obj is None else obj.metadata
-            if meta is not None:
-                self._sink.deleted(meta, obj)
-        elif obj is not None and event.type in ("ADDED", "MODIFIED"):
+            self._sink.deleted(meta, obj)
+        elif obj is None:
+            self._sink.not_decoded(meta)
+        elif event.type in ("ADDED", "MODIFIED"):
             self._sink.changed(obj)
-        elif event.undecodable is not None:
-            self._sink.not_decoded(event.undecodable)
 
     def _note_life(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
