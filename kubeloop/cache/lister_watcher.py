@@ -131,8 +131,8 @@ _AHEAD = 100
 
 
 class Namespaces(Generic[T]):
-    """A list and a watch for each part, one a namespace. Its resourceVersion is those of all, joined by commas: an event
-    of one says nothing about how far another is. When one watch ends, all end, and go on from there."""
+    """A list and a watch for each part, one a namespace. Its resourceVersion is those of all, joined: an event of one
+    says nothing about how far another is. When one watch ends, all end, and go on from there."""
 
     def __init__(self, parts: Sequence[Selection[T]]) -> None:
         if not parts:

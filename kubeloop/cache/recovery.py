@@ -156,8 +156,7 @@ class Recovery:
         if err.retry_after:
             # The server knows when: its word takes the place of the back-off, which does not grow by it.
             delay = max(err.retry_after, self._options.backoff_base)
-            return Next(delay, resume=isinstance(err, KEEPS_POSITION))
-        if position_lost(err):
+        elif position_lost(err):
             # Every watch gets this from a server that was restarted: its watch cache begins anew.
             delay = self._backoff.next() if self._lost_before else 0.0
             self._lost_before = True
@@ -188,10 +187,6 @@ def position_lost(err: ApiError) -> bool:
     return isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout")
 
 
-# Both are part of a watch's life. If the connection is dead, the next failure says so.
-_LEVELS = ((Silent, logging.DEBUG), (Gone, logging.INFO))
-
-
 class Health:
     """Signs of life of one watch, and its troubles: said once, not at every retry. Times are the loop's, in seconds."""
 
@@ -201,22 +196,13 @@ class Health:
         self._stale_after = max(options.stale_after, 2 * options.silence_limit)
         self._last_heard: float | None = None
         self._logged = False
-        self._silent_since: float | None = None
+        self.silent_since: float | None = None
+        """The time since which the server answers while its watches bring nothing."""
         self.trouble: ApiError | None = None
         """The last failure, until the watch works again."""
 
-    @property
-    def silent(self) -> bool:
-        """Reports whether the server answers while its watches bring nothing."""
-        return self._silent_since is not None
-
-    def started(self, now: float) -> None:
-        """Begins to expect signs of life."""
-        if self._last_heard is None:
-            self._last_heard = now
-
     def heard(self, now: float) -> None:
-        """The server answered, or a watch brought something."""
+        """The server answered, a watch brought something, or it is the start."""
         self._last_heard = now
 
     def failed(self, err: ApiError, *, cut: bool = False) -> None:
@@ -224,8 +210,9 @@ class Health:
         for a while, as a load balancer ends it; where the next one works that is no news."""
         previous, self.trouble = self.trouble, err
         changed = previous is None or (type(previous), previous.status) != (type(err), err.status)
-        level = next((level for sort, level in _LEVELS if isinstance(err, sort)), logging.WARNING)
-        level = level if changed and not (cut and previous is None) else logging.DEBUG
+        level = logging.INFO if isinstance(err, Gone) else logging.WARNING
+        if not changed or isinstance(err, Silent) or (cut and previous is None):
+            level = logging.DEBUG
         self._logged = self._logged or level > logging.DEBUG
         log.log(level, "%s: list or watch failed: %s", self._kind, err)
 
@@ -237,22 +224,22 @@ class Health:
 
     def watch_is_silent(self, now: float) -> None:
         """A watch brings nothing, not even what there is."""
-        if self._silent_since is None:
+        if self.silent_since is None:
             log.warning("%s: watches bring nothing, although the server answers: listing again instead", self._kind)
-            self._silent_since = now
+            self.silent_since = now
             _SILENT.labels(self._kind).inc()
 
     def watch_works(self) -> None:
         """A watch brought something, or there is nothing to bring; also called at the end."""
-        if self._silent_since is not None:
+        if self.silent_since is not None:
             log.info("%s: watches bring news again", self._kind)
-            self._silent_since = None
+            self.silent_since = None
             _SILENT.labels(self._kind).dec()
 
     def problems(self, now: float) -> list[str]:
         """Returns a line if no data came for too long, or only by lists."""
-        if self._silent_since is not None:
-            silent = now - self._silent_since
+        if self.silent_since is not None:
+            silent = now - self.silent_since
             return [f"{self._kind}: watches bring nothing for {silent:.0f} s, although the server answers lists"]
         if self._last_heard is None or now - self._last_heard <= self._stale_after:
             return []

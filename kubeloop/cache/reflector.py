@@ -53,7 +53,7 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until cancelled."""
-        self.health.started(self._now())
+        self.health.heard(self._now())
         try:
             while True:
                 await self._pause(await self._make_attempt())
@@ -88,7 +88,7 @@ class Reflector(Generic[T]):
         refused: ApiError | None = None
         brings = await self._watches_bring() if self._resumable and self._silent else True
         self._resumable = self._resumable and brings is True
-        resumed, lists_alone = self._resumable, brings is False or self.health.silent
+        resumed, lists_alone = self._resumable, brings is False or self.health.silent_since is not None
         try:
             if not resumed and self._watch_list and not lists_alone and await self._try_watch_list():
                 return
