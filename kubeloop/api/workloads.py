@@ -132,9 +132,7 @@ class StorageClass(Object):
     volume_binding_mode: str | None = None
 
 
-class StatefulSetSpec(Struct):
-    replicas: int | None = None
-    selector: LabelSelector = LabelSelector()
+class StatefulSetSpec(DeploymentSpec):
     service_name: str | None = None
 
 

@@ -106,9 +106,8 @@ class Indexer(Generic[T]):
             self._enter(index, values, key, obj)
         return old
 
-    def update(self, obj: T) -> T | None:
-        """The same as `add`."""
-        return self.add(obj)
+    update = add
+    """client-go's name for the same."""
 
     def delete(self, obj: T) -> T | None:
         """Removes what stands under the object's key; returns it."""

@@ -67,15 +67,6 @@ for _tag, _constructor in {
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor)
 _Loader.add_constructor(None, _Loader.construct_untagged)
 
-_TYPES: Final = {
-    "str": "a text (in quotes)",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-}
-"""msgspec's words, in a file's."""
-
 
 class _Secret(msgspec.Struct):
     def __repr__(self) -> str:
@@ -225,9 +216,8 @@ def _file(text: str | bytes) -> _KubeconfigFile:
     try:
         file = msgspec.convert(without_nulls(_KubeconfigFile, content), _KubeconfigFile)
     except msgspec.ValidationError as err:
-        reason, _, path = str(err).partition(" - at ")
-        words = re.sub(r"`(\w+)`", lambda match: _TYPES.get(match[1], match[1]), reason).lower()
-        raise ConfigError(f"{path.strip('`').removeprefix('$.')}: {words}") from err
+        reason, _, path = str(err).replace("`float`", "a number").partition(" - at ")
+        raise ConfigError(f"{path.strip('`').removeprefix('$.')}: {reason}") from err
     if file.kind not in ("", "Config") or file.api_version not in ("", "v1"):
         raise ConfigError(f"not a kubeconfig: it is a {file.kind or 'Config'} of {file.api_version or 'v1'}")
     return file

@@ -1,7 +1,5 @@
-"""Finds the configuration where kubectl and client-go would: kubeconfig files, or the pod's service account.
-
-A pod needs no `kubernetes` package, which a start would take a third of its time to import. client-go:
-tools/clientcmd, rest/config.go."""
+"""Finds the configuration where kubectl and client-go (tools/clientcmd, rest/config.go) would: kubeconfig files, or the
+pod's service account, for which nothing of kubeconfigs is imported."""
 
 from __future__ import annotations
 
@@ -73,11 +71,13 @@ def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool
 def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE) -> ClientConfig:
     """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
     them. Raises ConfigError."""
-    namespace = Path(token_file).with_name("namespace")
+    host, port, namespace = environ.get(HOST), environ.get(PORT), Path(token_file).with_name("namespace")
     try:
+        if not host or not port:
+            raise ConfigError(f"{HOST} and {PORT} are not both set: the kubelet does it in a pod")
         read_token(Path(token_file))
         return ClientConfig(
-            host=_host(environ),
+            host=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
             tls=TLSSettings(ca=Path(ca_file)),
             credentials=Reread(lambda: read_token(Path(token_file))),
             in_cluster=True,
@@ -85,10 +85,3 @@ def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, 
         )
     except (ConfigError, OSError) as err:
         raise ConfigError(f"in-cluster configuration: {err}") from err
-
-
-def _host(environ: Mapping[str, str]) -> str:
-    host, port = environ.get(HOST), environ.get(PORT)
-    if not host or not port:
-        raise ConfigError(f"{HOST} and {PORT} are not both set: the kubelet does it in a pod")
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -62,10 +62,9 @@ class TransportOptions(TypedDict, total=False):
 class Transport:
     """Requests to the server of `config`. Make and use it within one event loop; `close` it at the end.
 
-    `user_agent` "" is the program's name. `strict`, for tests: the server refuses a write with a field that it does not
-    know, instead of dropping the field with a warning (which is logged). `before_write` is asked at every attempt of
-    every write, in the step of the loop in which its bytes leave; the ApiError that it raises is what the request
-    raises, and nothing was sent."""
+    `strict`, for tests: the server refuses a write with a field that it does not know, instead of dropping the field
+    with a warning (which is logged). `before_write` is asked at each attempt of each write, in the step of the loop in
+    which its bytes leave; the ApiError that it raises is what the request raises, and nothing was sent."""
 
     checked_caches = False
     """True if caches of this client notice objects that are changed in place; a fake cluster's do."""
@@ -84,7 +83,8 @@ class Transport:
         self._strict = strict
         self._before_write = before_write
         self._headers = {
-            "User-Agent": user_agent or default_user_agent(),
+            # The program's name, as client-go has it: the API server takes it for the field manager too.
+            "User-Agent": user_agent or os.path.basename(sys.argv[0]) or "python",
             "Accept": JSON,
             # Measured over loopback too: a third less CPU for a list here, the same in the server, which compresses
             # only what is longer than 128 KiB and no watch.
@@ -163,10 +163,9 @@ class Transport:
     async def stream(
         self, path: str, params: Mapping[str, str] | None = None, read_timeout: float = READ_TIMEOUT, accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`; never retried.
-
-        The lines end when the server closes the stream properly. Raises ApiError on entry, Unreachable while reading
-        when the connection breaks, ends in the middle of a line, or `read_timeout` seconds pass without a byte."""
+        """A watch: `async with transport.stream(...) as lines`, then `async for line in lines`, until the server closes
+        it properly; never retried. Raises ApiError on entry, Unreachable while reading when the connection breaks, ends
+        in the middle of a line, or `read_timeout` seconds pass without a byte."""
         timeouts, headers = _timeouts(None, read_timeout), {"Accept": accept}
         with api_errors(self.config.host):
             response = await self._exchange("GET", path, params, None, headers, timeouts, streaming=True)
@@ -300,8 +299,3 @@ async def _read(chunks: AsyncIterator[bytes], longest: float = math.inf) -> byte
         if length > longest:
             break
     return b"".join(parts)
-
-
-def default_user_agent() -> str:
-    """The program's name, as client-go has it: the API server takes it for the field manager too."""
-    return os.path.basename(sys.argv[0]) or "python"

@@ -50,19 +50,15 @@ BAD = [
     Bad(
         "a cluster of another shape",
         kubeconfig() | {"clusters": [{"name": "a", "cluster": 5}]},
-        "clusters[0].cluster: exp",
+        "clusters[0].cluster: Expected",
     ),
-    Bad("entries of another shape", kubeconfig() | {"users": [5]}, "users[0]: expected a mapping, got a number"),
-    Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "contexts: expected a list, got a text"),
-    Bad(
-        "a text for a token",
-        kubeconfig({"token": 12345}),
-        "users[0].user.token: expected a text (in quotes), got a num",
-    ),
+    Bad("entries of another shape", kubeconfig() | {"users": [5]}, "users[0]: Expected `object`, got a number"),
+    Bad("contexts of another shape", kubeconfig() | {"contexts": "x"}, "contexts: Expected `array`, got `str`"),
+    Bad("a text for a token", kubeconfig({"token": 12345}), "users[0].user.token: Expected `str`, got a number"),
     Bad(
         "verification off, as a text",
         kubeconfig(cluster={"insecure-skip-tls-verify": "false"}),
-        "expected true or false, got a",
+        "Expected `bool`, got `str`",
     ),
     Bad(
         "an authority, and verification off",
@@ -172,7 +168,7 @@ def test_aliases_of_aliases_cost_nothing(tmp_path: Path) -> None:
 
 def test_the_file_with_a_fault_is_named_among_several(tmp_path: Path) -> None:
     paths = [write(tmp_path, kubeconfig({"token": token}, name=name), name) for name, token in (("a", "t"), ("b", 5))]
-    with pytest.raises(ConfigError, match=rf": {paths[1]}: users\[0\].user.token: expected a text"):
+    with pytest.raises(ConfigError, match=rf": {paths[1]}: users\[0\].user.token: Expected `str`"):
         load_config(environ={"KUBECONFIG": os.pathsep.join(paths)})
 
 
