@@ -59,12 +59,12 @@ class Upkeep:
     """Called with `in_force` after every check."""
     reports: Callable[[], bool] = lambda: True
     """Reports whether an event is to be written: one process does so, and none in a dry run."""
-    _problems: Sequence[str] = field(default=(), init=False)
+    _problems: Sequence[str] | None = field(default=None, init=False)
 
     @property
     def refusals(self) -> Sequence[str]:
         """The first fault without which KubeVirt could work, if there is one: people have to know of it at once."""
-        return [fault for fault in self._problems if _REFUSES in fault][:1]
+        return [fault for fault in self._problems or () if _REFUSES in fault][:1]
 
     async def run(self) -> None:
         while True:
@@ -84,7 +84,7 @@ class Upkeep:
         message = f"{'; '.join(faults)}: {MEANING}"
         if faults and faults != self._problems:
             log.warning("%s", message)
-        elif self._problems and not faults:
+        elif not faults and self._problems != faults:
             log.info("the policies about pods of deploy/policy.yaml are in force")
         self._problems = faults
         if faults and self.reports():
