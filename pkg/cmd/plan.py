@@ -98,7 +98,7 @@ def _growth(text: str | None) -> Growth | None:
         raise WrongCall(f"--grow: {exc}") from exc
     if min(limits_of.values()) <= ZERO:
         raise WrongCall(f"--grow must be more than nothing, not {text!r}")
-    return Growth(vm, **limits_of)
+    return Growth(vm, limits_of)
 
 
 def _size_parts(sizes: Sizes) -> Iterator[RenderableType]:

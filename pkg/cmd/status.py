@@ -16,11 +16,10 @@ from pkg.cmd import reports
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
-from pkg.report.budget import BudgetReport, report_namespaces
 from pkg.report.installation import Installed, duration_text
 from pkg.report.reader import read_nodes, read_snapshot
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus, Totals, headline, totals
+from pkg.report.status import BudgetReport, QuotaStatus, Totals, headline, report_namespaces, totals
 from pkg.report.status import status as statuses
 from pkg.util.amounts import format_amount, format_amounts
 

@@ -11,10 +11,10 @@ from msgspec import field
 from kubeloop.api.meta import from_rfc3339
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report import causes
-from pkg.report.budget import observe, wait_reasons
 from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import NO_FAILURE, Document, FailureEvent, Snapshot
+from pkg.report.status import AT_ONCE, observe
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt.evidence import trusted_status
@@ -30,6 +30,8 @@ from pkg.util.kubevirt.migration import (
     refusing_quota,
     takes_place,
 )
+from pkg.util.managedtenantquota.model import Observed
+from pkg.util.managedtenantquota.window import Window
 
 _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
@@ -241,3 +243,28 @@ class _Wait:
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
         limits = parallel_limits_of(self.snapshot.rendering(self.instance.namespace).kubevirt)
         return parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
+
+
+def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> list[str]:
+    """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
+    window = Window(observed, AT_ONCE)
+    problems = [
+        problem.message
+        for problem in window.problems
+        if vmim in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
+    ]
+    refused = next((target for target in window.refused_targets if target.migration.uid == vmim.uid), None)
+    if refused and refused in window.targets:
+        stage = "the namespace is locked, they are raised, KubeVirt will create it"
+        if window.lock is None:
+            stage = "the namespace is about to be locked"
+        elif window.next_to_raise() is not None:
+            stage = "the namespace is locked, they are about to be raised"
+        return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {stage}"]
+    if problems:
+        return problems
+    if refused and refused.wait_reason:
+        return [refused.wait_reason]
+    if is_refused(vmim):
+        return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
+    return ["resource quota has not refused its target pod: it waits for KubeVirt"]

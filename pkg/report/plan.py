@@ -76,10 +76,6 @@ class MigrationPlan(Document, frozen=True):
     together: Sequence[NamespaceFit] = ()
     violations: Sequence[Violation] = ()
 
-    def document(self) -> dict[str, Any]:
-        document = super().document()
-        return document if self.node else {name: document[name] for name in ("overheadRatio", "evacuate", "vms")}
-
 
 class Evacuation(Document, frozen=True):
     """The evacuation of every node in turn while the others stay. `worst` is the node that most VMs would not leave, of
@@ -92,10 +88,8 @@ class Evacuation(Document, frozen=True):
 
     def document(self) -> dict[str, Any]:
         document = super().document()
-        for plan in document["nodes"]:
-            plan["node"] = plan.pop("evacuate")
-            del plan["overheadRatio"]
-        return {"evacuate": "all", **document}
+        nodes = [{**plan, "node": plan["evacuate"]} for plan in document["nodes"]]
+        return {"evacuate": "all", **document, "nodes": nodes}
 
 
 # ---- the VMs by their quotas ---------------------------------------------------------------------------------

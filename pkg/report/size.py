@@ -45,13 +45,11 @@ class NotSized(ReportedError):
     exit_code = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """A VM that shall have other limits."""
+class Growth(NamedTuple):
+    """A VM that shall have other limits, of cpu or memory."""
 
     vm: str
-    cpu: Quantity | None = None
-    memory: Quantity | None = None
+    limits: ResourceList
 
 
 class MemorySize(Document, frozen=True):
@@ -119,7 +117,7 @@ def sizes(
         if growth is not None and growth.vm not in vmis:
             raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
         if growth is not None:
-            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth)
+            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth.limits)
         sizings = [_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace)]
         by_quota = [sizing.answer(rendering) for sizing in sizings]
     except QuantityError as exc:
@@ -240,24 +238,18 @@ def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize
     return positive({name: limits[name] - need.limited for name, need in needs.items() if name in limits})
 
 
-def _with_growth(vmi: VirtualMachineInstance, growth: Growth) -> VirtualMachineInstance:
+def _with_growth(vmi: VirtualMachineInstance, new_limits: ResourceList) -> VirtualMachineInstance:
     """Returns the VMI with these limits: requests grow in proportion, the guest's memory by the difference."""
-    domain = vmi.spec.domain
-    limits, requests = domain.resources.limits or {}, domain.resources.requests or {}
-    changes: dict[str, Any] = {}
-    for name, size in ((constants.CPU, growth.cpu), (constants.MEMORY, growth.memory)):
-        if size is None:
-            continue
-        old_limit = parse_resource_list(limits).get(name)
-        limits = {**limits, name: str(size)}
-        if old_limit and name in requests:
-            request = parse_resource_list(requests)[name]
-            scaled = Quantity(-(-request.nanos * size.nanos // old_limit.nanos), request.format)
-            requests = {**requests, name: str(scaled)}
+    domain, changes = vmi.spec.domain, dict[str, Any]()
+    limits, requests = (dict(raw or {}) for raw in (domain.resources.limits, domain.resources.requests))
+    for name, size in new_limits.items():
+        old_limit, old_request = (parse_resource_list(raw).get(name) for raw in (limits, requests))
+        limits[name] = str(size)
+        if old_limit and old_request is not None:
+            request = -(-old_request.nanos * size.nanos // old_limit.nanos)
+            requests[name] = str(Quantity(request, old_request.format))
         if name == constants.MEMORY and domain.memory and domain.memory.guest is not None and old_limit:
-            guest = Quantity.parse(domain.memory.guest) + size - old_limit
-            changes["memory"] = {"guest": str(guest)}
-    if growth.cpu is not None:
-        changes["cpu"] = {"cores": growth.cpu.value(), "sockets": 1, "threads": 1}
-    changes["resources"] = {"limits": limits, "requests": requests}
-    return edit(vmi, spec={"domain": changes})
+            changes["memory"] = {"guest": str(Quantity.parse(domain.memory.guest) + size - old_limit)}
+        if name == constants.CPU:
+            changes["cpu"] = {"cores": size.value(), "sockets": 1, "threads": 1}
+    return edit(vmi, spec={"domain": {**changes, "resources": {"limits": limits, "requests": requests}}})

@@ -1,13 +1,14 @@
-"""Reports what is added to each quota, for which VM, and since when. Pure."""
+"""Reports what is added to each quota, for which VM, and since when; and what migration budgets add. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import field
 
 from kubeloop.api.core import Node, ResourceQuota
+from kubeloop.api.meta import rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
@@ -15,6 +16,10 @@ from pkg.report.installation import Installed
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
+from pkg.util.managedtenantquota.lock import Lock, recognise
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy
+from pkg.util.managedtenantquota.model import observe as observe_namespace
+from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
@@ -260,3 +265,78 @@ def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
         elif row.unused > free:
             unused_text, free_text = format_distinctly(name, row.unused, free)
             yield f"{name}: {unused_text} of the bases are not used yet, and the nodes have only {free_text} left"
+
+
+# ---- namespaces with a migration budget ------------------------------------------------------------------------
+
+AT_ONCE = WindowPolicy(cache_delay=0.0, crowding=0.0)
+"""A report shows a shortage without waiting whether it lasts."""
+
+
+class Raised(Document, frozen=True):
+    """A quota that is raised, or about to be: its limits now and as they were."""
+
+    quota: str
+    hard: dict[str, Any]
+    original: dict[str, Any]
+    migrations: Sequence[str]
+
+
+class Locked(Document, frozen=True):
+    """The lock of a namespace. `since` is RFC 3339."""
+
+    name: str
+    since: str
+    holder: str
+    reason: str = field(name="for")
+
+
+class BudgetReport(Document, frozen=True):
+    """A namespace with a migration budget. `additional` is what the budget may add; `problems` are sentences for
+    people."""
+
+    namespace: str
+    budgets: Sequence[str]
+    additional: dict[str, Any]
+    lock: Locked | None
+    raised: Sequence[Raised]
+    problems: Sequence[str]
+
+
+def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
+    """Returns the report of every namespace that has a budget, or is locked, by name."""
+    names = {budget.namespace for budget in snapshot.budgets} | _locks(snapshot).keys()
+    names_here = names & {namespace.name for namespace in snapshot.namespaces}
+    return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
+
+
+def report_namespace(observed: Observed) -> BudgetReport:
+    """Returns the report about the namespace at this moment."""
+    window = Window(observed, AT_ONCE)
+    hards = {quota.name: quota.hard for quota in observed.quotas}
+    released = window.released_migrations.items()
+    return BudgetReport(
+        namespace=observed.namespace,
+        budgets=sorted(budget.name for budget in observed.budgets),
+        additional=dict(observed.budgets[0].additional) if observed.budgets else {},
+        lock=_locked(observed.lock) if observed.lock else None,
+        raised=[
+            Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
+            for name, record in (window.status_records | window.records).items()
+        ],
+        problems=[problem.message for problem in window.problems],
+    )
+
+
+def _locked(lock: Lock) -> Locked:
+    return Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.owner, lock.reason)
+
+
+def observe(snapshot: Snapshot, namespace: str) -> Observed:
+    """Returns the input of a decision about the namespace, except whether it can be locked."""
+    return observe_namespace(snapshot.observer, _locks(snapshot).get(namespace), namespace, snapshot.now)
+
+
+def _locks(snapshot: Snapshot) -> dict[str, Lock]:
+    """Returns the locks by their namespaces."""
+    return {lock.namespace: lock for lock in map(recognise, snapshot.locks) if lock is not None}

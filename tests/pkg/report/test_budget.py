@@ -9,10 +9,10 @@ import msgspec
 
 from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from pkg.api.harvesterhci import Setting
-from pkg.report.budget import report_namespace, report_namespaces, wait_reasons
-from pkg.report.explain import Verdict, explain
+from pkg.report.explain import Verdict, explain, wait_reasons
 from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.report.snapshot import Snapshot
+from pkg.report.status import report_namespace, report_namespaces
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, WindowTimers
 from tests.decisions import sentences

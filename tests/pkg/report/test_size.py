@@ -72,7 +72,7 @@ CASES = {
         2 * (ONE + LARGER),
         2 * (ONE + LARGER),
         namespace(),
-        growth=Growth("vm1", memory=Quantity.parse("8Gi")),
+        growth=Growth("vm1", {"memory": Quantity.parse("8Gi")}),
     ),
 }
 
@@ -113,7 +113,7 @@ def test_a_state_has_a_second_claim_only_while_its_vm_migrates() -> None:
 
 def test_a_vm_that_is_not_there_cannot_grow() -> None:
     with pytest.raises(NotSized, match="there is no VM gone in namespace ns1"):
-        sizes(namespace(), "ns1", growth=Growth("gone", Quantity.parse("4")))
+        sizes(namespace(), "ns1", growth=Growth("gone", {"cpu": Quantity.parse("4")}))
 
 
 def test_what_headroom_has_added_is_no_limit_to_plan_with() -> None:
@@ -212,7 +212,7 @@ def test_a_vm_of_an_instancetype_that_runs_counts_as_it_runs() -> None:
 
 def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
     with pytest.raises(NotSized, match=r"instancetype u1\.large of VM vm9 cannot be read: start the VM first"):
-        sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", cpu=Quantity.parse("4")))
+        sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", {"cpu": Quantity.parse("4")}))
 
 
 def test_a_halted_vm_without_a_topology_has_one_socket() -> None:
