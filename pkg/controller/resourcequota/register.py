@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kubeloop.api.core import PersistentVolumeClaim, ResourceQuota, ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace, PersistentVolumeClaim, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.controller import Controller
@@ -30,6 +30,8 @@ from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.util.resourcequota.rancher import annotation_of, project_of
 from pkg.util.resourcequota.timing import is_urgent, pause
 
 RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
@@ -91,12 +93,20 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
         is_ranchers = configuration.name.startswith(constants.RANCHER_WEBHOOKS)
         return [quota.key for quota in quotas.cache().list() if is_ranchers and is_default(quota)]
 
+    def keys_in_project(namespace: Namespace) -> list[str]:
+        """What a namespace of a Rancher project requests no longer, another one may get."""
+        project = project_of(namespace) if management.rancher.way is RancherQuotas.ANNOTATION else ""
+        siblings = management.namespaces.cache().list() if project else ()
+        names = [sibling.name for sibling in siblings if project_of(sibling) == project]
+        return [quota.key for name in names if migrations.cache().list(name) for quota in quotas.cache().list(name)]
+
     pods, instances = management.pods.informer, management.virtual_machine_instances.informer
     migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
     quotas.informer.add_event_handler(pace.quota_handlers())
     pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
     instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
     quotas.watch_related(management.namespaces, keys_in_namespace)
+    quotas.watch_related(management.namespaces, keys_in_project, reads=annotation_of)
     quotas.watch_related(management.limit_ranges, keys_in_namespace)
     quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
     quotas.watch_related(

@@ -44,9 +44,9 @@ class Cache:
 @dataclass(frozen=True, slots=True)
 class Denial:
     """Rancher's denials of requests for lack of room in the project: nothing as large is requested again until a pause
-    is over, or the person's `limits` change."""
+    is over, or what persons request there changes."""
 
-    limits: str
+    requests: Hashable
     amounts: Sequence[ResourceList]
     """Each is what was to be added by one request."""
     at: float
@@ -95,6 +95,8 @@ class RancherFacts:
     """The keys of the entries that the quota itself carries."""
     is_left_raised: bool = False
     """The quota is as headroom raised it by its own write: Rancher has to see an event of the namespace to lower it."""
+    siblings: Sequence[tuple[str, str]] = ()
+    """The project's other namespaces, by name, and what persons request for them: with that the room here changes."""
 
 
 NO_RANCHER = RancherFacts()

@@ -19,7 +19,14 @@ from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts, Timers
 from pkg.util.resourcequota.managed import is_default, switched_off
-from pkg.util.resourcequota.rancher import annotation_of, granted_to, is_left_raised, stuck_entries, with_request
+from pkg.util.resourcequota.rancher import (
+    annotation_of,
+    granted_to,
+    is_left_raised,
+    project_of,
+    stuck_entries,
+    with_request,
+)
 
 T = TypeVar("T", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
@@ -147,7 +154,7 @@ class Observer:
         `namespace`: a later version of it than the source has."""
         source, name = source or self.source, quota.namespace
         namespace = namespace or source.namespaces.get(name=name) or Namespace()
-        rancher = self._rancher(quota, namespace)
+        rancher = self._rancher(quota, namespace, source)
         counted = any(counts_of_claims(name) for listed in (quota, *source.quotas.list(name)) for name in listed.hard)
         claims = {claim.name: claim for claim in source.claims.list(name)} if counted else None
         return Facts(
@@ -169,13 +176,16 @@ class Observer:
             cache=self._cache,
         )
 
-    def _rancher(self, quota: ResourceQuota, namespace: Namespace) -> RancherFacts:
+    def _rancher(self, quota: ResourceQuota, namespace: Namespace, source: Source) -> RancherFacts:
         recorded = constants.ANNOTATION_REQUEST in namespace.annotations
         asks = is_default(quota) and (recorded if self._asks is None else self._asks(quota))
         granted = granted_to(quota, namespace)
         if granted is None and not (asks or recorded):
             return NO_RANCHER
-        return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised(quota))
+        project, name = project_of(namespace) if asks else "", namespace.name
+        others = [other for other in source.namespaces.list() if project_of(other) == project] if project else []
+        siblings = sorted((other.name, annotation_of(other)) for other in others if other.name != name)
+        return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), siblings)
 
     def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
         """Returns the same rendering as long as nothing it is made of changes: what depends on it is cached by it."""

@@ -52,14 +52,15 @@ def with_answer(facts: Facts) -> Facts:
     request, denial, now = request_of(facts.rancher.namespace), facts.timers.denial, facts.now
     if not facts.rancher.asks:
         return facts
-    if denial and (denial.limits != facts.limits or now >= denial.at + PAUSE):
+    requests = (facts.limits, *facts.rancher.siblings)
+    if denial and (denial.requests != requests or now >= denial.at + PAUSE):
         denial = None
     quota = facts.quota
     if request and not is_granted(request, quota) and _is_refused(request, facts):
         # The person's excess is requested no more, if that was part of the request; else what was to be added by it.
         headroom = {} if _has_excess(request) else read(request.entries).total
         denied = (*(denial.amounts if denial else ()), *([headroom] if headroom else []))
-        denial = Denial(facts.limits, denied, now)
+        denial = Denial(requests, denied, now)
         annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
         quota = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))

@@ -31,7 +31,7 @@ from pkg.util.resourcequota.rancher import (
     with_request,
 )
 from tests.decisions import HARVESTER, by_value, sentences
-from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, Resources, build, by_name, quota, vmi, vmim
+from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, Resources, build, by_name, limits_text, quota, vmi, vmim
 
 KEY, STATUS = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_RANCHER_STATUS
 PROJECT = {"limits.cpu": "100", "limits.memory": "100Gi"}
@@ -55,6 +55,7 @@ class RancherNamespace:
         marks = {constants.ANNOTATION_PROJECT: "c-1:p-1"} if in_project else {}
         self.namespace = build(Namespace, "ns1", namespace="", annotations={KEY: annotation, **marks})
         self.quota = quota(hard, annotations)
+        self.sibling: Namespace | None = None
         self.asks, self.project, self.others, self.policy = asks, project, dict(others or {}), policy
         self.migrations: list[VirtualMachineInstanceMigration] = []
         self.instances: list[VirtualMachineInstance] = []
@@ -110,7 +111,7 @@ class RancherNamespace:
 
     def observe(self) -> Facts:
         source = Source(
-            namespaces=Listed([self.namespace]),
+            namespaces=Listed([self.namespace, *([self.sibling] if self.sibling else [])]),
             quotas=Listed([self.quota]),
             migrations=Listed(self.migrations),
             instances=Listed(self.instances),
@@ -384,14 +385,20 @@ def test_a_full_project_leaves_everything_as_it_was() -> None:
     assert ns1.writes == 2  # not in a loop
 
 
-def test_a_full_project_is_asked_again_after_a_change() -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_full_project_is_asked_again_after_a_change(is_told: bool) -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
+    marks = {constants.ANNOTATION_PROJECT: "c-1:p-1"}
+    ns1.sibling = build(Namespace, "ns2", namespace="", annotations={**marks, KEY: limits_text("6")})
     ns1.migrate("vm1")
     ns1.settle()
     ns1.others = {"limits.cpu": "1"}
     ns1.settle()
     assert ns1.writes == 2
-    ns1.now += 31.0
+    if is_told:
+        ns1.sibling = build(Namespace, "ns2", namespace="", annotations={**marks, KEY: limits_text("1")})
+    else:
+        ns1.now += 31.0
     ns1.settle()
     assert by_value(ns1.quota.hard) == by_value(RAISED)
 
