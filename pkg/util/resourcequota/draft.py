@@ -53,6 +53,7 @@ class QuotaDraft:
         """`annotations`: as they shall be; the rule set has marked them."""
         self.facts, self.policy, self.base, self.annotations = facts, policy, base, annotations
         self.limits = base.limits or {}
+        self._caps = facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra
         self.hard: dict[str, str] = {}
         """The changes of spec.hard."""
         self.unexplained: dict[str, float] = {}
@@ -122,6 +123,7 @@ class QuotaDraft:
                 self.annotations[wanted.key] = marshal(value)
             self.invalid.pop(wanted.key, None)
             add_to(entered, value)
+        self.problems += idle(*self._caps, self.facts.quota.hard)
         return entered
 
     def _value_of(self, wanted: WantedEntry, most: ResourceList) -> ResourceList | None:
@@ -141,8 +143,7 @@ class QuotaDraft:
 
     def refusal(self, subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:
         """Returns why `headroom` altogether, with `subject` in it, may not be: a cap, or Rancher; None where it may."""
-        caps = self.facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), self.facts.max_extra
-        return refuse(caps, subject, headroom, size) or denied(self.facts, subject, headroom)
+        return refuse(self._caps, subject, headroom, size) or denied(self.facts, subject, headroom)
 
     # ---- spec.hard -------------------------------------------------------------------------------------------
 

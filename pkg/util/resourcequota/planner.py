@@ -21,7 +21,7 @@ from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, hard, quantity_of
 from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
-from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry, idle
+from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry
 from pkg.util.resourcequota.entries import (
     entry_keys,
     has_migrating_vm,
@@ -122,8 +122,6 @@ class OwnRules(QuotaDraft):
             growth = max_compensation(self.facts, self.base, needs, self.problems)
         compensation = minimum(self.compensation, growth)
         entered = self.enter(wanted, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not self.limits, compensation)
-        on_quota = self.facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, "")
-        self.problems += idle(on_quota, self.facts.max_extra, self.facts.quota.hard)
         if not self.limits:
             self._retire()
             return self.result()

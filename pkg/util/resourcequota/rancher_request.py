@@ -198,12 +198,13 @@ def _silence(facts: Facts) -> Problem:
 
 def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem | None:
     """Returns why `headroom` altogether, with `subject` in it, is not requested of Rancher; None if it may be."""
-    denial, validation = facts.timers.denial, validation_of(facts.rancher.namespace)
+    denial = facts.timers.denial
     if denial is None or not facts.rancher.asks:
         return None
     if all(any(headroom.get(name, ZERO) < amount for name, amount in amounts.items()) for amounts in denial.amounts):
         return None
-    needed = _listed({name: amount for name, amount in sorted(headroom.items()) if amount > ZERO})
+    validation = validation_of(facts.rancher.namespace)
+    needed = _listed({name: headroom[name] for name in sorted(headroom) if headroom[name] > ZERO})
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = project_of(facts.rancher.namespace) or "of the namespace"
     text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"

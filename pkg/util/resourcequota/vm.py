@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 from kubeloop.api.meta import RawResourceList
-from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -35,13 +36,13 @@ from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
 from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import has_scopes, is_live
+from pkg.util.quotacount.usage import charged_until, has_scopes, is_live
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import migrating_keys
 from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
-from pkg.util.resourcequota.side_usage import pods_usage
+from pkg.util.resourcequota.side_usage import SideUsage
 
 # What each amount of a VmUsage is, by its stage. S: the source side, the larger of what quota counts and what KubeVirt
 # would render today. T: the target side. A claim of the VM's state is part of T.
@@ -164,13 +165,11 @@ _ESTIMATES: Mapping[EstimateKind, _Estimate] = {
 # ---- from objects to a VmUsage -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceFacts:
+class NamespaceFacts(NamedTuple):
     """All that is the same for all VMs of a namespace in one decision."""
 
     facts: Facts
-    rendering: Rendering
-    """With the limits that the facts' quota asks for."""
+    """Their rendering has the limits that their quota asks for."""
     pods: ControlledPods
     labelled: ClaimByMigration
     estimate: EstimateKind
@@ -180,20 +179,25 @@ def assess(
     namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
 ) -> VmUsage:
     """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
-    facts, rendering, estimate = namespace.facts, namespace.rendering, _ESTIMATES[namespace.estimate]
+    facts, estimate = namespace.facts, _ESTIMATES[namespace.estimate]
     vmi = facts.instances.get(name)
     active = [migration for migration in migrations if migration.phase not in constants.FINAL_PHASES]
     sides = sides_of(vmi, migrations, namespace.pods)
     can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
     stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, estimate, can_migrate)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
-    pods = pods_usage(facts, rendering, vmi, sides, migrations, active if is_moving else ())
+    pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
-    need = _need(namespace, vmi, target_limit) if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET else None
-    has_ended = target_limit and namespace.pods.ended_launchers
-    not_scaled = ["has neither a cpu nor a memory limit"] if need is None and stage >= Stage.ACTIVE else []
-    problems = {EVENT_TOO_LARGE: pods.too_large, EVENT_NOT_SCALED: not_scaled}
+    need = None
+    if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
+        by_formula = namespace.estimate is EstimateKind.HARVESTER
+        need = harvester_delta(vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio) if by_formula else target_limit
+    ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and namespace.pods.ended_launchers else ()
+    problems = [(EVENT_TOO_LARGE, text) for text in pods.excesses()]
+    if need is None and stage >= Stage.ACTIVE:
+        problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
+    live_pods = (pod for s in (*sides.source, *sides.target, *sides.leftovers) for pod in (s.launcher, *s.attachments))
     return VmUsage(
         name=name,
         vmi=vmi,
@@ -203,25 +207,19 @@ def assess(
         priority=max((PRIORITIES.get(migration.spec.priority or "", 0) for migration in active), default=0),
         since=min((migration.metadata.creation_timestamp or "" for migration in active), default=""),
         target=add(pods.target, claims.existing),
-        pending_launcher=add(pods.pending_launcher, claims.pending),
-        pending_attachment=pods.pending_attachment,
+        pending_launcher=add(pods.pending[0], claims.pending),
+        pending_attachment=pods.pending[1],
         target_limit=target_limit,
         need=need,
         volumes=volumes.existing if facts.storage_migration else {},
         pending_volumes=volumes.pending,
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
-        ended_pods=Quantity.of(len(ended_launchers(vmi, migrations, namespace.pods))) if vmi and has_ended else ZERO,
-        charged_until=pods.charged_until,
+        ended_pods=Quantity.of(len(ended) if target_limit else 0),
+        charged_until=[end for end in map(charged_until, live_pods) if end is not None],
         younger_limits=pods.younger_limits,
-        problems=[Problem(reason, f"VM {name} {t}", vm=name) for reason, texts in problems.items() for t in texts],
+        problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
     )
-
-
-def _need(namespace: NamespaceFacts, vmi: VirtualMachineInstance, target_limit: ResourceList) -> ResourceList | None:
-    if namespace.estimate is EstimateKind.EXACT:
-        return target_limit
-    return harvester_delta(vmi.spec, _BOTH_LIMITS, namespace.rendering.harvester_ratio)
 
 
 def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -> Stage:
@@ -244,7 +242,7 @@ def _claims(
     is_moving: bool,
 ) -> tuple[ExtraClaims, ExtraClaims]:
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
-    claims, rendering = namespace.facts.claims, namespace.rendering
+    claims, rendering = namespace.facts.claims, namespace.facts.rendering
     if claims is None or has_scopes(namespace.facts.quota.spec):
         return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
     home, labelled = [side.launcher.name for side in sides.source], namespace.labelled
@@ -261,45 +259,33 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], lis
     """Returns every VM that migrates or has a leftover side, by name, and the problems of all of them.
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on."""
-    vms: list[VmUsage] = []
-    problems: list[Problem] = []
-    for vm in vms_one_by_one(facts, policy, base):
-        if isinstance(vm, Problem):
-            problems.append(vm)
-        else:
-            vms.append(vm)
-            problems += vm.problems
-    return vms, problems
+    assessed = [*vms_one_by_one(facts, policy, base)]
+    problems = [[vm] if isinstance(vm, Problem) else vm.problems for vm in assessed]
+    return [vm for vm in assessed if isinstance(vm, VmUsage)], [*chain.from_iterable(problems)]
 
 
 def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
     """Yields what `vms_of` returns. Each is assessed once as long as its objects are the same: of a namespace's VMs few
     change from one decision to the next, which finds the others in the facts' cache."""
-    quota, instances = facts.quota, facts.instances if facts.claims is not None else {}
-    labelled = labelled_claims(facts.claims) if facts.claims else {}
-    namespace = NamespaceFacts(facts, rendering_of(facts, base), controlled_pods(facts), labelled, policy.estimate)
+    quota, claims = facts.quota, facts.claims
+    facts = replace(facts, rendering=rendering_of(facts, base))
+    labelled = labelled_claims(claims) if claims else {}
+    namespace = NamespaceFacts(facts, controlled_pods(facts), labelled, policy.estimate)
+    instances = facts.instances if claims is not None else {}
     moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
-        vmi, vm_moves = facts.instances.get(name), moves_by_vm.get(name, ())
+        vmi, moves = facts.instances.get(name), moves_by_vm.get(name, ())
         pods = namespace.pods.pods_concerning(vmi, migrations)
-        claims: list[object] = [None]
-        if facts.claims is not None:
-            moved_claims = [facts.claims.get(claim) for move in vm_moves for claim in (move.source, move.destination)]
-            of_state = state_claims_concerning(vmi, migrations, facts.claims, labelled)
-            claims = [*of_state, facts.storage_migration, *vm_moves, *moved_claims]
-        inputs = (
-            vmi,
-            facts.rendering,
-            *scopes,
-            *migrations,
-            *pods,
-            *(is_live(pod, facts.now) for pod in pods if pod.deleting),
-            *claims,
-        )
-        limits = namespace.rendering.quota_limits
-        key: Hashable = ("vm", vmi.namespace, name, policy.estimate, limits, scopes[0]) if vmi else None
-        yield facts.cache.get_or_compute(key, inputs, partial(_assessed, namespace, name, migrations, vm_moves))
+        live = [is_live(pod, facts.now) for pod in pods if pod.deleting]
+        inputs: list[object] = [vmi, facts.rendering, *scopes, *migrations, *pods, *live, claims is None]
+        if claims is not None:
+            inputs += [*state_claims_concerning(vmi, migrations, claims, labelled), facts.storage_migration, *moves]
+            inputs += [claims.get(claim) for move in moves for claim in (move.source, move.destination)]
+        key: Hashable = None
+        if vmi:
+            key = "vm", vmi.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes[0]
+        yield facts.cache.get_or_compute(key, tuple(inputs), partial(_assessed, namespace, name, migrations, moves))
 
 
 def _assessed(
@@ -323,9 +309,7 @@ def rendering_of(facts: Facts, base: Base) -> Rendering:
     """Returns the rendering with the limits that this quota asks for, also where spec.hard lost one: it gets it back
     with the same patch."""
     limits = facts.rendering.quota_limits | limited_resources({*facts.quota.hard, *(base.limits or {})})
-    if limits == facts.rendering.quota_limits:
-        return facts.rendering
-    return replace(facts.rendering, quota_limits=limits)
+    return facts.rendering if limits == facts.rendering.quota_limits else replace(facts.rendering, quota_limits=limits)
 
 
 def _migrations_by_vm(
