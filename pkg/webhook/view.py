@@ -77,11 +77,8 @@ class View:
 
     def __init__(self, client: Client, observer: Observer, clock: Callable[[], float], slim: CacheTransforms) -> None:
         """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
-        self._observer = observer
-        self._source = observer.source
-        self._clock = clock
-        self._quotas = client.resource(RESOURCE_QUOTAS)
-        self._namespaces = client.resource(NAMESPACES)
+        self._observer, self._source, self._clock = observer, observer.source, clock
+        self._quotas, self._namespaces = client.resource(RESOURCE_QUOTAS), client.resource(NAMESPACES)
         self._all_pods = client.resource(PODS).transformed(slim.pod)
         self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
         self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.plain)

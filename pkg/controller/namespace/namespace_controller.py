@@ -58,8 +58,8 @@ LINGER = 30.0
 """Seconds that the label stays when nothing is held any more."""
 EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
 _REMOVED = (
-    f"another client has removed the label {constants.LABEL_HOLDING}: until it is set again, any pod may take the headroom that "
-    "is added for migrations here; have that client (a GitOps tool that prunes what it does not know) leave it alone"
+    f"another client has removed the label {constants.LABEL_HOLDING}: until it is set again, any pod may take the "
+    "headroom that is added for migrations here; have that client (a GitOps tool that prunes) leave it alone"
 )
 
 

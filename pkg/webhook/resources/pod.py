@@ -46,13 +46,9 @@ class PodValidator:
     base by."""
 
     def __init__(self, view: View, settings: Settings, makes_targets: Callable[[UserInfo], bool]) -> None:
-        self._view = view
-        self._settings = settings
-        self._makes_targets = makes_targets
-        self._ledger = Ledger()
-        self._slices = TimeSlices()
-        self._by_watch = SharedReads(self._read_watch)
-        self._by_list = SharedReads(self._read_list)
+        self._view, self._settings, self._makes_targets = view, settings, makes_targets
+        self._ledger, self._slices = Ledger(), TimeSlices()
+        self._by_watch, self._by_list = SharedReads(self._read_watch), SharedReads(self._read_list)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         """Answers CREATE of pods and UPDATE of pods/resize."""
@@ -163,7 +159,9 @@ class PodValidator:
 
 @dataclass(slots=True)
 class _Entry:
-    pod: Candidate
+    """Not the pod itself: a tenant's may be large."""
+
+    namespace: str
     usages: Usages
     since: float
 
@@ -181,7 +179,7 @@ class Ledger:
         """Remembers a pod that was admitted, and what quotas will count of it."""
         if usages:
             self._entries.pop((pod.uid, pod.replaced), None)
-            self._entries[pod.uid, pod.replaced] = _Entry(pod, usages, loop_time())
+            self._entries[pod.uid, pod.replaced] = _Entry(pod.namespace, usages, loop_time())
             self._forget(loop_time())
 
     def suspend(self) -> None:
@@ -202,7 +200,7 @@ class Ledger:
         return [
             entry.usages
             for (uid, replaced), entry in self._entries.items()
-            if entry.pod.namespace == namespace and versions.get(uid, replaced) == replaced
+            if entry.namespace == namespace and versions.get(uid, replaced) == replaced
         ]
 
     def _forget(self, requested_at: float) -> None:
