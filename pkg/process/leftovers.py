@@ -7,22 +7,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.registry import VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.webhook.registration import NotReached, registered
-from pkg.selfcheck.probe import ANNOTATION_HASH, probe
+from pkg.selfcheck.probe import probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
-from pkg.webhook.registration import (
-    DRIFT,
-    EVENT_CHANGED,
-    EVENT_NOT_REACHED,
-    EVENT_OTHER_FLAGS,
-    UNREACHABLE,
-    Tell,
-    unregister,
-)
+from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, UNREACHABLE, Tell, unregister
 
 log = logging.getLogger(__name__)
 
@@ -55,35 +46,27 @@ class Leftovers:
             await asyncio.sleep(PERIOD)
 
     async def check(self) -> None:
-        """Looks once; reports a fault that two looks in a row have found. Raises ApiError."""
+        """Looks once; reports a registration that is gone, and webhooks that two looks in a row did not reach. Raises
+        ApiError."""
         configuration = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
-        if self._was_registered and configuration is None:
+        fault = ""
+        if configuration is not None:
+            try:
+                await probe(self.client, self.namespace)
+            except NotReached as exc:
+                hooks = configuration.webhooks or ()
+                names = ", ".join(f"{hook['name']} ({hook.get('failurePolicy', '')})" for hook in hooks)
+                fault = f"the webhooks {names} are registered and do not answer: {exc}"
+        elif self._was_registered:
             kind = VALIDATING_WEBHOOK_CONFIGURATIONS.kind
-            message = f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client"
-            log.warning("%s", message)
-            self.tell(EVENT_CHANGED, message)
+            self._warn(EVENT_CHANGED, f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client")
+        if configuration is not None or self._was_registered:
+            UNREACHABLE.set(bool(fault))
         self._was_registered = configuration is not None
-        event, fault = await self._fault(configuration) if configuration else ("", "")
-        if configuration or self._failing:
-            UNREACHABLE.set(event == EVENT_NOT_REACHED)
-            DRIFT.set(event == EVENT_OTHER_FLAGS)
         self._failing = self._failing + 1 if fault else 0
         if self._failing == 2:
-            log.warning("%s", fault)
-            self.tell(event, fault)
+            self._warn(EVENT_NOT_REACHED, fault)
 
-    async def _fault(self, configuration: ValidatingWebhookConfiguration) -> tuple[str, str]:
-        """An event's reason and message, "" where there is none: our webhooks do not answer; or they do, and are not
-        those that the headroom which answers would register: then none that runs looks after them."""
-        hooks = configuration.webhooks or ()
-        names = ", ".join(f"{hook['name']} ({hook.get('failurePolicy', '')})" for hook in hooks)
-        try:
-            mark = await probe(self.client, self.namespace)
-        except NotReached as exc:
-            return EVENT_NOT_REACHED, f"the webhooks {names} are registered and do not answer: {exc}"
-        if configuration.annotations.get(ANNOTATION_HASH, mark) == mark:
-            return "", ""
-        return EVENT_OTHER_FLAGS, (
-            f"the webhooks {names} were registered with other flags than those of the headroom that answers: "
-            "`headroom release --only webhooks --force` removes them"
-        )
+    def _warn(self, reason: str, message: str) -> None:
+        log.warning("%s", message)
+        self.tell(reason, message)

@@ -30,7 +30,7 @@ from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
 from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_either, wait_for_version
 from pkg.selfcheck.troubles import Troubles
-from pkg.selfcheck.upkeep import Upkeep, policy_accounts
+from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ ELECTED_DRAIN_SECONDS = 2.0
 """With other replicas: the next leader has to begin within seconds."""
 
 
+@dataclass(eq=False)
 class HealthChecks:
     """The checks behind /healthz and /readyz: the caches, the Lease and the webhooks together, from before they
     exist."""
 
-    def __init__(self) -> None:
-        self.management: Management | None = None
-        self.elector: LeaderElector | None = None
-        self.admission: AdmissionServer | None = None
-        self.upkeep: Upkeep | None = None
+    management: Management | None = None
+    elector: LeaderElector | None = None
+    admission: AdmissionServer | None = None
+    upkeep: Upkeep | None = None
 
     def healthy(self) -> list[str]:
         return [problem for part in (self.management, self.admission) if part for problem in part.healthy()]
@@ -150,7 +150,8 @@ class Replica:
         state = self._register(management, leads) if self.workers else None
         admission = await self.webhooks.server(replica, management) if self.webhooks else None
         checks.admission, checks.management = admission, management
-        checks.upkeep = self._upkeep(management, leading)
+        reports = bool(self.workers) and not self.settings.dry_run
+        checks.upkeep = Upkeep(management, self.settings, lambda: reports and leading.is_set())
         election = asyncio.create_task(elector.run(leading.set) if elector else stop.wait())
         tasks = [asyncio.create_task(kubernetes.run(replica))]
         try:
@@ -166,7 +167,8 @@ class Replica:
                 task.cancel()
             if admission is not None:
                 await admission.stop()
-            await management.stop(timeout=_drain_seconds(elector))
+            # Without the Lease nothing can be written any more.
+            await management.stop(timeout=(ELECTED_DRAIN_SECONDS if elector else DRAIN_SECONDS) if leads() else 0.0)
             await asyncio.wait(tasks, timeout=LAST_WRITE)  # the last one of the ConfigMap
             election.cancel()
             await asyncio.wait([election])
@@ -187,17 +189,6 @@ class Replica:
             management.source(), locks, lock_limit=self.settings.lock_limit, leads=leads, clock=management.clock
         )
 
-    def _upkeep(self, management: Management, leading: asyncio.Event) -> Upkeep:
-        kubevirts, writes_events = management.kubevirts.cache(), bool(self.workers) and not self.settings.dry_run
-        return Upkeep(
-            management.client,
-            management.recorder("headroom"),
-            self.settings.namespace,
-            lambda: policy_accounts(kubevirts.list(), self.settings.kubevirt_users),
-            management.set_policy_in_force,
-            lambda: writes_events and leading.is_set(),
-        )
-
     async def _publish(
         self, management: Management, kubernetes: KubernetesVersion, leading: asyncio.Event, checks: HealthChecks
     ) -> None:
@@ -205,8 +196,8 @@ class Replica:
         policy, own_version = self.settings.policy, version("harvester-headroom")
         await leading.wait()
         recorder, installation = management.recorder("headroom"), about(self.settings.namespace)
-        troubles = Troubles(management.troubles, recorder, installation, silent=[MANAGED_TENANT_QUOTA_CONTROLLER])
-        troubles.more_causes = management.reverts.causes
+        silent = [MANAGED_TENANT_QUOTA_CONTROLLER]
+        troubles = Troubles(management.troubles, recorder, installation, silent, management.reverts.causes)
         publisher = Publisher(
             management.client,
             self.settings.namespace,
@@ -247,10 +238,3 @@ class Replica:
                 tell = partial(recorder.event, about(namespace), WARNING)
                 leftovers = Leftovers(management.client, namespace, remove=self.remove_webhooks, tell=tell)
                 tasks.create_task(leftovers.run())
-
-
-def _drain_seconds(elector: LeaderElector | None) -> float:
-    if elector is None:
-        return DRAIN_SECONDS
-    # Without the lease nothing can be written any more.
-    return ELECTED_DRAIN_SECONDS if elector.is_leader() else 0.0

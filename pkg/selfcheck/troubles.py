@@ -20,6 +20,7 @@ from kubeloop.controllers.reconcile import Trouble
 from kubeloop.errors import one_line
 from kubeloop.text import printable
 from kubeloop.workqueue.queue import loop_time
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.causes import Cause
 from pkg.config.metrics import METRICS
 
@@ -36,6 +37,8 @@ END_AFTER: Final = 3.0
 _MOST_OBJECTS, _MOST_CAUSES, _LONGEST = 200, 10, 1000
 """The most that the ConfigMap holds: objects of a cause, causes, characters of a sentence."""
 
+_VALIDATION: Final = "validation"
+"""Of a tenant's VM or VMI, as with annotations of nearly 256 KiB: the object's own fault, nobody refuses headroom."""
 _NO_ANSWER: Final = "no answer"
 _WAITING = METRICS["headroom_requests_refused"].gauge()
 
@@ -88,7 +91,10 @@ class Troubles:
         """Checks once: reports what is new, and forgets what is over."""
         now = loop_time()
         for controller, trouble in self.find_troubles():
-            identity = (controller.name, trouble.key, _cause_of(trouble).by)
+            by = _cause_of(trouble).by
+            if by == _VALIDATION and controller.informer.resource in (VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES):
+                continue
+            identity = (controller.name, trouble.key, by)
             ongoing = self._ongoing.setdefault(identity, _OngoingTrouble(controller, trouble, now, now))
             ongoing.trouble, ongoing.last_seen = trouble, now
         self._ongoing = {

@@ -4,22 +4,22 @@ minutes."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from kubeloop.api.core import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
-from kubeloop.client.client import Client
 from kubeloop.client.errors import STATUS_404, ApiError
 from kubeloop.client.resource_client import ResourceClient
-from kubeloop.controllers.events import EventRecorder
+from kubeloop.controllers.events import WARNING
 from kubeloop.metrics import LateGauge
-from pkg.api.kubevirt import KubeVirt
+from pkg.config.management import Management
 from pkg.config.metrics import METRICS
+from pkg.config.settings import Settings
 from pkg.selfcheck.installation import about
 from pkg.util.kubevirt.rendering import virt_controllers
 
@@ -42,21 +42,15 @@ POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-chang
 _NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
 """The fields that leave pods out of a binding."""
 
-POLICY_GAUGE = LateGauge(METRICS["headroom_pod_policy_in_force"])
+_IN_FORCE = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 
 @dataclass(eq=False)
 class Upkeep:
     """`run` until cancelled, in every process: what is believed of pods depends on it."""
 
-    client: Client
-    events: EventRecorder
-    namespace: str
-    """Headroom's own."""
-    accounts: Callable[[], Sequence[str]]
-    """virt-controller's user names as known by then (`policy_accounts`)."""
-    announce: Callable[..., None] = lambda *, in_force: None
-    """Called with `in_force` after every check."""
+    management: Management
+    settings: Settings
     reports: Callable[[], bool] = lambda: True
     """Reports whether an event is to be written: one process does so, and none in a dry run."""
     _problems: Sequence[str] | None = field(default=None, init=False)
@@ -79,8 +73,8 @@ class Upkeep:
     async def check(self) -> None:
         """Checks once. Raises ApiError."""
         faults = await self._policy_problems()
-        POLICY_GAUGE.set(not faults)
-        self.announce(in_force=not faults)
+        _IN_FORCE.set(not faults)
+        self.management.set_policy_in_force(in_force=not faults)
         message = f"{'; '.join(faults)}: {MEANING}"
         if faults and faults != self._problems:
             log.warning("%s", message)
@@ -88,31 +82,29 @@ class Upkeep:
             log.info("the policies about pods of deploy/policy.yaml are in force")
         self._problems = faults
         if faults and self.reports():
-            self.events.event(about(self.namespace), "Warning", EVENT, message)
+            self.management.recorder("headroom").event(about(self.settings.namespace), WARNING, EVENT, message)
 
     async def _policy_problems(self) -> Sequence[str]:
-        policies = self.client.resource(VALIDATING_ADMISSION_POLICIES)
-        if self._problems and not await _existing(policies, [*POLICIES][:1]):
-            return self._problems  # still: one request at rest is enough
+        policies = self.management.client.resource(VALIDATING_ADMISSION_POLICIES)
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
-        bindings = self.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        bindings = self.management.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
         return problems(await _existing(policies), await _existing(bindings), self.accounts())
 
+    def accounts(self) -> Sequence[str]:
+        """Returns virt-controller's user names that the policies have to name: where the KubeVirt object is known, its
+        namespace decides, whatever `--kubevirt-user` names; the chart writes policies and flag from one value."""
+        kubevirts = self.management.kubevirts.cache().list()
+        return virt_controllers(kubevirts, () if kubevirts else self.settings.kubevirt_users)
 
-async def _existing(client: ResourceClient[T], names: Iterable[str] = POLICIES) -> dict[str, T]:
-    """Returns those of the names that exist."""
+
+async def _existing(client: ResourceClient[T]) -> dict[str, T]:
+    """Returns those of POLICIES that exist."""
     objects: dict[str, T] = {}
-    for name in names:
-        with contextlib.suppress(*STATUS_404):
+    for name in POLICIES:
+        with suppress(*STATUS_404):
             objects[name] = await client.get(name=name)
     return objects
-
-
-def policy_accounts(kubevirts: Sequence[KubeVirt], configured_users: Collection[str]) -> Sequence[str]:
-    """Returns virt-controller's user names that the policies have to name: where the KubeVirt object is known, its
-    namespace decides, whatever `--kubevirt-user` names; the chart writes policies and flag from one value."""
-    return virt_controllers(kubevirts, () if kubevirts else configured_users)
 
 
 def problems(
@@ -127,9 +119,8 @@ def problems(
         if policy is None:
             faults.append(f"there is no ValidatingAdmissionPolicy {name}")
             continue
-        faults += [
-            f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in _weaknesses(policy.spec, operation, accounts)
-        ]
+        weaknesses = _weaknesses(policy.spec, operation, accounts)
+        faults += [f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in weaknesses]
         if binding is None or not _binds(binding.spec, name):
             faults.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
     return faults

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from prometheus_client import REGISTRY
 
@@ -12,7 +11,7 @@ from pkg.config.settings import Settings
 from pkg.process.leftovers import PERIOD, Leftovers
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
-from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, EVENT_OTHER_FLAGS, Registrar
+from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, Registrar
 from tests.pkg.webhook.test_registration import URL, RegistrationServer
 
 Said = list[tuple[str, str]]
@@ -52,23 +51,6 @@ async def test_dead_webhooks_are_reported_once_with_their_policies() -> None:
     server.reached.add(URL.url)
     await looked.check()
     assert metric_value() == 0
-
-
-async def test_leftover_webhooks_are_reported_once_without_others() -> None:
-    server, sink = await registered(), Said()
-    server.mark = fingerprint(URL, replace(STRICT, register=False))
-    looked = leftovers(server, sink)
-    for _ in range(3):
-        await looked.check()
-    ((reason, line),) = sink
-    assert reason == EVENT_OTHER_FLAGS
-    assert "pods.headroom.harvesterhci.io (Fail)" in line
-    assert "`headroom release --only webhooks --force`" in line
-    assert metric_value() == 0, "they answer"
-    assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 1
-    server.mark = fingerprint(URL, STRICT)
-    await looked.check()
-    assert REGISTRY.get_sample_value("headroom_webhook_registration_drift") == 0
 
 
 async def test_webhooks_that_another_client_deletes_are_reported_once() -> None:

@@ -103,6 +103,17 @@ async def test_a_refusal_is_an_event_a_metric_and_a_cause(case: tuple[ApiError, 
     assert len(rig.events.recorded) == 2
 
 
+async def test_a_vmi_that_is_invalid_by_itself_keeps_headroom_from_nothing() -> None:
+    rig = TroublesRig()
+    invalid = Invalid('virtualmachineinstances "a" is invalid: metadata.annotations: Too long', status=422)
+    rig.find_troubles.append((rig.management.virtual_machine_instances, Trouble("writer", "shop/a", invalid)))
+    await rig.looks(10)
+    assert (rig.events.recorded, rig.troubles.causes, waiting("validation")) == ([], [], None)
+    rig.refuse("shop/q", Invalid('resourcequotas "q" is invalid: spec.hard: Invalid value'))
+    await rig.looks(10)
+    assert [cause.objects for cause in rig.troubles.causes] == [["ResourceQuota shop/q"]]
+
+
 async def test_a_refusal_is_told_once_it_is_more_than_a_moment() -> None:
     rig = TroublesRig()
     rig.cache("q")

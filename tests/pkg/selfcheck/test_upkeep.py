@@ -15,8 +15,10 @@ from prometheus_client import REGISTRY
 from kubeloop.api.meta import ObjectMeta
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, Resource
 from pkg.api.kubevirt import KubeVirt
+from pkg.config.management import Management
+from pkg.config.settings import Settings
 from pkg.process.replica import HealthChecks
-from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, policy_accounts, problems
+from pkg.selfcheck.upkeep import EVENT, POLICIES, Upkeep, problems
 from pkg.util.kubevirt.rendering import virt_controllers
 from tests.decisions import sentences
 from tests.kinds import Events, Server
@@ -30,6 +32,13 @@ SHIPPED: list[dict[str, Any]] = [
     for document in yaml.safe_load_all((ROOT / "deploy" / "policy.yaml").read_text("utf-8"))
     if document["kind"] == kind.kind and name == document["metadata"]["name"]
 ]
+
+
+def accounts_of(kubevirts: Sequence[KubeVirt], configured: Sequence[str]) -> Sequence[str]:
+    management = Management(Server().client())
+    for kubevirt in kubevirts:
+        management.kubevirts.informer.indexer.add(kubevirt)
+    return Upkeep(management, Settings(kubevirt_users=configured)).accounts()
 
 
 def gaps_of(documents: list[dict[str, Any]], accounts: Sequence[str] | None = None) -> list[str]:
@@ -50,11 +59,11 @@ def test_the_shipped_file_is_in_force_with_the_usual_accounts() -> None:
 def test_where_kubevirt_is_elsewhere_its_account_has_to_be_named(configured: list[str]) -> None:
     elsewhere = "system:serviceaccount:virt:kubevirt-controller"
     kubevirt = KubeVirt(metadata=ObjectMeta(name="kubevirt", namespace="virt"))
-    assert gaps_of(SHIPPED, policy_accounts([kubevirt], configured)) == [
+    assert gaps_of(SHIPPED, accounts_of([kubevirt], configured)) == [
         f"ValidatingAdmissionPolicy {name} refuses KubeVirt's own pods: it does not name {elsewhere}"
         for name in POLICIES
     ]
-    assert policy_accounts([], ["me"]) == ["me"]
+    assert accounts_of([], ["me"]) == ["me"]
 
 
 def test_nothing_is_there() -> None:
@@ -87,8 +96,9 @@ class PolicyCluster(Server):
         self.event_log = Events()
 
     def upkeep(self, *, reports: bool = True) -> Upkeep:
-        recorder = self.event_log.recorder
-        return Upkeep(self.client(), recorder, "own", lambda: virt_controllers([]), reports=lambda: reports)
+        management = Management(self.client())
+        management.recorder = lambda component: self.event_log.recorder
+        return Upkeep(management, Settings(namespace="own"), lambda: reports)
 
     def apply(self) -> None:
         for document in SHIPPED:
@@ -121,7 +131,7 @@ async def test_a_policy_that_refuses_kubevirts_own_pods_is_in_the_first_line_of_
     checks.upkeep = upkeep = cluster.upkeep()
     await upkeep.check()
     assert checks.faults() == checks.notes() == []
-    upkeep.accounts = lambda: ["system:serviceaccount:virt:kubevirt-controller"]
+    upkeep.settings = Settings(kubevirt_users=["system:serviceaccount:virt:kubevirt-controller"])
     await upkeep.check()
     assert (
         checks.faults()
@@ -134,9 +144,9 @@ async def test_a_policy_that_refuses_kubevirts_own_pods_is_in_the_first_line_of_
 
 
 async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
-    cluster, answers, leads = PolicyCluster(), list[bool](), [False]
+    cluster, leads = PolicyCluster(), [False]
     upkeep = cluster.upkeep()
-    upkeep.announce, upkeep.reports = lambda *, in_force: answers.append(in_force), lambda: leads[0]
+    upkeep.reports = lambda: leads[0]
     await upkeep.check()
     assert not cluster.event_log.recorded
     leads[0] = True
@@ -145,7 +155,7 @@ async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
     assert len(set(cluster.event_log.recorded)) == 1
     cluster.apply()
     await upkeep.check()
-    assert answers == [False, False, False, True]
+    assert upkeep.management.policy_in_force
 
 
 async def test_an_api_server_that_is_too_old_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
