@@ -4,7 +4,7 @@ A tenant writes these objects, up to 1.5 MiB each, and thousands of them. So of 
 and conditions the few stay that are read, and a VM is cut to what KubeVirt's own validation lets through: a list has
 LONGEST elements at most, and an object that is still larger than LARGEST stands without spec and status, so that
 nothing is added for it. Most objects are alike in all but name, uid and node: what equal ones say of their devices,
-resources and containers is held once, as is a word that thousands say.
+resources and containers is held once, which is two thirds of a VM.
 For objects that no reader has yet: they are changed in place.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
-from sys import intern
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,7 +24,6 @@ from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.quotacount.usage import ANNOTATION_STORAGE_CLASS
 
-S = TypeVar("S")
 T = TypeVar("T", bound=Object)
 
 LONGEST: Final = 256
@@ -35,7 +33,8 @@ LARGEST: Final = 128 * 1024
 """Bytes of an object as it is read: a VMI with 256 disks has 75 KiB."""
 _LONGEST_SHARED: Final = 4096
 """Bytes of a value that is held for others: equal ones that are larger are rare, and a tenant may write many."""
-_LONGEST_WORD = 63
+_MOST_SHARED: Final = 5000
+"""Different values that are held; tenants choose how many there are."""
 _MOST_CONTAINERS: Final = 4 * LONGEST
 
 _POD_LABELS = (
@@ -45,7 +44,6 @@ _POD_LABELS = (
     constants.LABEL_NODE_NAME,
     constants.LABEL_VM_NAME,
 )
-_POD_CONDITIONS = ("PodResizePending",)
 _VMI_LABELS = (constants.LABEL_OUTDATED_LAUNCHER,)
 _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
 _VMI_ANNOTATIONS = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
@@ -53,7 +51,6 @@ _VMI_CONDITIONS = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CH
 _VM_ANNOTATIONS = (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,)
 _CLAIM_LABELS = (constants.LABEL_MIGRATION_NAME,)
 _CLAIM_ANNOTATIONS = (ANNOTATION_STORAGE_CLASS,)
-_SHARED_LABELS = (constants.LABEL_APP, constants.LABEL_NODE_NAME)
 
 _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
@@ -62,10 +59,8 @@ _write = msgspec.structs.force_setattr
 class CacheTransforms:
     """The transforms of one process's caches and live lists, which share what they hold."""
 
-    def __init__(self, most: int = 5000) -> None:
-        """`most`: different values that are held to be shared; tenants choose how many there are."""
-        self._most = most
-        self._shared: dict[tuple[type, bytes], Any] = {}
+    def __init__(self) -> None:
+        self._shared: dict[tuple[str, bytes], Any] = {}
 
     def pod(self, pod: core.Pod) -> core.Pod:
         """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what is larger
@@ -74,25 +69,15 @@ class CacheTransforms:
         _keep_metadata(pod, _POD_LABELS)
         if _exceeds_launchers(spec):
             _keep_metadata(pod)
-        _intern(spec, "node_name", "restart_policy")
-        _intern(status, "phase", "qos_class")
         # When the containers of a pod that is over ended, its condition Ready tells.
-        read = (*_POD_CONDITIONS, "Ready") if pod.terminal else _POD_CONDITIONS
-        _keep_conditions(status, read)
-        for part, name, kind in (
-            (spec, "containers", core.Container),
-            (spec, "init_containers", core.Container),
-            (status, "container_statuses", core.ContainerStatus),
-            (status, "init_container_statuses", core.ContainerStatus),
-        ):
-            if value := getattr(part, name):
-                _write(part, name, self._share(kind, value))
+        _keep_conditions(status, ("PodResizePending", "Ready") if pod.terminal else ("PodResizePending",))
+        self._share(spec, "containers", "init_containers")
+        self._share(status, "container_statuses", "init_container_statuses")
         return pod
 
     def instance(self, vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstance:
         """Half of a VMI without disks remains."""
         _keep_metadata(vmi, _VMI_LABELS, _VMI_ANNOTATIONS)
-        _intern(vmi.status, "phase", "node_name")
         _keep_conditions(vmi.status, _VMI_CONDITIONS)
         self._keep_spec(vmi.spec)
         _cut_lists(vmi.status)
@@ -107,19 +92,15 @@ class CacheTransforms:
         """A fifth of a claim remains: its name, times, sizes and class."""
         _keep_metadata(claim, _CLAIM_LABELS, _CLAIM_ANNOTATIONS)
         spec, status = claim.spec, claim.status
-        spec = core.PersistentVolumeClaimSpec(resources=spec.resources, storage_class_name=spec.storage_class_name)
-        status = core.PersistentVolumeClaimStatus(
-            access_modes=status.access_modes, allocated_resources=status.allocated_resources
-        )
-        _write(claim, "spec", self._share(core.PersistentVolumeClaimSpec, spec))
-        _write(claim, "status", self._share(core.PersistentVolumeClaimStatus, status))
+        for part, names in ((spec, ("access_modes", "volume_mode", "volume_name")), (status, ("capacity", "phase"))):
+            for name in names:
+                _write(part, name, None)
+        self._share(claim, "spec", "status")
         return claim
 
     def machine(self, vm: kubevirt.VirtualMachine) -> kubevirt.VirtualMachine:
         """A quarter of a VM remains."""
         _keep_metadata(vm, (), _VM_ANNOTATIONS)
-        _intern(vm.spec, "run_strategy")
-        _intern(vm.status, "printable_status")
         template = vm.spec.template
         annotations = _read_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
         _write(template, "metadata", kubevirt.TemplateMeta(annotations=annotations))
@@ -129,39 +110,27 @@ class CacheTransforms:
     def _keep_spec(self, spec: kubevirt.VirtualMachineInstanceSpec) -> None:
         for part in (spec, spec.domain.devices, spec.domain.resources):
             _cut_lists(part)
-        _write(spec, "domain", self._share(kubevirt.DomainSpec, spec.domain))
+        self._share(spec, "domain")
 
-    def _share(self, kind: type, value: S) -> S:
-        """Returns the one value of `kind`, or list of such, that is held for all equal ones."""
-        if len(encoded := _encode(value)) > _LONGEST_SHARED:
-            return value
-        if len(self._shared) >= self._most:
-            self._shared.clear()
-        shared: S = self._shared.setdefault((kind, encoded), value)
-        return shared
+    def _share(self, part: Struct, *names: str) -> None:
+        """Sets these fields, of which no two types have one, to the one value that is held for all equal ones."""
+        for name in names:
+            value = getattr(part, name)
+            if len(encoded := _encode(value)) <= _LONGEST_SHARED:
+                if len(self._shared) >= _MOST_SHARED:
+                    self._shared.clear()
+                _write(part, name, self._shared.setdefault((name, encoded), value))
 
 
 # ---- what stays ----------------------------------------------------------------------------------------------
 
 
 def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Collection[str] = ()) -> None:
-    """Names and uids are not interned: few objects say the same, and what is interned may stay for good (Python
-    3.12)."""
     meta = obj.metadata
-    _intern(obj, "api_version", "kind")
-    _intern(meta, "namespace")
     _write(meta, "generate_name", None)
     _write(meta, "finalizers", None)
-    owners = [owner for owner in meta.owner_references or () if owner.controller]
-    for owner in owners:
-        _intern(owner, "api_version", "kind")
-    _write(meta, "owner_references", owners or None)
-    read_labels = _with_keys(meta.labels, labels) or {}
-    _write(
-        meta,
-        "labels",
-        {key: _word(text) if key in _SHARED_LABELS else text for key, text in read_labels.items()} or None,
-    )
+    _write(meta, "owner_references", [owner for owner in meta.owner_references or () if owner.controller] or None)
+    _write(meta, "labels", _with_keys(meta.labels, labels))
     _write(meta, "annotations", _read_annotations(meta, annotations))
 
 
@@ -214,14 +183,3 @@ def _within_size(obj: T) -> T:
         return obj
     constructor: Callable[..., T] = type(obj)
     return constructor(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)
-
-
-def _intern(part: Struct, *names: str) -> None:
-    for name in names:
-        if text := getattr(part, name):
-            _write(part, name, _word(text))
-
-
-def _word(text: str) -> str:
-    """Interned, unless it is too long for a word: a tenant may write anything there."""
-    return intern(text) if len(text) <= _LONGEST_WORD else text
