@@ -8,7 +8,6 @@ except to the user and group by which Rancher itself passes it (rancher/webhook,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from collections.abc import Iterable
@@ -121,14 +120,12 @@ async def may_impersonate(client: Client) -> bool:
     namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
     user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
     group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
-    return await _is_allowed(client, user) and await _is_allowed(client, group)
-
-
-async def _is_allowed(client: Client, attributes: dict[str, str]) -> bool:
-    with contextlib.suppress(ApiError):
-        review = await client.resource(SELF_SUBJECT_ACCESS_REVIEWS).create({"spec": {"resourceAttributes": attributes}})
-        return review.status.allowed
-    return False
+    reviews = client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
+    try:
+        answers = [await reviews.create({"spec": {"resourceAttributes": attributes}}) for attributes in (user, group)]
+    except ApiError:
+        return False
+    return all(review.status.allowed for review in answers)
 
 
 class ProjectTurns:

@@ -28,7 +28,7 @@ from pkg.controller.registry import register_all
 from pkg.process.leftovers import Leftovers
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
-from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_either, wait_for_version
+from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_version
 from pkg.selfcheck.troubles import Troubles
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
@@ -152,8 +152,9 @@ class Replica:
         checks.admission, checks.management = admission, management
         reports = bool(self.workers) and not self.settings.dry_run
         checks.upkeep = Upkeep(management, self.settings, lambda: reports and leading.is_set())
-        election = asyncio.create_task(elector.run(leading.set) if elector else stop.wait())
-        tasks = [asyncio.create_task(kubernetes.run(replica))]
+        stopped = asyncio.create_task(stop.wait())
+        election = asyncio.create_task(elector.run(leading.set)) if elector else stopped
+        tasks = [stopped, asyncio.create_task(kubernetes.run(replica))]
         try:
             if self.workers and not self.settings.dry_run:
                 tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
@@ -161,7 +162,9 @@ class Replica:
             tasks.append(asyncio.create_task(self._look_after(management, leading, state, checks.upkeep)))
             if admission is not None:
                 await admission.start(self.webhook_address)
-            await wait_for_either(stop, election)
+            await asyncio.wait([stopped, election], return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                election.result()  # it is lost
         finally:
             for task in tasks:
                 task.cancel()

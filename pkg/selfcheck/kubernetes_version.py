@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -78,21 +78,11 @@ class KubernetesVersion:
 async def wait_for_version(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
     """Waits until the API server has said its version; returns None when `stop` is set first. Raises ApiError,
     ConfigError."""
-    version = asyncio.create_task(ask(client))
+    asking, stopped = asyncio.create_task(ask(client)), asyncio.create_task(stop.wait())
     try:
-        await wait_for_either(stop, version)
-        return KubernetesVersion(version.result()) if version.done() else None
+        await asyncio.wait([asking, stopped], return_when=asyncio.FIRST_COMPLETED)
+        return KubernetesVersion(asking.result()) if asking.done() else None
     finally:
-        version.cancel()
-        await asyncio.wait([version])
-
-
-async def wait_for_either(stop: asyncio.Event, task: asyncio.Task[Any]) -> None:
-    """Waits until `stop` is set or the task has ended. Raises what the task raised."""
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([stopped, task], return_when=asyncio.FIRST_COMPLETED)
-    finally:
+        asking.cancel()
         stopped.cancel()
-    if not stop.is_set():
-        task.result()
+        await asyncio.wait([asking])

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -45,10 +46,9 @@ _WAITING = METRICS["headroom_requests_refused"].gauge()
 
 @dataclass(slots=True)
 class _OngoingTrouble:
-    """A trouble that goes on: `obj` is what events are written on."""
-
     controller: Controller[Any]
     trouble: Trouble
+    cause: Cause
     since: float
     last_seen: float
     is_reported: bool = False
@@ -58,11 +58,6 @@ class _OngoingTrouble:
         """The object that waits."""
         resource = self.controller.informer.resource
         return f"{resource.kind} {self.trouble.key}" if self.trouble.key else self.controller.name
-
-    @property
-    def has_lasted(self) -> bool:
-        """Reports whether it lasts long enough to be told; a missing answer was waited for already."""
-        return self.trouble.error is None or self.last_seen - self.since >= REPORT_AFTER
 
 
 @dataclass(eq=False)
@@ -91,39 +86,46 @@ class Troubles:
         """Checks once: reports what is new, and forgets what is over."""
         now = loop_time()
         for controller, trouble in self.find_troubles():
-            by = _cause_of(trouble).by
-            if by == _VALIDATION and controller.informer.resource in (VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES):
+            cause = _cause_of(trouble)
+            if cause.by == _VALIDATION and controller.informer.resource in (
+                VIRTUAL_MACHINES,
+                VIRTUAL_MACHINE_INSTANCES,
+            ):
                 continue
-            identity = (controller.name, trouble.key, by)
-            ongoing = self._ongoing.setdefault(identity, _OngoingTrouble(controller, trouble, now, now))
-            ongoing.trouble, ongoing.last_seen = trouble, now
-        self._ongoing = {
-            identity: ongoing for identity, ongoing in self._ongoing.items() if now - ongoing.last_seen <= END_AFTER
-        }
-        reported = [ongoing for ongoing in self._ongoing.values() if ongoing.has_lasted]
-        for ongoing in reported:
-            if not ongoing.is_reported:
-                ongoing.is_reported = True
+            ongoing = _OngoingTrouble(controller, trouble, cause, now, now)
+            ongoing = self._ongoing.setdefault((controller.name, trouble.key, cause.by), ongoing)
+            ongoing.trouble, ongoing.cause, ongoing.last_seen = trouble, cause, now
+        self._ongoing = {key: ongoing for key, ongoing in self._ongoing.items() if now - ongoing.last_seen <= END_AFTER}
+        groups: dict[tuple[str, int], list[_OngoingTrouble]] = {}
+        for ongoing in self._ongoing.values():
+            # A missing answer was waited for already.
+            if ongoing.trouble.error is None or ongoing.last_seen - ongoing.since >= REPORT_AFTER:
+                groups.setdefault((ongoing.cause.by, ongoing.cause.status), []).append(ongoing)
                 self._report(ongoing)
-        self.causes = [*_causes_of(reported), *self.more_causes()]
-        _WAITING.clear()
+        self.causes = [*map(_cause_of_all, islice(groups.values(), _MOST_CAUSES)), *self.more_causes()]
         counts = Counter[str]()
         for cause in self.causes:
             counts[cause.by or _NO_ANSWER] += cause.count
+        _WAITING.clear()
         for by, count in counts.items():
             _WAITING.labels(by).set(count)
 
     def _report(self, ongoing: _OngoingTrouble) -> None:
-        cause, trouble = _cause_of(ongoing.trouble), ongoing.trouble
+        """Reports it once."""
+        trouble, text = ongoing.trouble, ongoing.cause.text
+        if ongoing.is_reported:
+            return
+        ongoing.is_reported = True
         if trouble.error is None:
-            log.warning("%s waits for an answer: %s: %s", trouble.handler, ongoing.waiting_object, cause.text)
+            log.warning("%s waits for an answer: %s: %s", trouble.handler, ongoing.waiting_object, text)
         if trouble.handler in self.silent:
             return
         waiting_object = ongoing.controller.informer.indexer.get_by_key(trouble.key) if trouble.key else None
-        text = cause.text if waiting_object is not None else f"{cause.text}: {ongoing.waiting_object}"
-        self.events.event(
-            waiting_object or self.own_object, WARNING, EVENT_REFUSED if trouble.error else EVENT_UNANSWERED, text
-        )
+        reason = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED
+        if waiting_object is not None:
+            self.events.event(waiting_object, WARNING, reason, text)
+        else:
+            self.events.event(self.own_object, WARNING, reason, f"{text}: {ongoing.waiting_object}")
 
 
 def _cause_of(trouble: Trouble) -> Cause:
@@ -133,15 +135,7 @@ def _cause_of(trouble: Trouble) -> Cause:
     return Cause(by, trouble.error.status, printable(one_line(reason))[:_LONGEST])
 
 
-def _causes_of(reported: Iterable[_OngoingTrouble]) -> list[Cause]:
-    """Returns one cause for each who refuses, and each status, with the sentence that came first."""
-    causes: dict[tuple[str, int], Cause] = {}
-    objects: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
-    for ongoing in reported:
-        cause = _cause_of(ongoing.trouble)
-        causes.setdefault((cause.by, cause.status), cause)
-        objects[cause.by, cause.status].add(ongoing.waiting_object)
-    return [
-        msgspec.structs.replace(cause, objects=sorted(objects[key])[:_MOST_OBJECTS], count=len(objects[key]))
-        for key, cause in list(causes.items())[:_MOST_CAUSES]
-    ]
+def _cause_of_all(troubles: Sequence[_OngoingTrouble]) -> Cause:
+    """Returns the cause that came first, with everything that waits because of it."""
+    objects = sorted({ongoing.waiting_object for ongoing in troubles})
+    return msgspec.structs.replace(troubles[0].cause, objects=objects[:_MOST_OBJECTS], count=len(objects))

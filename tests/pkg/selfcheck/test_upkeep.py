@@ -97,7 +97,7 @@ class PolicyCluster(Server):
 
     def upkeep(self, *, reports: bool = True) -> Upkeep:
         management = Management(self.client())
-        management.recorder = lambda component: self.event_log.recorder
+        management._recorders["headroom"] = self.event_log.recorder
         return Upkeep(management, Settings(namespace="own"), lambda: reports)
 
     def apply(self) -> None:
