@@ -20,6 +20,7 @@ from pkg.util.kubevirt.profiles import (
     GATE_IOMMUFD,
     MemoryRequest,
     Profile,
+    SupplementalPool,
 )
 from pkg.util.kubevirt.rendering import Rendering
 
@@ -65,6 +66,8 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
         _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited_resources)
+    if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _policy_pool(domain)):
+        limits[CPU] = limits.get(CPU, ZERO) + Quantity.of(threads)
     _add_overhead(domain, overhead, vmi_amounts, calculated)
     if MEMORY in limited_resources:
         limit = int(float(requests[MEMORY].value()) * rendering.memory_limits_ratio)
@@ -123,7 +126,7 @@ def _share_cpus(
 ) -> None:
     limits, requests = calculated
     vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
-    if profile.pool_counts:
+    if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
         vcpus += _pool_threads(domain)
     if vcpus == 0:
         return
@@ -140,8 +143,8 @@ def _pin_cpus(
 ) -> None:
     """Requests a dedicated topology, with a thread for an isolated emulator; memory is limited to its request."""
     limits, requests = vmi_amounts
-    vcpus, pool = cpu.vcpus, _pool_threads(vmi.spec.domain)
-    if profile.pool_counts:  # instead of the VMI's own limit and request
+    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool_threads(vmi.spec.domain)
+    if rule is SupplementalPool.AS_VCPUS:  # instead of the VMI's own limit and request
         for amounts in vmi_amounts:
             if vcpus:
                 amounts[CPU] = Quantity.of(vcpus + pool)
@@ -154,20 +157,25 @@ def _pin_cpus(
     elif CPU in requests:
         limits[CPU] = requests[CPU]
     if cpu.isolate_emulator_thread:
-        base = (limits if profile.pool_counts else calculated[0]).get(CPU, ZERO)
-        uses_pool = profile.pool_counts and vmi.spec.domain.io_threads_policy == "supplementalPool"
+        base = (limits if rule is SupplementalPool.AS_VCPUS else calculated[0]).get(CPU, ZERO)
+        threads = 0 if rule is SupplementalPool.IGNORED else _policy_pool(vmi.spec.domain)
         parity = profile.even_parity and ANNOTATION_EVEN_PARITY in vmi.annotations
-        emulator = Quantity.of(2 if parity and (base.value() + (pool if uses_pool else 0)) % 2 == 0 else 1)
+        emulator = Quantity.of(2 if parity and (base.value() + threads) % 2 == 0 else 1)
         limits[CPU] = base + emulator
         if CPU in requests:
             requests[CPU] += emulator
-    if MEMORY in requests or not profile.pool_counts:
+    if MEMORY in requests or rule is not SupplementalPool.AS_VCPUS:
         limits[MEMORY] = requests.get(MEMORY, ZERO)
 
 
 def _pool_threads(domain: DomainSpec) -> int:
     """Returns the number of threads in the supplemental IO thread pool."""
     return (domain.io_threads.supplemental_pool_thread_count or 0) if domain.io_threads else 0
+
+
+def _policy_pool(domain: DomainSpec) -> int:
+    """Returns the threads of the supplemental pool if the VM's policy uses it, else 0."""
+    return _pool_threads(domain) if domain.io_threads_policy == "supplementalPool" else 0
 
 
 # ---- memory --------------------------------------------------------------------------------------------------

@@ -30,6 +30,16 @@ class MemoryRequest(Enum):
     """Set where there is none."""
 
 
+class SupplementalPool(Enum):
+    """CPUs of the threads of the supplemental IO thread pool."""
+
+    IGNORED = auto()
+    IN_LIMITS = auto()
+    """Added to the limit, in the end and under the policy supplementalPool alone."""
+    AS_VCPUS = auto()
+    """Likewise the CPUs of a dedicated topology stand instead of the VMI's own limit and request since then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The rules of one KubeVirt release, and its amounts of memory in bytes. The defaults are those of 0.54."""
@@ -58,8 +68,7 @@ class Profile:
     """What changed-block tracking adds to the claim."""
     # The compute container: renderresources.go and template.go.
     memory_request: MemoryRequest = MemoryRequest.KEPT
-    pool_counts: bool = False
-    """Whether the supplemental IO threads count as vCPUs, and a dedicated topology's CPUs replace the VMI's own."""
+    supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
     even_parity: bool = False
     device_claims: bool = False
     """Whether GPUs and host devices can come from dynamic resource allocation."""
@@ -92,14 +101,15 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "1.3": {"passt_all_ports": 0},
     "1.4": {"target_claims": True},  # CreatePVCForMigrationTarget
     "1.4.1": {"processes": 215 * MI, "tpm_can_be_disabled": True},  # pkg/tpm HasDevice
-    "1.5": {  # AutoResourceLimitsGate is GA; its WithIOThreads is 1.5.2's
+    "1.5": {  # WithIOThreads; AutoResourceLimitsGate is GA
         "processes": 220 * MI,
         "tpm_can_be_disabled": False,
+        "supplemental_pool": SupplementalPool.IN_LIMITS,
         "gates": frozenset(),
         "auto_limits": True,
     },
     "1.5.1": {"tpm_can_be_disabled": True},
-    "1.5.2": {"pool_counts": True},  # WithCPUPinning, getIOThreadsCount
+    "1.5.2": {"supplemental_pool": SupplementalPool.AS_VCPUS},  # WithCPUPinning, getIOThreadsCount
     "1.5.3": {"ratio_covers_qos": True},
     # serialconsolelog.go; claims of GPUs and host devices
     "1.6": {"video": 32 * MI, "gates": _IMAGE, "console_log_restarts": True, "device_claims": True},
@@ -131,7 +141,11 @@ _AT_MOST = replace(
     gates=frozenset({GATE_HYPERVISOR, GATE_IOMMUFD}),
     default_gates=frozenset(),
 )
-LARGEST = (_AT_MOST, replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED))
+LARGEST = (
+    _AT_MOST,
+    replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED),
+    replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS),
+)
 """No release renders more of anything than the largest of these: all amounts at their largest, and the rules of which
 none is always the larger one."""
 
