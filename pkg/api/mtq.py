@@ -21,11 +21,9 @@ class VirtualMachineMigrationResourceQuotaSpec(Struct):
 
 
 class VirtualMachineMigrationResourceQuotaStatus(Struct):
-    """The quotas that are raised at this moment; empty while none is.
-
-    `migrations_to_blocking_resource_quotas`: a migration's name to the names of the quotas that refuse its target pod;
-    `additional_migration_resources`: what was added, as the spec said when it was.
-    """
+    """The quotas that are raised at this moment; empty while none is. `migrations_to_blocking_resource_quotas`: a
+    migration's name to the names of the quotas that refuse its target pod; `additional_migration_resources`: what was
+    added, as the spec said when it was."""
 
     creation_time: str | None = None
     additional_migration_resources: RawResourceList | None = None

@@ -129,8 +129,7 @@ class WindowHandler:
 
     async def _window(self, observed: Observed) -> Window:
         """Returns the window. A lock is at least as old as we have known it: a clock that is set back must not keep it
-        longer.
-        """
+        longer."""
         lock, now = observed.lock, observed.now
         if lock is not None:
             age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
@@ -144,8 +143,7 @@ class WindowHandler:
 
     async def _try(self, window: Window, step: Write) -> Observed:
         """Tries a write and returns the observation after it. Raises ApiError: a write that opens a window and is
-        refused closes it.
-        """
+        refused closes it."""
         observed = window.observed
         try:
             async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):

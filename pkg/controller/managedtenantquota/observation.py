@@ -109,10 +109,8 @@ class WindowObserver:
 
     async def live(self, namespace: str, *, opens: bool) -> Observed:
         """Returns the observation with live budgets, quotas and lock; `opens`: and with what a lock needs, once the
-        webhook is proven. Raises ApiError.
-
-        The budgets are read first: a status that holds nothing then means that the quotas, read after it, are as they
-        were. The save is bound to the version of that status."""
+        webhook is proven. Raises ApiError. The budgets are read first: a status that holds nothing then means that the
+        quotas, read after it, are as they were. The save is bound to the version of that status."""
         render_webhook, reason = None, ""
         try:
             render_webhook = await self._lock_renderer(namespace) if opens else None

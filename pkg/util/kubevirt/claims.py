@@ -1,22 +1,18 @@
 """The claims of a VM beyond one set, which a migration makes and the base of a quota does not pay for. Pure.
 
 - The claim that keeps a VM's state. KubeVirt (1.4 and later) creates a second one before the target's pod, unless both
-  can share one (ReadWriteMany). In the end it deletes the source's, or the target's where the migration fails;
-  Kubernetes keeps a claim as long as there is a pod that names it, even one that is over, and quota counts it until
-  then. Source: KubeVirt pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration
-  (handleBackendStorage, failMigration).
+  can share one (ReadWriteMany). In the end it deletes the source's, or the target's where the migration fails; quota
+  counts a claim as long as there is a pod that names it, even one that is over. Source: KubeVirt
+  pkg/storage/backend-storage, pkg/storage/cbt, pkg/virt-controller/watch/migration (handleBackendStorage).
 - The claims of its disks while its volumes move to others. The VM names others under `updateVolumesStrategy:
   Migration`; KubeVirt waits until these are there, names both in the VMI's status, and takes them off it when the VM
-  has arrived or goes back. Source: KubeVirt pkg/virt-controller/watch/volume-migration, pkg/virt-handler
-  (removeMigratedVolumes).
+  has arrived or goes back. Source: KubeVirt pkg/virt-controller/watch/volume-migration.
 
 Trusted is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
 sizes are also a tenant's to change: a claim of state counts as much as KubeVirt requests for a new one, at most; a move
 of volumes is a wish and counts as much as the existing claims, at most. A label only tells that a target's claim exists
-before the status names it, which does not change the headroom.
-
-Nothing is added for ResourceClaims of devices: Kubernetes makes them after the pod, so nothing reserves what is added
-for them, and any pod of the namespace could take it.
+before the status names it, which does not change the headroom. Nothing is added for ResourceClaims of devices:
+Kubernetes makes them after the pod, and any pod of the namespace could take what is added for them.
 """
 
 from __future__ import annotations
@@ -123,12 +119,9 @@ def state_claims(
 def labelled_claims(claims: Claims) -> ClaimByMigration:
     """Returns the claims of state by their label for the migration. KubeVirt labels a target's claim, and a tenant may
     label any claim; of several the first by name counts."""
-    names_by_migration: dict[str, str] = {}
-    for name, claim in claims.items():
-        migration = claim.labels.get(constants.LABEL_MIGRATION_NAME)
-        if migration and name.startswith(STATE_PREFIX):
-            names_by_migration[migration] = min(name, names_by_migration.get(migration, name))
-    return names_by_migration
+    labels = {name: claim.labels.get(constants.LABEL_MIGRATION_NAME) for name, claim in claims.items()}
+    names = sorted((name for name in labels if name.startswith(STATE_PREFIX)), reverse=True)
+    return {migration: name for name in names if (migration := labels[name])}
 
 
 def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
@@ -155,9 +148,7 @@ def state_claims_concerning(
     """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
         return []
-    names = {_state_claim_of(vmi)}.union(
-        *(migration.claims for migration in _migration_claims(vmi, migrations, labelled))
-    )
+    names = {_state_claim_of(vmi)}.union(*(pods.claims for pods in _migration_claims(vmi, migrations, labelled)))
     return [claims[name] for name in sorted(names) if name in claims]
 
 
@@ -184,18 +175,16 @@ def _migration_claims(
 def _existing_claims(pods: MigrationPods, claims: Claims) -> Iterator[str]:
     """Yields the claims that exist and fit the migration's time; a claim that a tenant made under an old name does
     not."""
-    source, target = (claims.get(name) for name in pods.claims)
-    if source is not None and pods.fits_source(source):
-        yield pods.source_claim
-    if target is not None and pods.fits_target(target):
-        yield pods.target_claim
+    for name, fits in ((pods.source_claim, pods.fits_source), (pods.target_claim, pods.fits_target)):
+        if name in claims and fits(claims[name]):
+            yield name
 
 
 def _state_claim_of(vmi: VirtualMachineInstance) -> str:
     """Returns the name of the claim of state that KubeVirt reports as the VM's current one, "" for none."""
-    states = (volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX))
-    claims = (volume.persistent_volume_claim_info for volume in states)
-    return next((claim.claim_name for claim in claims if claim is not None), "")
+    volumes = (volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX))
+    claims = (volume.persistent_volume_claim_info for volume in volumes)
+    return next((claim.claim_name for claim in claims if claim), "")
 
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
@@ -261,8 +250,7 @@ def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> l
 def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) -> ExtraClaims:
     """Returns the additional claims of moving volumes: `source` is the set that they leave, `existing` the smaller
     claim of each pair, resource by resource; pending claims count as the ones they replace. The base pays for one set,
-    and for the new set in a class that the source is not in. Raises QuantityError if a claim's quantity is invalid.
-    """
+    and for the new set in a class that the source is not in. Raises QuantityError if a claim's quantity is invalid."""
     result = ExtraClaims()
     for move in moves:
         source, destination = claims.get(move.source), claims.get(move.destination)
@@ -273,10 +261,7 @@ def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) ->
             destination_usage = storage_usage(destination, releases) if destination else source_usage
             add_to(result.existing, minimum(source_usage, destination_usage))
         if destination is None:  # its class is not known
-            add_to(
-                result.pending,
-                {name: amount for name, amount in source_usage.items() if STORAGE_CLASS_SUFFIX not in name},
-            )
+            add_to(result.pending, {n: amount for n, amount in source_usage.items() if STORAGE_CLASS_SUFFIX not in n})
     return result
 
 
@@ -285,11 +270,8 @@ def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Mo
         return []
     current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
     desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
-    return [
-        Move(name, current[name], desired[name])
-        for name in sorted(current.keys() & desired)
-        if desired[name] != current[name]
-    ]
+    changed = (name for name in sorted(current.keys() & desired) if desired[name] != current[name])
+    return [Move(name, current[name], desired[name]) for name in changed]
 
 
 def _claim_of(volume: Volume) -> str:

@@ -98,12 +98,9 @@ def attachment_pod(vmi: VirtualMachineInstance, rendering: Rendering) -> Pod:
 def render_containers(
     vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
-    """Returns the containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first.
-
-    `overhead` is bytes, `overhead_of`'s or an observed pod's. A migration's target differs from its source in one
-    thing: the digests of the container disks' images are known. Raises QuantityError if a quantity of the spec is
-    invalid.
-    """
+    """Returns the containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first. `overhead` is
+    bytes, `overhead_of`'s or an observed pod's. A migration's target differs from its source in one thing: the digests
+    of the container disks' images are known. Raises QuantityError if a quantity of the spec is invalid."""
     profile, containers_by_kind = rendering.profile, _support_containers_by_kind(vmi, rendering)
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     page_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
@@ -139,11 +136,9 @@ def current_containers(
     containers: Iterable[Container], vmi: VirtualMachineInstance, rendering: Rendering
 ) -> list[Container]:
     """Returns the containers of a source pod, or its init containers, as its target will have them, by the CR of now.
-
     Support containers have the resources that the CR sizes their kind with; where the CR sets none, the pod is a better
     source than the defaults, which move between releases. Container disks that are image volumes need no container once
-    the images' digests are known.
-    """
+    the images' digests are known."""
     kubevirt, pinned = rendering.kubevirt, is_pinned(vmi.spec.domain)
     if rendering.has_gate(GATE_IMAGE_VOLUME):
         containers = [container for container in containers if _kind_of(container.name).type != _CONTAINER_DISK]

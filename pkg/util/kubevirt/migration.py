@@ -157,12 +157,10 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
 def annotations_for(
     vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
 ) -> Mapping[str, str | None]:
-    """Returns the change of the VMI's annotations; empty if it shows the right state already.
-
-    A migration under way wins over finished ones, whichever event came last: upstream lets the event of an old,
-    finished migration clear the state of the one that runs. A migration is finished when its phase says so or when the
-    VMI does (upstream OnVmiChanged), whichever is seen first.
-    """
+    """Returns the change of the VMI's annotations; empty if it shows the right state already. A migration under way
+    wins over finished ones, whichever event came last: upstream lets the event of an old, finished migration clear the
+    state of the one that runs. A migration is finished when its phase says so or when the VMI does (upstream
+    OnVmiChanged), whichever is seen first."""
     completed_uid = _completed_uid(vmi)
     active = [migration for migration in migrations if not (is_finished(migration) or migration.uid == completed_uid)]
     if not active:
@@ -231,11 +229,12 @@ class MigrationPods:
 
     def is_source(self, pod: Pod) -> bool:
         """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
-        if not self.fits_source(pod):
-            return False
         if self.source:
-            return pod.name == self.source
-        return bool(self.source_node) and pod.spec.node_name == self.source_node
+            return self.is_named_source(pod)
+        return bool(self.source_node) and pod.spec.node_name == self.source_node and self.fits_source(pod)
+
+    def is_named_source(self, pod: Pod) -> bool:
+        return pod.name == self.source and self.fits_source(pod)
 
     def is_target(self, pod: Pod) -> bool:
         return bool(self.target) and pod.name == self.target and self.fits_target(pod)
@@ -323,11 +322,9 @@ def parallel_limits_of(
 
 
 def parallel_limit_reason(running: Iterable[Collection[str]], node: str, limits: ParallelLimits) -> str:
-    """Returns why a migration away from `node` has to wait, "" if it need not.
-
-    `running` has the source nodes of every migration that runs or has a target pod already; more than one while a VMI's
-    nodeName has moved on and its migration has not ended.
-    """
+    """Returns why a migration away from `node` has to wait, "" if it need not. `running` has the source nodes of every
+    migration that runs or has a target pod already; more than one while a VMI's nodeName has moved on and its migration
+    has not ended."""
     sources = list(running)
     if len(sources) >= limits.per_cluster:
         return f"{len(sources)} migrations run, {limits.per_cluster} may"

@@ -50,11 +50,9 @@ def overhead_parts(
     profile: Profile = DEFAULT_PROFILE,
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> Parts:
-    """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing.
-
-    `plugins` are the CR's network bindings; None leaves networks out altogether, as Harvester's own formula does.
-    Raises QuantityError if one of the spec's quantities is invalid.
-    """
+    """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing. `plugins` are the
+    CR's network bindings; None leaves networks out altogether, as Harvester's own formula does. Raises QuantityError if
+    one of the spec's quantities is invalid."""
     domain, interfaces = spec.domain, spec.domain.devices.interfaces or ()
     reserved_overhead = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
     multiplied = Quantity.of(sum(times * amount for times, amount in _counted_amounts(spec, profile)))
@@ -113,10 +111,8 @@ def is_pinned(domain: DomainSpec) -> bool:
 def harvester_delta(
     spec: VirtualMachineInstanceSpec, hard: Mapping[str, object], ratio: str, profile: Profile = DEFAULT_PROFILE
 ) -> ResourceList | None:
-    """Returns what Harvester adds to the quota for one migration: the VM's limits, memory with the overhead.
-
-    None if Harvester scales nothing, because the VM has neither a cpu nor a memory limit or the quota limits neither.
-    """
+    """Returns what Harvester adds to the quota for one migration: the VM's limits, memory with the overhead. None if
+    Harvester scales nothing, because the VM has neither a cpu nor a memory limit or the quota limits neither."""
     limits = parse_resource_list(spec.domain.resources.limits)
     cpu, memory = limits.get(CPU, ZERO), limits.get(MEMORY, ZERO)
     if not (cpu or memory) or not (LIMITS_CPU in hard or LIMITS_MEMORY in hard):
@@ -155,12 +151,11 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Renderin
 
 
 def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
-    """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with.
-
-    That is the difference to the overhead now of the first release that has the pod's at some ratio: the installed one,
-    or another where the CR does not say which one runs. A launcher that KubeVirt calls outdated is followed by one of
-    the installed release. Any other overhead is raised only where it is clearly smaller, and never lowered: the
-    constants may be unknown, or others may have given it more."""
+    """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with. That is
+    the difference to the overhead now of the first release that has the pod's at some ratio: the installed one, or
+    another where the CR does not say which one runs. A launcher that KubeVirt calls outdated is followed by one of the
+    installed release. Any other overhead is raised only where it is clearly smaller, and never lowered: the constants
+    may be unknown, or others may have given it more."""
     rendered = rendered_overhead(vmi, pod, rendering)
     if rendered is None or rendering.ratio == UNKNOWN_RATIO:
         return 0

@@ -76,8 +76,7 @@ class Rendering:
     def has_gate(self, gate: str) -> bool:
         """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that
         the release does not have is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull
-        request 17405.
-        """
+        request 17405."""
         developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
         by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
         return gate in self.profile.gates and (by_default or gate in (developer.feature_gates or ()))
@@ -114,11 +113,9 @@ def rendering(
     *,
     policy_in_force: bool = False,
 ) -> Rendering:
-    """Returns how KubeVirt renders a launcher pod in a namespace now.
-
-    The ratio is the KubeVirt CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies
-    into the CR; without both none. The CR's configuration counts once it is deployed.
-    """
+    """Returns how KubeVirt renders a launcher pod in a namespace now. The ratio is the KubeVirt CR's, which
+    virt-controller reads; by default Harvester's setting, which Harvester copies into the CR; without both none. The
+    CR's configuration counts once it is deployed."""
     kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
@@ -170,13 +167,11 @@ def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
 
 def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection[str] = ()) -> Sequence[str]:
     """Returns virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of
-    the KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces.
-
-    The one list of accounts that the reserve, the locks and deploy/policy.yaml go by. virt-controller alone creates
-    launcher and attachment pods and patches their metadata (KubeVirt pkg/virt-controller/watch: vmi/lifecycle.go,
-    vmi/volume-hotplug.go, migration.go, descheduler.go); virt-api, virt-handler and virt-operator only read, delete and
-    exec. Names are exact: any tenant can create a service account of that name in the own namespace.
-    """
+    the KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces. The one list of accounts that
+    the reserve, the locks and deploy/policy.yaml go by. virt-controller alone creates launcher and attachment pods and
+    patches their metadata (KubeVirt pkg/virt-controller/watch: vmi/lifecycle.go, vmi/volume-hotplug.go, migration.go,
+    descheduler.go); virt-api, virt-handler and virt-operator only read, delete and exec. Names are exact: any tenant
+    can create a service account of that name in the own namespace."""
     if configured_users:
         return sorted(configured_users)
     kubevirt = deployed_kubevirt(kubevirts) or _oldest(kubevirts)

@@ -23,12 +23,9 @@ from pkg.util.quotacount.usage import is_live
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A VM's pods by side.
-
-    `source` is where the VM lives, `target` where a migration under way takes it: each has more than one element only
-    where several pods qualify, and counts as the smallest of them. `leftovers` are the sides that earlier migrations,
-    or one that `has_arrived`, left behind and that still count.
-    """
+    """A VM's pods by side. `source` is where the VM lives, `target` where a migration under way takes it: each has more
+    than one element only where several pods qualify, and counts as the smallest of them. `leftovers` are the sides that
+    earlier migrations, or one that `has_arrived`, left behind and that still count."""
 
     source: tuple[Side, ...] = ()
     target: tuple[Side, ...] = ()
@@ -51,20 +48,20 @@ class ControlledPods:
         self.side_by_launcher: dict[str, Side] = {}
         """The sides of all VMIs by the name of the launcher pod."""
         launchers: list[Pod] = []
-        attachments_by_launcher: dict[str, list[Pod]] = defaultdict(list)
+        attachments: dict[str, tuple[Pod, ...]] = {}
         for pod in sorted(pods, key=by_creation):
             kind = pod.labels.get(constants.LABEL_APP)
             if kind == constants.APP_VIRT_LAUNCHER:
                 launchers.append(pod)
             elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
-                attachments_by_launcher[controller_of(pod, POD).uid].append(pod)
+                # One a side, the oldest: KubeVirt replaces it when another volume is plugged in.
+                attachments.setdefault(controller_of(pod, POD).uid, (pod,))
         for pod in launchers:
             uid, live = controller_of(pod, VMI).uid, is_live(pod, now)
             if pod.terminal:
                 self.ended_launchers[uid].append(pod)
-            if uid and (live or pod.uid in attachments_by_launcher):
-                # One attachment pod a side: KubeVirt replaces it when another volume is plugged in.
-                side = self.side_by_launcher[pod.name] = Side(pod, tuple(attachments_by_launcher.get(pod.uid, ())[:1]))
+            if uid and (live or pod.uid in attachments):
+                side = self.side_by_launcher[pod.name] = Side(pod, attachments.get(pod.uid, ()))
                 self.sides[uid].append(side)
                 self.live_sides[uid] += [side] if live else []
 
@@ -77,11 +74,9 @@ class ControlledPods:
         statuses = [*(migration.status for migration in migrations), *([trusted_status(vmi)] if vmi else ())]
         states = [status.migration_state for status in statuses]
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
-        sides = (
-            *self.sides.get(uid, ()),
-            *(self.side_by_launcher[name] for name in names if name in self.side_by_launcher),
-        )
-        return [pod for side in sides for pod in (side.launcher, *side.attachments)] + self.ended_launchers.get(uid, [])
+        named = [self.side_by_launcher[name] for name in names if name in self.side_by_launcher]
+        own = self.sides.get(uid, [])
+        return [pod for side in own + named for pod in side.pods] + self.ended_launchers.get(uid, [])
 
 
 def sides_of(
@@ -103,11 +98,8 @@ def sides_of(
     if not source:
         return _named_pair(migration_pods, pods)
     other_sides = [side for side in all_sides if side not in target]
-    return Sides(
-        source,
-        target,
-        _leftover_sides(other_sides, source, [migration for migration in migration_pods if not migration.is_active]),
-    )
+    ended = [migration for migration in migration_pods if not migration.is_active]
+    return Sides(source, target, _leftover_sides(other_sides, source, ended))
 
 
 def ended_launchers(
@@ -117,15 +109,8 @@ def ended_launchers(
     leaves them for a while, and count/pods counts them."""
     ended_pods = pods.ended_launchers.get(vmi.uid, [])
     state = trusted_status(vmi).migration_state
-    migration_pods = pods_of_migrations(state, migrations, {pod.name for pod in ended_pods}) if ended_pods else []
-    return [
-        pod
-        for pod in ended_pods
-        if any(
-            (migration.source == pod.name and migration.fits_source(pod)) or migration.is_target(pod)
-            for migration in migration_pods
-        )
-    ]
+    named = pods_of_migrations(state, migrations, {pod.name for pod in ended_pods}) if ended_pods else []
+    return [pod for pod in ended_pods if any(m.is_named_source(pod) or m.is_target(pod) for m in named)]
 
 
 def target_launchers(
@@ -143,14 +128,12 @@ def target_launchers(
 def _target_sides(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """Returns the sides that KubeVirt names as a target once the migration has been handed over; before, those that
     virt-controller itself would take for the target."""
-    named_sides = tuple(side for side in live if any(migration.is_target(side.launcher) for migration in active))
-    sources = {migration.source for migration in active}
-    without_target = [migration for migration in active if not migration.target]
+    named_sides = tuple(side for side in live if any(m.is_target(side.launcher) for m in active))
+    sources, without_target = {m.source for m in active}, [m for m in active if not m.target]
     return named_sides or tuple(
         side
         for side in live
-        if side.launcher.name not in sources
-        and any(migration.is_labelled(side.launcher) for migration in without_target)
+        if side.launcher.name not in sources and any(m.is_labelled(side.launcher) for m in without_target)
     )
 
 
@@ -158,31 +141,24 @@ def _has_arrived(
     node: str | None, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> bool:
     """Reports whether the VM lives in its target already: KubeVirt moves its VMI's nodeName first."""
-    sides_here = [side for side in target if node and side.launcher.spec.node_name == node]
-    if not sides_here:
-        return False
-    if any(
-        migration.is_target(side.launcher) and migration.source_node != node
-        for side in sides_here
-        for migration in active
-    ):
-        return True
-    other_sides = [side for side in live if side not in target and side.launcher.spec.node_name == node]
-    return not any(migration.fits_source(side.launcher) for side in other_sides for migration in active)
+    here = [side for side in live if node and side.launcher.spec.node_name == node]
+    targets_here = [side.launcher for side in here if side in target]
+    if not targets_here or any(m.is_target(pod) and m.source_node != node for pod in targets_here for m in active):
+        return bool(targets_here)
+    return not any(m.fits_source(side.launcher) for side in here if side not in target for m in active)
 
 
 def _source_sides(
     node: str | None, live: Sequence[Side], target: Sequence[Side], active: Sequence[MigrationPods]
 ) -> tuple[Side, ...]:
     """Returns the source that an active migration names, and the sides on the VMI's node that are not younger."""
-    source_sides = list[Side]()
-    for side in live:
-        fitting_migrations = [migration for migration in active if migration.fits_source(side.launcher)]
-        is_named = any(migration.source == side.launcher.name for migration in fitting_migrations)
-        is_on_node = bool(node) and side.launcher.spec.node_name == node and (bool(fitting_migrations) or not active)
-        if side not in target and (is_named or is_on_node):
-            source_sides.append(side)
-    return tuple(source_sides)
+
+    def is_source(pod: Pod) -> bool:
+        fitting = [migration for migration in active if migration.fits_source(pod)]
+        is_here = bool(node) and pod.spec.node_name == node and (bool(fitting) or not active)
+        return is_here or any(migration.source == pod.name for migration in fitting)
+
+    return tuple(side for side in live if side not in target and is_source(side.launcher))
 
 
 def _leftover_sides(
@@ -196,25 +172,17 @@ def _leftover_sides(
             return migration.is_known or migration.target in source_names
         return migration.is_target(pod) and (migration.is_known or migration.source in source_names)
 
-    return tuple(
-        side
-        for side in sides
-        if side not in source and any(is_leftover(side.launcher, migration) for migration in migration_pods)
-    )
+    others = (side for side in sides if side not in source)
+    return tuple(side for side in others if any(is_leftover(side.launcher, m) for m in migration_pods))
 
 
 def _named_pair(migration_pods: Sequence[MigrationPods], pods: ControlledPods) -> Sides:
     """Returns the sides of a VM whose node is unknown: a leftover side exists only if one migration names both pods."""
     for migration in migration_pods:
         source, target = pods.side_by_launcher.get(migration.source), pods.side_by_launcher.get(migration.target)
-        if source is None or target is None or source is target:
+        if source is None or target is None or source is target or not migration.is_known:
             continue
-        same_vm = controller_of(source.launcher, VMI).uid == controller_of(target.launcher, VMI).uid
-        if (
-            same_vm
-            and migration.is_known
-            and migration.is_source(source.launcher)
-            and migration.is_target(target.launcher)
-        ):
+        uids = {controller_of(side.launcher, VMI).uid for side in (source, target)}
+        if len(uids) == 1 and migration.is_source(source.launcher) and migration.is_target(target.launcher):
             return Sides((target,), (), (source,))
     return Sides()

@@ -64,10 +64,7 @@ def target_usage(
     resized: bool | None = None,
 ) -> ResourceList:
     """Returns what the quota will charge for the migration's target side: launcher pod and attachment pods. `resized`
-    is `launcher_usage`'s.
-
-    Raises QuantityError if a quantity of the VMI is invalid.
-    """
+    is `launcher_usage`'s. Raises QuantityError if a quantity of the VMI is invalid."""
     launcher = launcher_usage(vmi, source, rendering, spec, resized=resized)
     return add(launcher, attachments_usage(vmi, source, rendering, spec))
 
@@ -77,10 +74,8 @@ def source_usage_today(
 ) -> ResourceList:
     """Returns what the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then:
     only what operators decide has changed, the overhead ratio and support containers. The base pays for what a
-    LimitRange, perhaps a tenant's, gives to later pods, and for a quota's limit that came after the source.
-
-    Raises QuantityError if a quantity of the VMI is invalid.
-    """
+    LimitRange, perhaps a tenant's, gives to later pods, and for a quota's limit that came after the source. Raises
+    QuantityError if a quantity of the VMI is invalid."""
     limits = rendering.quota_limits - younger_limits(source.launcher, rendering)
     return target_usage(vmi, source, replace(rendering, limit_ranges=(), quota_limits=limits), spec, resized=False)
 
@@ -134,39 +129,30 @@ def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
     """Returns the pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and
     the source was rendered before. What others than KubeVirt have put into the source they will put into the target,
     such as containers, and devices of networks."""
-    rendered_spec = rendered_pod(vmi, rendering).spec
-    source = compute_container(pod)
+    rendered_spec, source = rendered_pod(vmi, rendering).spec, compute_container(pod)
     if source is None:
         return pod
     compute, *support_containers = rendered_spec.containers
     devices = {name: text for name, text in (source.resources.requests or {}).items() if is_extended(name)}
     resources = msgspec.structs.replace(compute.resources, requests=devices | (compute.resources.requests or {}))
-    return _with_spec(
-        pod,
-        containers=[
-            msgspec.structs.replace(compute, resources=resources),
-            *support_containers,
-            *_foreign_containers(pod.spec.containers),
-        ],
-        init_containers=[*(rendered_spec.init_containers or ()), *_foreign_containers(pod.spec.init_containers or ())],
-    )
+    compute = msgspec.structs.replace(compute, resources=resources)
+    init_containers = [*(rendered_spec.init_containers or ()), *_foreign_containers(pod.spec.init_containers)]
+    containers = [compute, *support_containers, *_foreign_containers(pod.spec.containers)]
+    return _with_spec(pod, containers=containers, init_containers=init_containers)
 
 
-def _foreign_containers(containers: Iterable[Container]) -> list[Container]:
-    return [container for container in containers if not is_kubevirt_container(container.name)]
+def _foreign_containers(containers: Iterable[Container] | None) -> list[Container]:
+    return [container for container in containers or () if not is_kubevirt_container(container.name)]
 
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """Returns the source pod with the containers that the KubeVirt CR requires now, and the limits that KubeVirt gives
     a launcher because a quota requires them: the quota may have come after it."""
     containers = current_containers(pod.spec.containers, vmi, rendering)
-    compute = compute_container(pod)
-    missing_names = younger_limits(pod, rendering)
+    compute, missing_names = compute_container(pod), younger_limits(pod, rendering)
     if compute and missing_names:
-        rendered_compute = rendered_pod(vmi, rendering, rendered_overhead(vmi, pod, rendering)).spec.containers[0]
-        missing_limits = {
-            name: text for name, text in (rendered_compute.resources.limits or {}).items() if name in missing_names
-        }
+        rendered = rendered_pod(vmi, rendering, rendered_overhead(vmi, pod, rendering)).spec.containers[0].resources
+        missing_limits = {name: text for name, text in (rendered.limits or {}).items() if name in missing_names}
         resources = msgspec.structs.replace(compute.resources, limits=(compute.resources.limits or {}) | missing_limits)
         completed = msgspec.structs.replace(compute, resources=resources)
         containers = [completed if container is compute else container for container in containers]
@@ -182,12 +168,10 @@ def _overhead_growth(
     difference = overhead_difference(vmi, pod, rendering)
     if not difference:
         return {}
-    rendered = rendered_overhead(vmi, pod, rendering) or 0
-    usage_before = _usage_of_pod(rendered_pod(vmi, rendering, rendered), rendering)
-    usage_after = _usage_of_pod(rendered_pod(vmi, rendering, rendered + difference), rendering)
-    return {
-        name: usage_after[name] - usage_before[name] for name in _MEMORY_NAMES if name in usage and name in usage_before
-    }
+    overhead = rendered_overhead(vmi, pod, rendering) or 0
+    pods = (rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference))
+    before, after = (_usage_of_pod(rendered, rendering) for rendered in pods)
+    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
 
 
 def _with_spec(pod: Pod, **changed: object) -> Pod:
@@ -216,10 +200,7 @@ def bound_of(
     support containers and sidecars, and KubeVirt's own attachment pod; without the parts that webhooks of others put
     into launcher pods. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers is the
     `launcher`'s own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod with another
-    (its RuntimeClass admission plugin).
-
-    Raises QuantityError if a quantity of the VMI is invalid.
-    """
+    (its RuntimeClass admission plugin). Raises QuantityError if a quantity of the VMI is invalid."""
     runtime_class = rendering.kubevirt.default_runtime_class
     if runtime_class and launcher and launcher.spec.runtime_class_name == runtime_class and launcher.spec.overhead:
         rendering = replace(rendering, pod_overhead=launcher.spec.overhead)

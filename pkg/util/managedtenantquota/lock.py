@@ -79,10 +79,8 @@ def client_config(
     proven: Sequence[Mapping[str, Any]] | None, registered: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any] | None:
     """Returns the clientConfig of a lock: address and CA of the probe's webhook, which the API server has just proven
-    to reach, with the lock's path and the key that the paths of the `registered` webhooks end in.
-
-    None when either is missing, or the caBundle is: it cannot be called then.
-    """
+    to reach, with the lock's path and the key that the paths of the `registered` webhooks end in. None when either is
+    missing, or the caBundle is: it cannot be called then."""
     if not proven or not registered:
         return None
     config, main_config = dict(proven[0].get("clientConfig") or {}), registered[0].get("clientConfig") or {}
@@ -131,12 +129,10 @@ def lock_webhook(
     owners: Sequence[str],
     virt_controllers: Sequence[str],
 ) -> Webhook:
-    """Returns the lock's webhook.
-
-    What the holder itself writes, and the target launchers of the migrations that are `admitted` (by `admission_key`),
-    the API server lets through by itself: neither needs an answer from us. What other targets take is looked at, for
-    they could take what is added for these. User names without wildcards; patterns are decided about by the webhook.
-    """
+    """Returns the lock's webhook. What the holder itself writes, and the target launchers of the migrations that are
+    `admitted` (by `admission_key`), the API server lets through by itself: neither needs an answer from us. What other
+    targets take is looked at, for they could take what is added for these. User names without wildcards; patterns are
+    decided about by the webhook."""
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
         "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(owners)}",
@@ -195,8 +191,7 @@ def lock_body(
 
 def is_current(lock: Lock, webhook: Mapping[str, Any]) -> bool:
     """Reports whether a lock has the webhook that it shall have. Servers before 1.27 drop matchConditions: what is
-    decided does not change.
-    """
+    decided does not change."""
     dropped = {"matchConditions": webhook["matchConditions"]}
     webhooks = lock.configuration.webhooks or ()
     return len(webhooks) == 1 and webhook.items() <= {**dropped, **webhooks[0]}.items()

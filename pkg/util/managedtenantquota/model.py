@@ -97,8 +97,7 @@ class Observed:
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
         """Returns a problem about its budgets and `also`. With the same `key` it is the same although the text
-        differs.
-        """
+        differs."""
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
 

@@ -112,8 +112,7 @@ def _settle(window: Window) -> Step | None:
 
 def _save(window: Window) -> Step | None:
     """Saves to the status what is raised: for people, and for KubeVirt's own controller, should it replace us. Nothing
-    here is read from it.
-    """
+    here is read from it."""
     (budget,), records, released_migrations = window.observed.budgets, window.to_record(), window.released_migrations
     additions = [parse_resource_list(record.additional) for record in records.values()]
     additional = format_resource_list(reduce(maximum, additions, {}))
@@ -162,8 +161,7 @@ def _restore(window: Window) -> Step | None:
 
 def _await_enforcement(window: Window) -> Step | None:
     """Waits until admission goes by the old limits: unlocked before, every tenant could take the headroom for a
-    moment.
-    """
+    moment."""
     if window.lock is None or all(map(is_lowering_enforced, window.observed.quotas)):
         return None
     return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")

@@ -162,8 +162,7 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
     """Reports whether a running target has no attachment pod. KubeVirt creates it once the target runs; no condition
-    says that quota refused it.
-    """
+    says that quota refused it."""
     running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)

@@ -98,10 +98,9 @@ class Window:
 
     def to_restore(self) -> list[Change]:
         """Returns the changes of quotas with limits above their original ones, or with a record. A quota that a status
-        contradicts keeps its record until the status is cleared: it would be restored to that next.
-
-        Only a limit that says what it was raised to goes back. Under another program's lock all that is
-        above the original goes back: no other client can have written it, and the budget may have changed since."""
+        contradicts keeps its record until the status is cleared: it would be restored to that next. Only a limit that
+        says what it was raised to goes back. Under another program's lock all that is above the original goes back: no
+        other client can have written it, and the budget may have changed since."""
         exactly = self.lock is None or self.lock.is_own or self.overdue
         changes = []
         for quota in self.observed.quotas:
