@@ -76,7 +76,8 @@ class ControlledPods:
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
         named = [self.side_by_launcher[name] for name in names if name in self.side_by_launcher]
         own = self.sides.get(uid, [])
-        return [pod for side in own + named for pod in side.pods] + self.ended_launchers.get(uid, [])
+        pods = [pod for side in own + named for pod in (side.launcher, *side.attachments)]
+        return pods + self.ended_launchers.get(uid, [])
 
 
 def sides_of(
