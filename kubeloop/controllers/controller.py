@@ -14,6 +14,7 @@ from kubeloop.cache.store import CheckedIndexer
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
+from kubeloop.controllers import reconcile
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.enqueue import (
     EnqueueHandler,
@@ -25,16 +26,6 @@ from kubeloop.controllers.enqueue import (
     owners,
 )
 from kubeloop.controllers.errors import described
-from kubeloop.controllers.reconcile import (
-    Handler,
-    NamedHandler,
-    Outcome,
-    ReconcileMetrics,
-    Trouble,
-    Verdict,
-    combine,
-    same_object,
-)
 from kubeloop.logs import reconciling
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY, LOW_PRIORITY, ShutDown
 from kubeloop.workqueue.rate_limiters import RateLimiter
@@ -79,7 +70,7 @@ class Controller(Generic[T]):
         self._worker_count = workers
         self._selects = selects
         self._on_stop = on_stop
-        self._handlers: dict[tuple[str, bool], NamedHandler[T]] = {}
+        self._handlers: dict[tuple[str, bool], reconcile.NamedHandler[T]] = {}
         self._own_handler: EnqueueHandler[T]
         # Made with the first handler.
         # By name, and whether it is for removals: the two of one name are a pair, as upstream's.
@@ -96,7 +87,7 @@ class Controller(Generic[T]):
         """A read-only view of the kind's cache."""
         return self._cache
 
-    def on_change(self, name: str, handler: Handler[T], *, reads: Reads[T] | None = None) -> None:
+    def on_change(self, name: str, handler: reconcile.Handler[T], *, reads: Reads[T] | None = None) -> None:
         """Calls `handler` for every object that is there, comes, changes or goes, also if it is added while the
         controller runs: the handlers that were there are then called once more too (as by lasso). ValueError when the
         name is taken, TypeError for a plain `def`, RuntimeError when the controller was stopped.
@@ -115,7 +106,7 @@ class Controller(Generic[T]):
         removal_handler = _RemovalHandler(finalizer or _FINALIZER_PREFIX + name, handler, self.client)
         self._add(name, removal_handler, _read_for_removal, removal=True)
 
-    def _add(self, name: str, handler: Handler[T], reads: Reads[T] | None, *, removal: bool = False) -> None:
+    def _add(self, name: str, handler: reconcile.Handler[T], reads: Reads[T] | None, *, removal: bool = False) -> None:
         self._refuse_if_stopped()
         if (name, removal) in self._handlers:
             raise ValueError(f"controller {self.name} has a handler {name} already: give this one another name")
@@ -130,7 +121,8 @@ class Controller(Generic[T]):
             old_reads = self._own_handler.reads
             self._own_handler.reads = None if reads is None or old_reads is None else [*old_reads, reads]
             self.enqueue_all()
-        self._handlers[name, removal] = NamedHandler(name, handler, ReconcileMetrics(label, self._worker_count))
+        metrics = reconcile.ReconcileMetrics(label, self._worker_count)
+        self._handlers[name, removal] = reconcile.NamedHandler(name, handler, metrics)
         if self._started:
             self.start_workers()
 
@@ -213,11 +205,11 @@ class Controller(Generic[T]):
         calls = [line for handler in self._handlers.values() for line in handler.hanging(now)]
         return [f"{self.name}: {line}" for line in calls]
 
-    def troubles(self, now: float) -> list[Trouble]:
+    def troubles(self, now: float) -> list[reconcile.Trouble]:
         """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is
         the loop's time()."""
         refusal = self.informer.trouble
-        troubles = [Trouble("", "", refusal)] if refusal is not None and refusal.needs_repair else []
+        troubles = [reconcile.Trouble("", "", refusal)] if refusal is not None and refusal.needs_repair else []
         return troubles + [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
 
     def _refuse_if_stopped(self) -> None:
@@ -260,17 +252,17 @@ class Controller(Generic[T]):
         if returned is not None and cached is not None:
             self._returned[key] = (cached, returned)
 
-    def _settle(self, key: str, verdict: Verdict[T]) -> None:
+    def _settle(self, key: str, verdict: reconcile.Verdict[T]) -> None:
         """Settles a processed key: the only place that forgets and retries (controller-runtime's reconcileHandler)."""
         if verdict.not_before is not None:
             self.queue.add_not_before(key, verdict.not_before)
         match verdict.outcome:
-            case Outcome.CONFLICT if key not in self._conflicted:
+            case reconcile.Outcome.CONFLICT if key not in self._conflicted:
                 # The watch most likely brings the newer object within milliseconds. A second conflict in a row means
                 # that it has not yet: from then on the backoff gives it time.
                 self._conflicted.add(key)
                 self.queue.add(key)
-            case Outcome.CONFLICT | Outcome.FAILED:
+            case reconcile.Outcome.CONFLICT | reconcile.Outcome.FAILED:
                 self.queue.add_rate_limited(key)
             case _:
                 self.queue.forget(key)
@@ -278,18 +270,18 @@ class Controller(Generic[T]):
         if verdict.delay is not None:
             self.queue.add_after(key, verdict.delay)
 
-    async def _reconcile(self, key: str) -> Verdict[T]:
+    async def _reconcile(self, key: str) -> reconcile.Verdict[T]:
         # The object is read anew for every handler: the one before may have waited long enough for it to change.
-        verdicts: list[Verdict[T]] = []
+        verdicts: list[reconcile.Verdict[T]] = []
         for handler in tuple(self._handlers.values()) if self._selects(key) else ():
             verdict = await handler.call(key, self._current(key))
             self._remember(key, verdict.returned)
             verdicts.append(verdict)
         self._current(key)  # forgets what the cache has by now
-        return combine(verdicts)
+        return reconcile.combine(verdicts)
 
 
-def _check_cache_after(handler: Handler[T], indexer: CheckedIndexer[T]) -> Handler[T]:
+def _check_cache_after(handler: reconcile.Handler[T], indexer: CheckedIndexer[T]) -> reconcile.Handler[T]:
     async def call(key: str, obj: T | None) -> T | None:
         try:
             return await handler(key, obj)
@@ -328,7 +320,7 @@ class _RemovalHandler(Generic[T]):
         has_finalizer = self.finalizer in finalizers
         if obj.deleting and has_finalizer:
             returned = await self._handler(key, obj)
-            return await self._release(same_object(obj, returned) or obj)
+            return await self._release(reconcile.same_object(obj, returned) or obj)
         if not obj.deleting and not has_finalizer:
             with contextlib.suppress(NotFound):  # gone meanwhile: nothing left to hold
                 return await self._client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})

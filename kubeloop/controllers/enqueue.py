@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -118,19 +119,14 @@ def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:
     """Raises TypeError for a resolver that is known to return no list of keys: by its annotation, or a lambda by what
     it makes of an empty object."""
     function = _innermost(resolver)
-    if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{described(resolver)} is an `async def`: a resolver is a plain function")
     if not inspect.isroutine(function):
         return
+    is_str = inspect.get_annotations(function).get("return") in (str, "str")
     if function.__name__ == "<lambda>":
-        try:
+        with contextlib.suppress(Exception):  # an empty object may not be what it is made for
             is_str = isinstance(resolver(kind()), str)
-        except Exception:
-            return  # an empty object is not what it is made for
-    else:
-        is_str = inspect.get_annotations(function).get("return") in (str, "str")
-    if is_str:
-        raise TypeError(f"{described(resolver)} returns a str: a resolver returns a list of keys")
+    if is_str or inspect.iscoroutinefunction(function):
+        raise TypeError(f"{described(resolver)}: a resolver is a plain function that returns a list of keys, no str")
 
 
 def described(function: Callable[..., object]) -> str:

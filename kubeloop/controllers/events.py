@@ -17,16 +17,8 @@ from cachetools import LRUCache, TTLCache
 from kubeloop.api import registry
 from kubeloop.api.core import EventType
 from kubeloop.api.meta import Object, now_rfc3339
+from kubeloop.client import errors
 from kubeloop.client.client import Client
-from kubeloop.client.errors import (
-    AlreadyExists,
-    ApiError,
-    NotFound,
-    ReadOnly,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-)
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.errors import described
 from kubeloop.metrics import FRAMEWORK
@@ -182,13 +174,13 @@ class EventRecorder:
             for pause in (*_PAUSES, None):
                 try:
                     return await self._write(identity, occurrence)
-                except (Unreachable, ServerError, TooManyRequests):
+                except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
                     if pause is None:
                         raise
                 await asyncio.sleep(pause)
-        except ReadOnly:
+        except errors.ReadOnly:
             log.info("dry run: %s %s on %s: %s", identity.type, identity.reason, key, occurrence.message)
-        except ApiError as error:
+        except errors.ApiError as error:
             log.warning("event %s on %s not written: %s", identity.reason, key, described(error))
             DROPPED.labels("refused").inc()
         except asyncio.CancelledError:
@@ -203,7 +195,7 @@ class EventRecorder:
         async with self._turn:
             if (written := self._written.get(identity)) is not None:
                 count = written.count + occurrence.count
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(errors.NotFound):
                     patch = repeated(identity, occurrence, count)
                     await client.merge_patch(patch, name=written.name, namespace=occurrence.namespace)
                     self._written[identity] = _Written(written.name, count)
@@ -213,7 +205,7 @@ class EventRecorder:
                 self._written.pop(identity, None)
             if not occurrence.name:
                 occurrence.name = self._name(occurrence.reference["name"])
-            with contextlib.suppress(AlreadyExists):  # the try before got through, only its answer was lost
+            with contextlib.suppress(errors.AlreadyExists):  # the try before got through, only its answer was lost
                 await client.create(body(identity, occurrence, self._component, self._instance))
             self._written[identity] = _Written(occurrence.name, occurrence.count)
 

@@ -18,6 +18,7 @@ from kubeloop.client.retry import retry_on_conflict
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from kubeloop.metrics import FRAMEWORK
+from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class LeaderElector:
         # was answered: others may have seen it as early as that.
         self._freed_event = asyncio.Event()
         self._trouble = ""
-        self._told_at = float("-inf")
+        self._reports = Once(_REPEAT, clock=clock)
         self._answered_at = float("-inf")
         # The time of the last answer to an attempt, whichever candidate holds the lease.
         MASTER.labels(str(lock)).set(0)
@@ -265,8 +266,7 @@ class LeaderElector:
                 self._trouble = ""
 
     def _note_failure(self, reason: str) -> None:
-        if reason != self._trouble or self._clock() - self._told_at >= _REPEAT:
-            self._told_at = self._clock()
+        if self._reports.is_due(reason):
             message = f"lease {self._lock}: not acquired or renewed: {reason}"
             log.warning("%s", message)
             self._tell(message)

@@ -17,16 +17,7 @@ from aiohttp.http import HttpVersion11
 
 from kubeloop.controllers.errors import described
 from kubeloop.controllers.listener import Limits, Listener
-from kubeloop.webhook.admission import (
-    REVIEW_SECONDS,
-    BadReview,
-    Decision,
-    Hook,
-    deadline,
-    decode_review,
-    deny,
-    encode_answer,
-)
+from kubeloop.webhook import admission
 from kubeloop.webhook.metrics import UNKNOWN_PATH, ServerMetrics, WebhookMetrics
 from kubeloop.webhook.registration import split_key
 
@@ -56,7 +47,7 @@ class WebhookServer:
 
     def __init__(
         self,
-        hooks: Mapping[str, Hook],
+        hooks: Mapping[str, admission.Hook],
         context: ssl.SSLContext,
         *,
         client_names: Collection[str] = (),
@@ -95,7 +86,7 @@ class WebhookServer:
             await self._check_sender(request, key)
             uid, decision = await self._answer(request, path)
             self._server_metrics.decided(metrics.name, decision)
-            response = web.Response(body=encode_answer(uid, decision), content_type="application/json")
+            response = web.Response(body=admission.encode_answer(uid, decision), content_type="application/json")
         except _Refused as exc:
             response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})
             # Whatever of the request is still to come is not read: the connection cannot be used again.
@@ -116,7 +107,7 @@ class WebhookServer:
         if not certificate and self._knows_key is not None and not await self._knows_key(key):
             raise _Refused(403, "only the API server gets answers, on the registered paths")
 
-    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[str, Decision]:
+    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[str, admission.Decision]:
         """The uid of the review and its answer. Raises _Refused."""
         length = self._check_head(request, path)
         if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
@@ -145,19 +136,19 @@ class WebhookServer:
             raise _Refused(413, _TOO_LARGE)
         return request.content_length
 
-    async def _decide(self, path: str, body: bytes) -> tuple[str, Decision]:
+    async def _decide(self, path: str, body: bytes) -> tuple[str, admission.Decision]:
         """Raises _Refused."""
         review = None
         try:
-            review = decode_review(body)
-            with deadline(REVIEW_SECONDS):
+            review = admission.decode_review(body)
+            with admission.deadline(admission.REVIEW_SECONDS):
                 decision = await self._hooks[path](review)
-            if not isinstance(decision, Decision):
+            if not isinstance(decision, admission.Decision):
                 raise TypeError(f"a hook returns a Decision, not {decision!r}")
-        except BadReview as exc:
+        except admission.BadReview as exc:
             if review is None:
                 raise _Refused(400, str(exc)) from exc
-            decision = deny(f"the request cannot be checked: {exc}", reason="unreadable")
+            decision = admission.deny(f"the request cannot be checked: {exc}", reason="unreadable")
         except Exception as exc:
             log.error("%s: no decision on %s: %s", path, review or "what cannot be read", described(exc))
             log.debug("%s: traceback", path, exc_info=exc)
@@ -167,11 +158,11 @@ class WebhookServer:
         return review.uid, decision
 
 
-def _too_large(beginning: bytes) -> tuple[str, Decision]:
+def _too_large(beginning: bytes) -> tuple[str, admission.Decision]:
     """The answer to a review of which only the beginning is known. Raises _Refused."""
     if (uid := _UID.search(beginning[:_UID_WITHIN])) is None:
         raise _Refused(413, _TOO_LARGE)
-    return uid[1].decode(errors="replace"), deny("the object is too large to be checked", reason="too-large")
+    return uid[1].decode(errors="replace"), admission.deny("the object is too large to be checked", reason="too-large")
 
 
 async def _read(request: web.BaseRequest, length: int) -> bytes:

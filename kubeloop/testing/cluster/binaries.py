@@ -24,24 +24,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubeloop.testing.cluster import versions
 from kubeloop.testing.cluster.build import build
 from kubeloop.testing.cluster.download import download
 from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.paths import locked
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import (
-    ETCD_COMPONENT,
-    HELM_COMPONENT,
-    KUBERNETES,
-    KUBERNETES_DEFAULT,
-    KWOK_COMPONENT,
-    PROMETHEUS_COMPONENT,
-    Component,
-    go_architecture,
-    go_operating_system,
-    kubernetes,
-    minor_release,
-)
+from kubeloop.testing.cluster.versions import Component
 
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 
@@ -67,17 +56,17 @@ def ensure_binaries(
 
 def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
     """Returns helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
-    return _ensure(progress or Progress(), environ, (HELM_COMPONENT,))["helm"]
+    return _ensure(progress or Progress(), environ, (versions.HELM_COMPONENT,))["helm"]
 
 
 def ensure_prometheus() -> Mapping[str, Path]:
     """Returns prometheus and promtool, made if need be (ten minutes, the first time). ClusterError says what to do."""
-    return _ensure(Progress(), os.environ, (PROMETHEUS_COMPONENT,))
+    return _ensure(Progress(), os.environ, (versions.PROMETHEUS_COMPONENT,))
 
 
 def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:
     """Returns the components of the cluster. Raises UnknownRelease."""
-    return ETCD_COMPONENT, _chosen_kubernetes(release, environ), KWOK_COMPONENT
+    return versions.ETCD_COMPONENT, _chosen_kubernetes(release, environ), versions.KWOK_COMPONENT
 
 
 def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
@@ -85,12 +74,12 @@ def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
     if not requested:
         assets = environ.get("KUBEBUILDER_ASSETS", "")
         version = reported_version(Path(assets) / "kube-apiserver") if assets else ""
-        return kubernetes(version or KUBERNETES_DEFAULT)
-    minor = minor_release(requested)
-    pinned = KUBERNETES.get(minor, "")
+        return versions.kubernetes(version or versions.KUBERNETES_DEFAULT)
+    minor = versions.minor_release(requested)
+    pinned = versions.KUBERNETES.get(minor, "")
     if not pinned or requested.removeprefix("v") not in (minor, pinned.removeprefix("v")):
-        raise UnknownRelease(f"there is no Kubernetes {requested} here: choose one of {', '.join(KUBERNETES)}")
-    return kubernetes(requested)
+        raise UnknownRelease(f"there is no Kubernetes {requested} here: choose one of {', '.join(versions.KUBERNETES)}")
+    return versions.kubernetes(requested)
 
 
 def _ensure(progress: Progress, environ: Mapping[str, str], components: Iterable[Component]) -> dict[str, Path]:
@@ -120,7 +109,7 @@ def _fits(binary: Path, component: Component) -> bool:
     the same release."""
     if component.name != "kubernetes":
         return _is_executable(binary)
-    return minor_release(reported_version(binary)) == minor_release(component.version)
+    return versions.minor_release(reported_version(binary)) == versions.minor_release(component.version)
 
 
 def reported_version(binary: Path) -> str:
@@ -149,7 +138,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folder(component: Component, environ: Mapping[str, str] = os.environ) -> Path:
-    platform = f"{go_operating_system()}-{go_architecture()}"
+    platform = f"{versions.go_operating_system()}-{versions.go_architecture()}"
     return cache_directory(environ) / "bin" / f"{component.name}-{component.version}-{platform}"
 
 
