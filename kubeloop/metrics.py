@@ -17,10 +17,7 @@ _HANDLER: Final = {"controller": "the handler's name"}
 _HOST: Final = {"host": "the API server"}
 _LATENCY: Final = {"verb": "HTTP method"} | _HOST
 _REQUEST: Final = {"code": "HTTP status, `<error>`: no answer", "method": "HTTP method"} | _HOST
-_UNDECODABLE: Final = {
-    "kind": "of the object",
-    "reason": "`invalid`: its last good version is kept; `too_deep`: a part of it was cut off",
-}
+_DECODING: Final = {"kind": "of the object", "reason": "`invalid`: the last good version is kept; `too_deep`: cut off"}
 _RESULT: Final = _HANDLER | {"result": "`success`, `error`, `requeue`, `requeue_after`"}
 _LEASE: Final = {"name": "`namespace/name` of the Lease"}
 _DROPPED: Final = {"reason": "`queue full`, `spam`, `refused`, `failed`, `invalid`, `stopped`"}
@@ -92,7 +89,7 @@ FRAMEWORK: Final = table(
     Metric("workqueue_longest_running_processor_seconds", "gauge", "Age of the item that takes longest.", _QUEUE),
     Metric("rest_client_requests_total", "counter", "HTTP requests to the API server.", _REQUEST),
     Metric("rest_client_request_duration_seconds", "histogram", "Time of a request, or until a watch opens.", _LATENCY),
-    Metric("rest_client_undecodable_objects_total", "counter", "Objects that could not be decoded.", _UNDECODABLE),
+    Metric("rest_client_undecodable_objects_total", "counter", "Objects that could not be decoded.", _DECODING),
     Metric("leader_election_master_status", "gauge", "1 while this process holds the lease, else 0.", _LEASE),
     # -- under controller-runtime's names
     Metric("controller_runtime_reconcile_total", "counter", "Calls of a handler.", _RESULT),

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 R = TypeVar("R", bound=Object)
 
+RemovalFunction = Callable[[str, T], Awaitable[T | None]]
+
 _CANCEL_GRACE = 1.0
 """Seconds that a cancelled worker has to end."""
 _FINALIZER_PREFIX = "wrangler.cattle.io/"
@@ -98,7 +100,7 @@ class Controller(Generic[T]):
         check_handler(handler)
         self._add(name, handler, reads)
 
-    def on_remove(self, name: str, handler: Callable[[str, T], Awaitable[T | None]], *, finalizer: str = "") -> None:
+    def on_remove(self, name: str, handler: RemovalFunction[T], *, finalizer: str = "") -> None:
         """Calls `handler` once an object is being deleted; it stays, by a finalizer, until that succeeded. Its name may
         be that of an `on_change`. ValueError when another `on_remove` has it. `finalizer`: its name on the object,
         wrangler's (`wrangler.cattle.io/<name>`) by default."""
@@ -168,10 +170,8 @@ class Controller(Generic[T]):
         self._started = True
         if self._workers or not self._handlers:
             return
-        self._workers = [
-            asyncio.create_task(self._work(), name=f"{self.name} worker {number}")
-            for number in range(self._worker_count)
-        ]
+        names = (f"{self.name} worker {number}" for number in range(self._worker_count))
+        self._workers = [asyncio.create_task(self._work(), name=name) for name in names]
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Ends this controller for good, and its watch, while others go on: what is queued is finished, at most
@@ -304,9 +304,7 @@ def _read_for_removal(obj: Object) -> object:
 class _RemovalHandler(Generic[T]):
     """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted: wrangler's OnRemove."""
 
-    def __init__(
-        self, finalizer: str, handler: Callable[[str, T], Awaitable[T | None]], client: ResourceClient[T]
-    ) -> None:
+    def __init__(self, finalizer: str, handler: RemovalFunction[T], client: ResourceClient[T]) -> None:
         self.finalizer = finalizer
         self._handler = handler
         self._client = client

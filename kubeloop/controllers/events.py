@@ -143,9 +143,7 @@ class EventRecorder:
             return
         if namespace not in self._writers:
             loop = asyncio.get_running_loop()
-            self._writers[namespace] = loop.create_task(
-                self._write_all(namespace, pending), name=f"events: {namespace}"
-            )
+            self._writers[namespace] = loop.create_task(self._write_all(namespace, pending), name=f"events {namespace}")
             self._pending[namespace] = pending
         pending[identity] = occurrence
 

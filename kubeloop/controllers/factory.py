@@ -112,9 +112,8 @@ class ControllerFactory:
             if self._starter is not None and not self._stopping:
                 self._begin()  # asked for while running
         elif shared != self._shared[controller]:
-            raise ValueError(
-                f"the controller of {controller.name} is shared: give it the same transform, resync and rate limiter"
-            )
+            options = "transform, resync period and rate limiter"
+            raise ValueError(f"the controller of {controller.name} is shared: give it the same {options}")
         return controller
 
     def require(self, *controllers: Controller[Any], if_defined: bool = False) -> None:
@@ -274,13 +273,8 @@ class ControllerFactory:
         return ""
 
 
-def _select(
-    client: ResourceClient[T], namespaces: tuple[str, ...], label_selector: str, field_selector: str
-) -> ListerWatcher[T]:
-    parts = [
-        client.select(namespace=namespace, label_selector=label_selector, field_selector=field_selector)
-        for namespace in namespaces
-    ]
+def _select(client: ResourceClient[T], namespaces: tuple[str, ...], labels: str, fields: str) -> ListerWatcher[T]:
+    parts = [client.select(namespace=name, label_selector=labels, field_selector=fields) for name in namespaces]
     return parts[0] if len(parts) == 1 else Namespaces(parts)
 
 

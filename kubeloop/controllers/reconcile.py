@@ -165,11 +165,8 @@ class NamedHandler(Generic[T]):
 
     def hanging(self, now: float) -> list[str]:
         """Calls that do not end, a line each. `now` is the loop's time()."""
-        return [
-            f"{self.name} has been running for {now - start:.0f} s on {key}"
-            for key, start in self._running.items()
-            if now - start > HANGING
-        ]
+        ages = {key: now - start for key, start in self._running.items()}
+        return [f"{self.name} has been running for {age:.0f} s on {key}" for key, age in ages.items() if age > HANGING]
 
     def troubles(self, now: float) -> list[Trouble]:
         """Keys that wait because the API server, or what it asks, refuses a request, and calls that have been waiting

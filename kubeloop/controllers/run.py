@@ -19,12 +19,10 @@ EXIT_SECONDS = 9.5
 """After so long the process ends, even if something hangs."""
 
 
-def run_until_signal(
-    main: Callable[[asyncio.Event], Awaitable[int | None]],
-    *,
-    drain_seconds: float = DRAIN_SECONDS,
-    exit_seconds: float = EXIT_SECONDS,
-) -> int:
+Main = Callable[[asyncio.Event], Awaitable[int | None]]
+
+
+def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_seconds: float = EXIT_SECONDS) -> int:
     """Runs `main(stop)` on a loop of its own; returns the exit code: main's result, 0 for None.
 
     SIGTERM or SIGINT set `stop`: main then drains and returns. If it has not after `drain_seconds` it is cancelled, and
@@ -58,9 +56,7 @@ def run_until_signal(
             signal.signal(number, handler)
 
 
-async def _supervise(
-    main: Callable[[asyncio.Event], Awaitable[int | None]], stop: asyncio.Event, drain_seconds: float
-) -> int | None:
+async def _supervise(main: Main, stop: asyncio.Event, drain_seconds: float) -> int | None:
     task, stopped = asyncio.ensure_future(main(stop)), asyncio.create_task(stop.wait())
     await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from kubeloop.client.client import Client
 from kubeloop.client.discovery import resource_of, served_schema
@@ -20,17 +21,13 @@ from kubeloop.generate.structs import Kind, kind_of_crd, structs
 def main() -> None:
     """Writes to stdout; ends with 1 and one line on stderr where it cannot."""
     parser = argparse.ArgumentParser(prog="kubeloop")
-    command = parser.add_subparsers(required=True).add_parser(
-        "structs", help="write structs for kinds, from CRDs or from an API server"
-    )
+    text = "write structs for kinds, from CRDs or from an API server"
+    command = parser.add_subparsers(required=True).add_parser("structs", help=text)
+    several: dict[str, Any] = {"type": _split_list, "default": []}
     command.add_argument("-f", dest="files", action="append", default=[], metavar="crds.yaml")
-    command.add_argument(
-        "--served", type=_split_list, default=[], metavar="apps/v1/Deployment,v1/Service", help="kinds of a server"
-    )
-    command.add_argument("--kinds", type=_split_list, default=[], help="of the files: only these")
-    command.add_argument(
-        "--fields", type=_split_list, default=[], metavar="spec.a,Kind.status", help="only these and what is below them"
-    )
+    command.add_argument("--served", **several, metavar="apps/v1/Deployment,v1/Service", help="kinds of a server")
+    command.add_argument("--kinds", **several, help="of the files: only these")
+    command.add_argument("--fields", **several, metavar="spec.a,Kind.status", help="only these and what is below them")
     command.add_argument("--kubeconfig", help="of the server")
     options = parser.parse_args()
     try:
@@ -79,16 +76,8 @@ async def _kinds_of_server(served: Iterable[str], kubeconfig: str | None) -> lis
 async def _kind_of_server(client: Client, api_version: str, kind: str) -> Kind:
     schema, definitions = await served_schema(client.transport, api_version, kind)
     resource = await resource_of(client.transport, api_version, kind)
-    return Kind(
-        resource.group,
-        resource.version,
-        resource.plural,
-        kind,
-        resource.namespaced,
-        bool(resource.status_subresource),
-        schema,
-        definitions,
-    )
+    about = (resource.group, resource.version, resource.plural, kind, resource.namespaced)
+    return Kind(*about, bool(resource.status_subresource), schema, definitions)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,8 @@ class LeaseLock:
 
     async def watch(self) -> AsyncGenerator[Lease, None]:
         """The Lease as it is and every change of it, not its deletion. Ends after minutes; raises ApiError."""
-        selected = f"metadata.name={self._name}"
-        async with self._leases.watch(
-            self._namespace, field_selector=selected, timeout_seconds=_WATCH_SECONDS
-        ) as events:
+        field = f"metadata.name={self._name}"
+        async with self._leases.watch(self._namespace, field_selector=field, timeout_seconds=_WATCH_SECONDS) as events:
             async for event in events:
                 if event.object is not None and event.type != "DELETED":
                     yield event.object

@@ -198,9 +198,8 @@ def decode_review(body: bytes) -> AdmissionRequest:
     except (*UNDECODABLE, RecursionError) as exc:
         raise BadReview(f"the body is not an AdmissionReview: {exc}") from exc
     if review.kind != KIND or review.api_version != API_VERSION:
-        raise BadReview(
-            f"want {KIND} of {API_VERSION}, got {review.kind or 'no kind'} of {review.api_version or 'nothing'}"
-        )
+        kind, version = review.kind or "no kind", review.api_version or "nothing"
+        raise BadReview(f"want {KIND} of {API_VERSION}, got {kind} of {version}")
     if review.request is None or not review.request.uid:
         raise BadReview("the review has no request, or the request no uid")
     if len(review.request.uid) > _LONGEST_UID:

@@ -228,11 +228,8 @@ class Registration:
             self.written(resource, name, "removed")
         else:
             has_labels = self._labels.items() <= configuration.labels.items()
-            if (
-                registered_webhooks == webhooks
-                and has_labels
-                and annotations.items() <= configuration.annotations.items()
-            ):
+            has_annotations = annotations.items() <= configuration.annotations.items()
+            if registered_webhooks == webhooks and has_labels and has_annotations:
                 return False
             metadata["resourceVersion"] = configuration.metadata.resource_version
             await configurations.merge_patch({"metadata": metadata, "webhooks": webhooks}, name=name)
@@ -250,8 +247,5 @@ async def registered(client: Client, resource: Resource[C], name: str) -> C | No
 def with_their_bundle(webhooks: list[Webhook], registered_webhooks: list[Webhook]) -> list[Webhook]:
     """Returns the webhooks, each without a caBundle of its own with the registered one (a CA injector's)."""
     bundles = {entry.get("name"): entry.get("clientConfig", {}).get("caBundle") for entry in registered_webhooks}
-    client_configs = {name: {"caBundle": bundle} for name, bundle in bundles.items() if bundle}
-    return [
-        {**entry, "clientConfig": {**client_configs.get(entry["name"], {}), **entry["clientConfig"]}}
-        for entry in webhooks
-    ]
+    configs = {name: {"caBundle": bundle} for name, bundle in bundles.items() if bundle}
+    return [{**w, "clientConfig": {**configs.get(w["name"], {}), **w["clientConfig"]}} for w in webhooks]

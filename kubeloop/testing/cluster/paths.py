@@ -60,9 +60,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def locked(
-    path: Path, *, timeout: float | None = None, waiting: Callable[[float], None] | None = None
-) -> Iterator[None]:
+def locked(path: Path, timeout: float | None = None, waiting: Callable[[float], None] | None = None) -> Iterator[None]:
     """Holds the lock on the file `path`, created if missing (its folder must exist); the kernel frees it when its
     holder ends, however that happens.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ GO_MINIMUM = (1, 26)
 
 #: Our own Go modules, shipped as package data.
 GOMOD = Path(__file__).parent / "gomod"
+
+Environ = Mapping[str, str]
+"""The variables of a process."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 

@@ -181,8 +181,9 @@ class Objects:
             news.set()
         return written
 
-    def page(self, resource: Resource[Any], matches: Matches, limit: int, token: str) -> Raw:
-        if token:
+    def page(self, resource: Resource[Any], matches: Matches, params: Mapping[str, str]) -> Raw:
+        limit = int(params.get("limit") or 0)
+        if token := params.get("continue", ""):
             if token not in self._pages:
                 raise errors.Gone("The provided continue parameter is too old")
             items, version = self._pages.pop(token)

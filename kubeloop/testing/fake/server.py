@@ -84,9 +84,7 @@ class FakeTransport(Transport):
             raise errors.NotFound("the server could not find the requested resource")
         if verb == "list":
             matches = _selector_of(resource, namespace, options)
-            return msgspec.json.encode(
-                self._cluster.page(resource, matches, int(options.get("limit") or 0), options.get("continue", ""))
-            )
+            return msgspec.json.encode(self._cluster.page(resource, matches, options))
         with self._cluster.dry_run("dryRun" in (sent if verb == "delete" and sent else options)):
             if self._refuses_unknown and isinstance(sent, dict) and verb != "delete" and subresource in ("", "status"):
                 _check_names(resource, sent)
