@@ -53,7 +53,7 @@ async def _serve(
         # An admission webhook is to see who it is; system:masters keeps the permissions.
         client_config = config.impersonate(flags.as_user, ("system:masters", "system:serviceaccounts"))
     async with Client(client_config, user_agent=program) as client:
-        management = Management(client, whole_pods=True, selects=selects)
+        management = Management(client, whole=True, selects=selects)
         async with lifetime(management, config):
             await management.start()
             await stop.wait()

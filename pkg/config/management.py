@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kubeloop.api import registry
-from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -31,23 +30,25 @@ refused a patch is gone, and a migration waits for it."""
 
 
 class _CachedKind(Generic[T]):
-    """A property of Management: the controller of a kind, or of its object of that name. `transform` names the method
-    of CacheTransforms by which it is cached slim."""
+    """A property of Management: the controller of a kind, or of its objects of that name or with those labels.
+    `transform` names the method of CacheTransforms by which it is cached slim."""
 
-    def __init__(self, resource: Resource[T], transform: str = "", *, name: str = "") -> None:
-        self._resource, self._transform, self._name = resource, transform, name
+    def __init__(self, resource: Resource[T], transform: str = "", *, name: str = "", labels: str = "") -> None:
+        self._resource, self._transform, self._name, self._labels = resource, transform, name, labels
 
     def __get__(self, management: Management, owner: type[Management]) -> Controller[T]:
-        transform = getattr(management.slim, self._transform) if self._transform else None
-        return management.controller(self._resource, name=self._name, transform=transform)
+        transform = getattr(management.slim, self._transform) if self._transform and not management.whole else None
+        return management.controller(self._resource, name=self._name, label_selector=self._labels, transform=transform)
 
 
 class Management(ControllerFactory):
-    """The controllers of this product's kinds. `whole_pods`: for those who write what no decision here reads."""
+    """The controllers of this product's kinds. `whole`: for those who read what no decision here reads."""
 
     resource_quotas = _CachedKind(registry.RESOURCE_QUOTAS)
     limit_ranges = _CachedKind(registry.LIMIT_RANGES, "plain")
     namespaces = _CachedKind(registry.NAMESPACES)
+    pods = _CachedKind(registry.PODS, "pod", labels=constants.KUBEVIRT_PODS)
+    """KubeVirt's only, launchers and attachments: a cluster has many others."""
     persistent_volume_claims = _CachedKind(registry.PERSISTENT_VOLUME_CLAIMS, "claim")
     virtual_machines = _CachedKind(VIRTUAL_MACHINES, "machine")
     virtual_machine_instances = _CachedKind(VIRTUAL_MACHINE_INSTANCES, "instance")
@@ -67,7 +68,7 @@ class Management(ControllerFactory):
         releases: Callable[[], Releases] = lambda: UNKNOWN,
         *,
         workers: int = 10,
-        whole_pods: bool = False,
+        whole: bool = False,
         selects: Callable[[str], bool] = lambda _: True,
         clock: Callable[[], float] | None = None,
         rancher: RancherWrites | None = None,
@@ -89,13 +90,7 @@ class Management(ControllerFactory):
         self._releases = releases
         self.policy_in_force = False
         """True while deploy/policy.yaml is in force, as `upkeep` has found out."""
-        self.slim = CacheTransforms()
-        self._pod_transform = None if whole_pods else self.slim.pod
-
-    @property
-    def pods(self) -> Controller[Pod]:
-        """KubeVirt's pods only, launchers and attachments: a cluster has many others. Cached slim."""
-        return self.controller(registry.PODS, label_selector=constants.KUBEVIRT_PODS, transform=self._pod_transform)
+        self.slim, self.whole = CacheTransforms(), whole
 
     def source(self, *, claims: bool = True) -> Source:
         """Returns the caches of this process, in which decisions read. Call before `start`, which waits for them.

@@ -38,8 +38,6 @@ REFRESH: Final = 30.0
 runs."""
 FRESH: Final = 2.5 * REFRESH
 """Seconds for which a reader believes it, by the API server's clock."""
-NO_NAMESPACE: Final = 3600.0
-"""Seconds until it is tried again where its namespace does not exist."""
 LAST_WRITE: Final = 2.0
 """Seconds that a controller which ends waits for this to be written."""
 
@@ -100,7 +98,7 @@ class Publisher:
     """Returns what is wrong with the installation now, a line each."""
     causes: Callable[[], Sequence[Cause]] = tuple
     """Returns who refuses requests."""
-    _faulty_since: float | None = field(default=None, init=False)
+    _last_without_fault: float = field(default_factory=loop_time, init=False)
     _due: float = field(default=float("-inf"), init=False)
     _published: Installation | None = field(default=None, init=False)
 
@@ -110,7 +108,7 @@ class Publisher:
                 await self.check()
             except ApiError as exc:
                 log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
-                await asyncio.sleep(NO_NAMESPACE if isinstance(exc, NotFound) else REFRESH)
+                await asyncio.sleep(REFRESH)
             await asyncio.sleep(CHECK_PERIOD)
 
     async def end(self) -> None:
@@ -148,9 +146,7 @@ class Publisher:
 
     def _lasting_faults(self) -> list[str]:
         """Returns the faults once there has been one for long."""
-        faults, now = list(self.faults()), loop_time()
+        faults = list(self.faults())
         if not faults:
-            self._faulty_since = None
-            return []
-        self._faulty_since = now if self._faulty_since is None else self._faulty_since
-        return faults if now - self._faulty_since >= REPORT_AFTER else []
+            self._last_without_fault = loop_time()
+        return faults if loop_time() - self._last_without_fault >= REPORT_AFTER else []

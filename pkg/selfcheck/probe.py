@@ -6,7 +6,7 @@ failure."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -36,12 +36,20 @@ webhook that fails on the probe's object says nothing about ours."""
 async def probe(client: Client, namespace: str) -> str:
     """Returns the mark of the replica that answered. Raises NotReached; ApiError when the API server itself has no
     answer."""
+    event = {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"generateName": "headroom-probe-", "labels": {PROBE_LABEL: "true"}},
+        "involvedObject": {"kind": "Namespace", "name": namespace, "namespace": namespace, "apiVersion": "v1"},
+        "reason": "Probe",
+        "type": "Normal",
+    }
     try:
         answer = await client.transport.request(
             "POST",
             EVENTS.path(namespace),
             params={"dryRun": "All"},
-            body=msgspec.json.encode(_event(namespace)),
+            body=msgspec.json.encode(event),
             timeout=_SECONDS,
             retry=False,
         )
@@ -53,14 +61,3 @@ async def probe(client: Client, namespace: str) -> str:
     if mark is None:
         raise NotReached("the API server does not ask the webhook yet")
     return mark
-
-
-def _event(namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
-        "metadata": {"generateName": "headroom-probe-", "labels": {PROBE_LABEL: "true"}},
-        "involvedObject": {"kind": "Namespace", "name": namespace, "namespace": namespace, "apiVersion": "v1"},
-        "reason": "Probe",
-        "type": "Normal",
-    }

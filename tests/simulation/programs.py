@@ -80,7 +80,7 @@ class Programs:
         await asyncio.Event().wait()
 
     async def kubevirt(self, process: SimulatedProcess) -> None:
-        management = Management(client(self._servers, KUBEVIRT, process), whole_pods=True)
+        management = Management(client(self._servers, KUBEVIRT, process), whole=True)
         options = kubevirt_options.StandInOptions(
             source_linger=self._source_linger,
             phase_delay=0.2,
@@ -95,7 +95,7 @@ class Programs:
         await asyncio.Event().wait()
 
     async def rancher(self, process: SimulatedProcess) -> None:
-        management = Management(client(self._servers, RANCHER, process), whole_pods=True)
+        management = Management(client(self._servers, RANCHER, process), whole=True)
         self.agent = register_rancher(management)
         await management.start()
         with contextlib.suppress(asyncio.CancelledError):

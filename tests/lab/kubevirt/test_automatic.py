@@ -35,7 +35,7 @@ class Site:
         self.cluster = FakeCluster()
         for number in (1, 2, 3):
             self.node(f"node-{number}")
-        self.management = Management(self.cluster.client(), whole_pods=True)
+        self.management = Management(self.cluster.client(), whole=True)
         options = StandInOptions(phase_delay=3600.0, overhead_profile=profile)
         if not alone:
             register(self.management, options)

@@ -152,7 +152,7 @@ class SimulatedCluster:
         began = time.time()
         self.server.clock = lambda: began + now()
         headroom = Management(client, clock=self.server.clock)
-        virt_controller = Management(self.server.client(), whole_pods=True)
+        virt_controller = Management(self.server.client(), whole=True)
         register_all(headroom, headroom.recorder("headroom"), options)
         register(virt_controller, kubevirt)
         follow = self.follow(registry.PODS, self.see_pod), self.follow(registry.RESOURCE_QUOTAS, self.see_quota)
