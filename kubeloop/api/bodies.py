@@ -1,7 +1,5 @@
-"""Bodies of requests are mappings in JSON's names; the JSON patch (RFC 6902) of what `edit` made of an object.
-
-A field in Python's name (`backoff_limit`) would be dropped by the server, with a warning in the log, and what it says
-would never be done: it is refused where the struct knows the name in JSON."""
+"""Bodies of requests are mappings in JSON's names: a field in Python's name (`backoff_limit`), which the server would
+drop, is refused; the JSON patch (RFC 6902) of what `edit` made of an object."""
 
 from __future__ import annotations
 
@@ -83,9 +81,8 @@ _ABSENT: Any = object()
 
 
 def json_patch(old: Struct, new: Struct, sent: Mapping[str, Any]) -> list[Operation]:
-    """Returns the operations that turn `old`, decoded from `sent`, into `new`. What the structs do not declare stays as
-    it is, in items of lists too. Raises PartlyDeclared where items that are declared in part are put in another
-    order."""
+    """Returns the operations that turn `old`, decoded from `sent`, into `new`. What the structs do not declare stays,
+    in items of lists too. Raises PartlyDeclared where items that are declared in part are put in another order."""
     if type(old) is not type(new):
         raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
     return list(_struct(type(old).__name__, old, new, sent, ""))
@@ -95,10 +92,8 @@ def _struct(label: str, old: Struct, new: Struct, sent: Mapping[str, Any], path:
     for field in msgspec.structs.fields(old):
         old_value, new_value = getattr(old, field.name), getattr(new, field.name)
         if old_value != new_value:
-            name = field.encode_name
-            yield from _value(
-                f"{label}.{field.name}", old_value, new_value, sent.get(name, _ABSENT), _join_path(path, name)
-            )
+            name, field_path = f"{label}.{field.name}", _join_path(path, field.encode_name)
+            yield from _value(name, old_value, new_value, sent.get(field.encode_name, _ABSENT), field_path)
 
 
 def _value(label: str, old: Any, new: Any, sent: Any, path: str) -> Iterator[Operation]:
@@ -113,9 +108,8 @@ def _value(label: str, old: Any, new: Any, sent: Any, path: str) -> Iterator[Ope
             yield {"op": "remove", "path": _join_path(path, key)}
         for key, value in new.items():
             if key not in old or old[key] != value:
-                yield from _value(
-                    f"{label}[{key!r}]", old.get(key), value, sent.get(key, _ABSENT), _join_path(path, key)
-                )
+                name, key_path = f"{label}[{key!r}]", _join_path(path, key)
+                yield from _value(name, old.get(key), value, sent.get(key, _ABSENT), key_path)
     elif _is_list(old) and _is_list(new) and _is_list(sent) and len(old) == len(sent):
         yield from _list(label, old, new, sent, path)
     else:

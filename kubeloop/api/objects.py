@@ -1,8 +1,7 @@
 """Helpers for objects that need no request: keys, conditions, owner references, and changes.
 
-Objects are frozen and shared, so a change is a new object: `edit(quota, spec={"hard": {...}})` where Go has DeepCopy
-and assignments. What differs between two is found field by field among the fields that the structs declare, for a merge
-patch: what a struct does not declare is never written, nor lost."""
+Objects are frozen and shared, so a change is a new object (`edit`), where Go has DeepCopy and assignments. Two differ
+in fields that their structs declare: what a struct does not declare is never written, nor lost."""
 
 from __future__ import annotations
 
@@ -54,10 +53,8 @@ def set_condition(
     last_update: bool = False,
 ) -> list[Condition]:
     """The conditions with this one in the place of its type (wrangler's condition.Cond, meta.SetStatusCondition).
-
-    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes. lastUpdateTime is `now` when
-    anything does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not.
-    Where nothing does the lists are equal."""
+    lastTransitionTime is `now` (RFC 3339; default: this moment) when the status changes; lastUpdateTime when anything
+    does, in a condition that has one or with `last_update`: wrangler's kinds have it, metav1.Condition not."""
     moment, conditions = now or now_rfc3339(), list(conditions or ())
     current = find_condition(conditions, type) or Condition(type=type)
     changes: dict[str, Any] = {"status": status, "reason": reason, "message": message}
@@ -102,11 +99,9 @@ class PartlyDeclared(TypeError):
 
 
 def edit(obj: S, **changes: Any) -> S:
-    """The object with other values. Raises TypeError for a name that is not a (Python) name of a field, and for a value
-    that is not of the field's type.
-
-    A mapping for a field that holds a struct edits that struct: `edit(vm, spec={"run_strategy": "Halted"})`, also where
-    there was none. A mapping for a field that holds a dict (labels) replaces it. None takes a field away."""
+    """The object with other values: a mapping for a field that holds a struct edits that struct, also where there was
+    none (`edit(vm, spec={"run_strategy": "Halted"})`); one for a dict (labels) replaces it; None takes a field away.
+    Raises TypeError for a name that is not a field's (Python) name, and for a value that is not of its type."""
     kinds = _struct_fields(type(obj))
     edited = {}
     for name, value in changes.items():

@@ -1,6 +1,4 @@
-"""Resource: a kind's group, version, plural and type. Paths are built here and nowhere else.
-
-The kinds of Kubernetes stand here; those of an add-on stand beside their structs."""
+"""Resource: a kind's group, version, plural and type; Kubernetes' own kinds. Paths are built here and nowhere else."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ BY_TYPE: dict[type, Resource[Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """A REST resource: its path in the API and the type that its objects decode into.
-
-    `status_subresource`: whether status is written through the subresource alone, or there is none; writes the other
-    way are refused at once. None: not known, the API server decides."""
+    """A REST resource: its path in the API and the type that its objects decode into. `status_subresource`: whether
+    status is written through the subresource alone, or there is none; None: not known, discovery is asked."""
 
     group: str
     version: str
@@ -52,13 +48,9 @@ class Resource(Generic[T]):
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, an object or its subresource."""
-        parts = ["/apis", self.group] if self.group else ["/api"]
-        parts.append(self.version)
-        if namespace and self.namespaced:
-            parts += ["namespaces", namespace]
-        parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part]
-        return "/".join(parts)
+        root = ("/apis", self.group) if self.group else ("/api",)
+        parent = ("namespaces", namespace) if namespace and self.namespaced else ()
+        return "/".join((*root, self.version, *parent, self.plural, *filter(None, (name, subresource))))
 
 
 def kind_of(obj: Object) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from kubeloop.api.meta import LabelSelector, LabelSelectorRequirement
+from kubeloop.api.meta import LabelSelector
 
 Labels = Mapping[str, str]
 Selects = Callable[[Labels], bool]
@@ -21,9 +21,10 @@ def selector(requirements: str | Labels | LabelSelector) -> Selects:
     """Returns the selector of a text (`a=b,c!=d,e in (f,g),h notin (i),j,!k`), of labels or of a LabelSelector. An
     empty one selects everything. Raises ValueError for what is not a selector."""
     if isinstance(requirements, str):
-        tests = [_parse(part) for part in _COMMA.split(requirements) if part.strip()]
+        tests = [_selector_of(*_parse(part)) for part in _COMMA.split(requirements) if part.strip()]
     elif isinstance(requirements, LabelSelector):
-        tests = [_requirement_selector(requirement) for requirement in requirements.match_expressions or ()]
+        expressions = requirements.match_expressions or ()
+        tests = [_selector_of(one.key, one.operator, set(one.values or ())) for one in expressions]
         tests.append(selector(requirements.match_labels or {}))
     else:
         pairs = requirements.items()
@@ -31,30 +32,22 @@ def selector(requirements: str | Labels | LabelSelector) -> Selects:
     return lambda labels: all(test(labels) for test in tests)
 
 
-def _parse(part: str) -> Selects:
+def _parse(part: str) -> tuple[str, str, set[str]]:
+    """Returns key, operator and values, as a LabelSelectorRequirement has them."""
     if match := _SET.match(part):
         values = {value.strip() for value in match["values"].split(",")}
-        return _value_is_among(match["key"], values, match["how"] == "in")
+        return match["key"], "In" if match["how"] == "in" else "NotIn", values
     if match := _EQUAL.match(part):
-        return _value_is_among(match["key"], {match["value"]}, match["how"] != "!=")
+        return match["key"], "NotIn" if match["how"] == "!=" else "In", {match["value"]}
     if match := _EXISTS.match(part):
-        return _key_is_present(match["key"], not match["not"])
+        return match["key"], "DoesNotExist" if match["not"] else "Exists", set()
     raise ValueError(f"{part!r} is not a requirement of a label selector")
 
 
-def _requirement_selector(requirement: LabelSelectorRequirement) -> Selects:
-    key, values = requirement.key, set(requirement.values or ())
-    match requirement.operator:
+def _selector_of(key: str, operator: str, values: set[str]) -> Selects:
+    match operator:
         case "In" | "NotIn" if values:
-            return _value_is_among(key, values, requirement.operator == "In")
+            return lambda labels: (labels.get(key) in values) is (operator == "In")
         case "Exists" | "DoesNotExist" if not values:
-            return _key_is_present(key, requirement.operator == "Exists")
-    raise ValueError(f"{key} {requirement.operator} {sorted(values)} is not a requirement of a label selector")
-
-
-def _value_is_among(key: str, values: set[str], member: bool) -> Selects:
-    return lambda labels: (labels.get(key) in values) is member
-
-
-def _key_is_present(key: str, present: bool) -> Selects:
-    return lambda labels: (key in labels) is present
+            return lambda labels: (key in labels) is (operator == "Exists")
+    raise ValueError(f"{key} {operator} {sorted(values)} is not a requirement of a label selector")

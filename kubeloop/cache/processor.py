@@ -75,8 +75,6 @@ class SharedProcessor(Generic[T]):
         # Replaced, never changed: an iteration may be interrupted by a handler that adds or removes one.
         self._handlers: list[HandlerRegistration[T]] = []
 
-    # -- what a reflector brings --------------------------------------------------------------------------------------
-
     def _transformed(self, transform: Callable[[T], T], obj: T) -> T | None:
         """An object as it is stored. None when the transform raises: what it should take out (a secret, 1 MB) must not
         be stored, so the object counts as one that does not decode."""
@@ -179,8 +177,6 @@ class SharedProcessor(Generic[T]):
     def newest_object(self) -> T | None:
         """Returns the stored object that changed last; None when there are none."""
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
-
-    # -- handlers -----------------------------------------------------------------------------------------------------
 
     def add(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """A late handler is notified of every object at once, as of an initial list."""

@@ -134,8 +134,6 @@ class Reflector(Generic[T]):
         self._recovery.woken()
         self._wake.set()
 
-    # -- one list -----------------------------------------------------------------------------------------------------
-
     async def _list(self) -> Listing[T]:
         """A consistent read of the kind, without pages where the continue token expired. No resourceVersion is sent:
         kube-apiserver 1.31 and later serve a consistent list from their watch cache; "0" may go back in time. Pages of
@@ -176,8 +174,6 @@ class Reflector(Generic[T]):
         elif brings is None:
             log.warning("%s: the server's objects are older than before (etcd restored?): listing again", self.kind)
         return brings
-
-    # -- one watch ----------------------------------------------------------------------------------------------------
 
     async def _try_watch_list(self) -> bool:
         """A WatchList and the watch that it turns into; False when the server has to be asked for a list."""
@@ -262,8 +258,6 @@ class Reflector(Generic[T]):
         until = self._silence.when()
         if until is not None and abs(now + limit - until) > limit / 16 and not self._silence.expired():
             self._silence.reschedule(now + limit)
-
-    # -- what follows -------------------------------------------------------------------------------------------------
 
     def _failed(self, err: Exception) -> Next:
         attempt = self._attempt()

@@ -37,10 +37,9 @@ def shorten_keys(keys: Iterable[str]) -> str:
 
 
 class Indexer(Generic[T]):
-    """Objects by key, and by the values of any number of named indexes.
-
-    Everything is sync: between a read and the write that follows from it nothing else runs. Lists are copies in the
-    order of arrival, the objects in them are shared and frozen."""
+    """Objects by key, and by the values of any number of named indexes. Everything is sync: between a read and the
+    write that follows from it nothing else runs. Lists are copies in the order of arrival, their objects shared and
+    frozen."""
 
     def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}
@@ -216,10 +215,8 @@ class ChangedInPlace(Exception):
 
 
 class CheckedIndexer(Indexer[T]):
-    """A store for tests that notices when one of its objects was changed in place (client-go's mutation detector).
-
-    Objects are frozen, their lists and dicts are not: `obj.spec.words.append(…)` changes what every reader gets, and
-    then `update` finds no difference. To rule it out at every read would cost each reader copies."""
+    """A store for tests that notices when one of its objects was changed in place (client-go's mutation detector): they
+    are frozen, their lists and dicts are not (`obj.spec.words.append(…)`)."""
 
     def __init__(self) -> None:
         self._encoded: dict[str, bytes] = {}

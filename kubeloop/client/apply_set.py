@@ -20,10 +20,9 @@ HASH = _PREFIX + "hash"
 
 
 class ApplySet:
-    """A set that is applied again and again; what was in it before and no longer is gets deleted.
-
-    `kinds` are all that it may hold, in the order in which they are applied; a kind that is left out is never pruned.
-    Two sets with the same `set_id` and `owner` are one. Needs the rights to list, patch and delete these kinds."""
+    """A set that is applied again and again; what was in it before and no longer is gets deleted. `kinds` are all that
+    it may hold, in the order in which they are applied; `namespace` is where all are, "" for several and for kinds
+    without one. Two sets with the same `set_id` and `owner` are one. Needs the rights to list, patch and delete."""
 
     def __init__(
         self,
@@ -35,7 +34,6 @@ class ApplySet:
         owner: Object | None = None,
         namespace: str = "",
     ) -> None:
-        """`namespace`: where all of them are, "" for several and for kinds without one."""
         self._client = client
         self._kinds = kinds
         self._field_manager = field_manager

@@ -74,11 +74,9 @@ BeforeWrite = Callable[[], None]
 
 
 class GuardedBody(BytesPayload):
-    """Asks `before_write` in the step of the loop in which the body goes to the socket.
-
-    Between making a request and sending it the loop may wait for long: for a token, a connection, a TLS handshake, or
-    because the process was stopped. aiohttp holds the headers back until the body's first byte, so a write that is
-    refused here leaves no trace on the wire. `refused` is why, once it happened."""
+    """Asks `before_write` in the step of the loop in which the body goes to the socket: the loop may wait for long
+    before, for a token, a connection, a TLS handshake, or because the process was stopped. aiohttp holds the headers
+    back until the body's first byte, so a write that is refused here leaves no trace on the wire."""
 
     def __init__(self, body: bytes, before_write: BeforeWrite) -> None:
         super().__init__(body)
@@ -120,10 +118,8 @@ class _Resolver(AbstractResolver):
 
 
 class _OwnThreads(Executor):
-    """A thread for each call, and none for the process's end to wait for.
-
-    The loop's default executor has a few threads, and programs are told to put what blocks there: behind that a renewal
-    of the lease would wait for a token, or for a name's address."""
+    """A thread for each call, and none for the process's end to wait for. The loop's default executor has a few, and
+    programs are told to put what blocks there: behind that a renewal of the lease would wait for a token, or a name."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -166,11 +162,9 @@ _SLACK = 2.0
 
 
 class ServerClock:
-    """Seconds since 1970 by the API server's clock: the Date header of an answer, plus monotonic time since.
-
-    At most a second behind, and closer with every answer; never ahead by more than two. Of several API servers behind
-    one address the last answer counts. Before the first answer, or where a proxy removes the header, it is this
-    machine's clock as it was at the start."""
+    """Seconds since 1970 by the API server's clock, which creationTimestamps are of: the Date header of an answer, plus
+    monotonic time since. At most a second behind, and closer with every answer; never ahead by more than two. Before
+    the first answer, or where a proxy removes the header, it is this machine's clock as it was at the start."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self._monotonic = monotonic

@@ -41,9 +41,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The credential of a request: a whole Authorization header value, a client certificate, both or neither.
-
-    A source returns the same object until it fetches another, which may have the same token."""
+    """The credential of a request: a whole Authorization header value, a client certificate, both or neither. A source
+    returns the same object until it fetches another, which may have the same token."""
 
     authorization: str | None = field(default=None, repr=False)
     certificate: Certificate | None = None

@@ -296,10 +296,8 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:
-    """Yields whole lines without their end; empty ones are left out. Linear in the bytes, however a line is cut up.
-
-    Raises Unreachable where the stream ends within a line (the connection broke off) or a line has no end; `source`
-    names the server in its message."""
+    """Yields whole lines without their end, but no empty ones; linear in the bytes, however a line is cut up. Raises
+    Unreachable, which names the `source`, where the stream ends within a line or a line has no end."""
     pending: list[bytes] = []
     waiting = 0
     async for chunk in chunks:

@@ -1,7 +1,5 @@
-"""kubeconfig files: which context, what clientcmd demands of it, and the configuration that it means.
-
-The `kubernetes` package is used for the auth-providers alone. client-go: tools/clientcmd/validation.go,
-client_config.go."""
+"""kubeconfig files: which context, what clientcmd demands of it (tools/clientcmd/validation.go, client_config.go), and
+the configuration that it means."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
@@ -14,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from kubeloop.client import credentials
+from kubeloop.client import config, credentials
 from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.kubeconfig_file import ClusterEntry, Context, Exec, Kubeconfig, User, decoded, parsed, read
-from kubeloop.client.proxies import basic_authorization, environment_proxy, redacted_url, split_url
 from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
 
@@ -68,17 +65,17 @@ def _client_config(kubeconfig: Kubeconfig, name: str | None, *, alone: bool = Fa
     if problems:
         raise ConfigError("; ".join(problems))
     host = cluster.server.partition("?")[0].partition("#")[0].rstrip("/")
-    is_secure = split_url(host).scheme == "https"
+    is_secure = config.split_url(host).scheme == "https"
     if not is_secure and any((user.token, user.token_file, user.password, user.exec, user.auth_provider)):
         # As clientcmd: any listener could use them.
         message = "the credentials of user %r are not sent to %r: it is not https://"
-        log.warning(message, context.user, redacted_url(host))
+        log.warning(message, context.user, config.redacted_url(host))
     return ClientConfig(
         host=host,
         tls=_tls(cluster, user) if is_secure else TLSSettings(),
         credentials=_credentials(user, cluster) if is_secure else credentials.Static(),
         server_name=cluster.tls_server_name or None,
-        proxy=cluster.proxy_url or environment_proxy(host),
+        proxy=cluster.proxy_url or config.environment_proxy(host),
         namespace=context.namespace or "default",
         impersonation=_impersonation(user),
         compression=not cluster.disable_compression,
@@ -154,13 +151,13 @@ def _credentials(user: User, cluster: ClusterEntry) -> credentials.CredentialSou
     if token:
         return credentials.Static(token)
     if user.username or user.password:
-        return credentials.Static(basic_authorization(user.username, user.password))
+        return credentials.Static(config.basic_authorization(user.username, user.password))
     if user.auth_provider is not None:
-        name, config = user.auth_provider.name, user.auth_provider.config
+        name, options = user.auth_provider.name, user.auth_provider.config
         if name not in ("oidc", "gcp"):
             raise ConfigError(f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)")
         # The package keeps a token that it renews in the same mapping.
-        return credentials.Reread(lambda: _provider_token({"name": name, "config": config}))
+        return credentials.Reread(lambda: _provider_token({"name": name, "config": options}))
     if user.exec is not None and not (user.client_certificate or user.client_certificate_data):
         return credentials.ExecPlugin(_command(user.exec, user.folder, cluster).run)
     return credentials.Static()

@@ -1,13 +1,12 @@
 """JSON that Go reads and msgspec alone does not: nested deeper than it follows, or null where a struct has none.
 
 msgspec goes by Python's recursion limit, 1,000 levels in 3.11 and some 10,000 later. Kubernetes takes 10,000, so a
-tenant can write an object that no decoder here would get through, not even to skip a field that is not decoded; or one
-that is decoded, and that no recursive function gets through. No field of an object is anywhere near MAX_DEPTH: what is
-deeper is cut off and decoded without.
+tenant can write an object that no decoder here, or no recursive function, would get through. No field of an object is
+anywhere near MAX_DEPTH: what is deeper is cut off and decoded without.
 
 A null is read as Go reads it: the field keeps its default, an item is its type's zero value. The API server stores a
-null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange without limits).
-A decoder refuses them; only then an object goes through `without_nulls`."""
+null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange). A decoder
+refuses them; only then an object goes through `without_nulls`."""
 
 from __future__ import annotations
 

@@ -103,11 +103,10 @@ class ResourceReader(Generic[T]):
         only: ObjectMeta | None = None,
         transform: Callable[[T], T | None] | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
-        """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for.
-
-        `timeout_seconds`: when the server ends the watch by itself; `read_timeout`: seconds of silence after which it
-        counts as dead. `only`: of this one object. `transform` as of `list_page`. Raises ApiError on entry; while
-        reading what an ERROR event says (Gone), Unreachable or ServerError."""
+        """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for. The
+        server ends it after `timeout_seconds`; after `read_timeout` seconds of silence it counts as dead. `only`: of
+        this one object. `transform` as of `list_page`. Raises ApiError, while reading also what an ERROR event says
+        (Gone)."""
         if only is not None:
             namespace = only.namespace
             field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))

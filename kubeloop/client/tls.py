@@ -65,10 +65,9 @@ class TLSSettings:
 
 
 class TLSContexts:
-    """The context to connect with: kept until a certificate changes, so that connections are used again.
-
-    Files are read again every REREAD_SECONDS, and when the credentials were refused; while what is there is not whole
-    (a certificate is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go."""
+    """The context to connect with: kept until a certificate changes, so that connections are used again. Files are read
+    again every REREAD_SECONDS, and when the credentials were refused; while what is there is not whole (a certificate
+    is there, its key not yet), the last ones stay in use. client-go: cert_rotation.go."""
 
     def __init__(self, source: TLSSettings) -> None:
         self._source = source

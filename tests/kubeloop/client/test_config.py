@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from kubeloop.client import loading
-from kubeloop.client.config import ClientConfig, Impersonation
+from kubeloop.client.config import ClientConfig, Impersonation, environment_proxy
 from kubeloop.client.credentials import Certificate
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import config_from_kubeconfig, load_config
-from kubeloop.client.proxies import environment_proxy
 from kubeloop.client.tls import TLSSettings
 from tests.decisions import sentences
 from tests.kubeloop.client.kubeconfigs import data, kubeconfig, write
