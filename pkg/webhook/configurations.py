@@ -75,19 +75,21 @@ def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> li
     if settings.quota_guard is not QuotaGuard.CORRECT or not settings.rancher_users:
         return []
     make = partial(_webhook, endpoint, settings, bundle)
-    conditions = {
-        **_guard_conditions(settings),
-        "by-rancher": _matches("request.userInfo.username", settings.rancher_users),
-    }
-    # Asked again when a later webhook changed the object after us.
-    # What is corrected is reported by an Event.
+    by_rancher = {"by-rancher": _matches("request.userInfo.username", settings.rancher_users)}
+    # Asked again when a later webhook changed the object after us. What is corrected is reported by an Event.
     options = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
-    return [make(MUTATE_RESOURCE_QUOTA, [rule(["resourcequotas"], ["UPDATE"])], conditions, **options)]
+    return [
+        make(
+            MUTATE_RESOURCE_QUOTA,
+            [rule(["resourcequotas"], ["UPDATE"])],
+            _guard_conditions(settings) | by_rancher,
+            **options,
+        )
+    ]
 
 
 def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """Returns the webhook of the probe's configuration: it is called for Events with its label in our own namespace,
-    and nothing else."""
+    """Returns the webhook of the probe's configuration: for Events with its label in our own namespace."""
     make = partial(_webhook, endpoint, settings, bundle)
     namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: settings.namespace}}
     options = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
@@ -97,9 +99,8 @@ def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> lis
 
 def fingerprint(endpoint: Endpoint, settings: Settings) -> str:
     """Returns a hash of the webhooks, without their address; replicas with the same flags agree."""
-    contents = [validating(Endpoint(), settings, None), mutating(Endpoint(), settings, None), bool(endpoint.url)]
-    if not settings.register:
-        contents.append("left to another tool")
+    webhooks = validating(Endpoint(), settings, None), mutating(Endpoint(), settings, None)
+    contents = [*webhooks, bool(endpoint.url), *([] if settings.register else ["left to another tool"])]
     return hashlib.sha256(msgspec.json.encode(contents, order="deterministic")).hexdigest()[:16]
 
 
@@ -149,11 +150,8 @@ def _matches(subject: str, patterns: Sequence[str]) -> str:
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of names")
-    parts = {"*": ".*", "?": "."}
-    expressions = (
-        "".join(parts.get(character) or re.escape(character) for character in pattern) for pattern in patterns
-    )
-    return f"{subject}.matches(r'^(?:{'|'.join(expressions)})$')"
+    expressions = "|".join(map(re.escape, patterns)).replace(r"\*", ".*").replace(r"\?", ".")
+    return f"{subject}.matches(r'^(?:{expressions})$')"
 
 
 def _has_value(subject: str, marks: str, key: str, value: str = constants.TRUE) -> str:
@@ -171,7 +169,6 @@ def _is_off(subject: str) -> str:
 
 
 def _changes(key: str) -> str:
-    """Returns the condition that an annotation comes or has another value."""
     new, old = (f"{subject}.metadata.annotations['{key}']" for subject in ("object", "oldObject"))
     unchanged = f"oldObject != null && {_has_key('oldObject', key)} && {old} == {new}"
     return f"{_has_key('object', key)} && {new} != '' && !({unchanged})"

@@ -55,8 +55,7 @@ _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
 _NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
-"""How long a probe is repeated: an API server learns of a configuration by a watch. One that it gives up on takes the
-webhook's whole timeoutSeconds."""
+"""How long a probe is repeated: an API server learns of a configuration by a watch."""
 
 
 class Registrar(Registration):
@@ -96,8 +95,7 @@ class Registrar(Registration):
         configuration_written(resource, name, operation)
 
     async def ensure(self, bundle: bytes | None) -> None:
-        """Writes the configurations where they differ. `bundle` None: another program (cert-manager) sets caBundle, and
-        it stays. Raises ApiError, and NotReached while the API server does not reach the webhook."""
+        """Writes the configurations where they differ, or withdraws them. Raises ApiError, NotReached."""
         began = loop_time()
         try:
             mark, is_own = await self._probe(bundle)
@@ -122,8 +120,7 @@ class Registrar(Registration):
             await self.adopt()
 
     async def adopt(self) -> None:
-        """Adopts the key of a configuration that is registered. The probe's is the first that is written and the last
-        that goes."""
+        """Adopts the key that is registered. The probe's is the first that is written and the last that goes."""
         for configuration in (_PROBE, _VALIDATING):  # one of 0.1.0 has no key
             if self.share_key(await registered(self.client, *configuration)):
                 return
@@ -161,8 +158,8 @@ class Registrar(Registration):
             self._warn(EVENT_OTHER_FLAGS, message)
 
     async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
-        """Returns the mark of the replica that answered the probe, and whether the probe is registered for this
-        process's address. Raises NotReached, ApiError."""
+        """Returns the mark of the replica that answered, and whether this one's address is probed. Raises NotReached,
+        ApiError."""
         current = await registered(self.client, *_PROBE)
         if self._is_anothers(current):
             with suppress(NotReached):
@@ -188,15 +185,13 @@ class Registrar(Registration):
                 await asyncio.sleep(_NEWS_PAUSE)
 
     def _is_anothers(self, current: Configuration | None) -> bool:
-        """Reports whether the probe is registered for the address of another replica."""
         if current is None or not self.endpoint.url:
             return False
         urls = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in current.webhooks or ()}
         return urls != {self.endpoint.url + PROBE_PATH}
 
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
-        """Only the webhooks with Fail stay: no other write waits for a webhook that does not answer. Reported once for
-        each outage."""
+        """Only the webhooks with Fail stay: no other write waits in vain. Reported once for each outage."""
         was_registered = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
         if not was_registered or self._is_outage_reported:
             return

@@ -85,11 +85,9 @@ class View:
         self._pods = NamespacePods(self._all_pods, clock, slim.pod)
 
     async def close(self) -> None:
-        """Ends every watch of pods."""
         await self._pods.close()
 
     def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
-        """Returns the observation of a quota, by the caches or by `source`."""
         return self._observer.observe(quota, self._clock(), source=source)
 
     def namespace(self, name: str) -> Namespace | None:
@@ -105,21 +103,17 @@ class View:
         return self._source.quotas.list(namespace)
 
     def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
-        """Returns every pod of a namespace as a watch has brought them, or None until it has. Without `watch` none is
-        started."""
+        """Returns the pods as a watch has brought them, or None until it has. Without `watch` none is started."""
         return self._pods.list_watched(namespace, begin=watch)
 
     def releases(self) -> Releases:
-        """Returns the releases by which the API servers count."""
         return self._source.kubernetes()
 
     async def pods_live(self, namespace: str) -> Pods:
-        """Returns the pods as the API server has them, and those that the watch saw finish."""
         return await read_in_time(self._pods.live(namespace)) or Pods()
 
     async def quota_live(self, quota: ResourceQuota) -> ResourceQuota:
-        """Returns a quota as it is now, or the cached one if it is gone. A get, not a list: a list waits for the API
-        server's own cache, up to a tenth of a second."""
+        """Returns the cached quota if it is gone. A get: a list waits for the API server's own cache, up to 0.1 s."""
         live = await read_in_time(self._quotas.get(name=quota.name, namespace=quota.namespace))
         return live if live is not None and live.uid == quota.uid else quota
 
@@ -136,7 +130,7 @@ class View:
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 
     async def source_live(self, namespace: str) -> Source | None:
-        """Returns the namespace, its VMIMs and its VMIs, read live at once. None if the namespace is gone."""
+        """Returns namespace, VMIMs and VMIs, all read at once. None if the namespace is gone."""
         live, migrations, instances = await asyncio.gather(
             self.namespace_live(namespace),
             read_in_time(list_installed(self._migrations, namespace)),
@@ -177,16 +171,14 @@ class NamespacePods:
         self._ending: set[asyncio.Task[None]] = set()
 
     def list_watched(self, namespace: str, *, begin: bool = True) -> Pods | None:
-        """Returns the pods that the watch has brought so far. None until its first list has come, or without a watch.
-        With `begin` the watch is started, or lasts for IDLE seconds more."""
+        """Returns the pods that the watch has brought so far, or None. With `begin` it is started, or lasts longer."""
         watch = self._watch(namespace) if begin else self._watches.get(namespace)
         if watch is None or not watch.informer.has_synced():
             return None
         return Pods(watch.informer.indexer.list(), dict(watch.finished))
 
     async def live(self, namespace: str) -> Pods:
-        """Returns the pods as the API server has them now, and those that finished a moment ago, by the list or the
-        watch."""
+        """Returns the pods as they are now, and those that finished a moment ago, by the list or the watch."""
         watch = self._watch(namespace)
         listed = await self._pods.list(namespace)
         alive = {pod.uid for pod in listed if not pod.terminal}
@@ -206,14 +198,13 @@ class NamespacePods:
         return finished
 
     async def close(self) -> None:
-        """Ends every watch."""
         for namespace in list(self._watches):
             self._end(namespace)
         if self._ending:
             await asyncio.wait(self._ending)
 
     def _watch(self, namespace: str) -> _Watch:
-        """Returns the namespace's watch, started if there is none, and lets it last for IDLE seconds more."""
+        """Returns the namespace's watch, which lasts for IDLE seconds more."""
         if watch := self._watches.pop(namespace, None):
             watch.end.cancel()
         else:

@@ -103,12 +103,10 @@ class VMIHandler:
 
 
 def shown_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    """Returns the part of a migration that its VMI shows."""
     return migration.uid, None if is_finished(migration) else state_of(migration)
 
 
 def read_of_vmi(vmi: VirtualMachineInstance) -> object:
-    """Returns the part of a VMI that the handler reads."""
     status = trusted_status(vmi)
     state = status.migration_state
     finished = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None

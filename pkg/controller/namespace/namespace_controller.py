@@ -9,9 +9,7 @@ Where the API server refuses pods while no webhook answers (failurePolicy Fail),
 namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
 migration of a namespace waits for it.
 
-A default quota is only created here: with `render_default_quota` the base that the ResourceQuota controller restores
-covers every limit that the annotation names.
-"""
+A default quota is only created here: its limits are then restored by the ResourceQuota controller."""
 
 from __future__ import annotations
 
@@ -100,7 +98,7 @@ class HoldingHandler:
             await self._remove_label(key, reserve=bool(policy))
 
     def depends_on_migrations(self) -> bool:
-        """Reports whether the label depends on the migrations under way. If not, every namespace with a VM has it."""
+        """Reports whether only namespaces with migrations, not all with a VM, have the label."""
         return self._policy_for_pods() == FAIL
 
     def _policy_for_pods(self) -> str:
@@ -153,7 +151,7 @@ class HoldingHandler:
             await self._write_label(name, None)
 
     def _is_labelled(self, name: str) -> bool:
-        """Reports whether a namespace has the label. True also if the namespace does not exist: it needs none."""
+        """True also if the namespace does not exist: it needs none."""
         cached, label = self.namespaces.cache().get(name=name), self._labels.get(name)
         newest = cached and newer(cached, label.written if label else None)
         return newest is None or newest.labels.get(constants.LABEL_HOLDING) == constants.TRUE
@@ -207,8 +205,6 @@ def _namespace_of(obj: Object) -> list[str]:
 
 @dataclass(eq=False)
 class NamespaceHandler:
-    """Handles Namespaces; creates ResourceQuotas, never changes one."""
-
     quotas: Controller[ResourceQuota]
     events: EventRecorder
 

@@ -1,9 +1,7 @@
 """Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
 
 At once where a migration waits for that, else a moment later: KubeVirt updates what belongs to one step of a migration
-a few milliseconds apart, and one decision serves it all. After every event comes a decision that sees what the event is
-about.
-"""
+a few milliseconds apart, and one decision serves it all. After every event comes a decision that sees its object."""
 
 from __future__ import annotations
 
@@ -127,8 +125,6 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
 
 @dataclass(eq=False)
 class Pace:
-    """Enqueues quotas, at once or a moment later."""
-
     quotas: Controller[ResourceQuota]
     source: Source
     is_as_written: Callable[[ResourceQuota], bool]

@@ -248,7 +248,7 @@ class ResourceQuotaHandler:
         """Raises RetryAfter until headroom may be given back; taking back what another client added does not wait for
         status.used. Returns the status.used that the patch is bound to, {}: to none. It is read live, since the cache
         can be older than the admission of a pod, but not for longer than it is waited for: a tenant can change it all
-        the time. Targets that are just being tried must fit beside it. Raises RetryAfter, ApiError."""
+        the time. Targets that are just being tried must fit beside it."""
         quota = observed.quota
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(constants.ANNOTATION_TOUCHED):
             return {}

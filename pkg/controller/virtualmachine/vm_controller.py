@@ -39,8 +39,6 @@ _REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 
 @dataclass(eq=False)
 class VMHandler:
-    """Handles VirtualMachines."""
-
     vms: ResourceClient[VirtualMachine]
     vmis: CacheReader[VirtualMachineInstance]
     quotas: Controller[ResourceQuota]

@@ -43,15 +43,13 @@ CLUSTER_ADMINS: Final = "system:masters"
 
 @dataclass(frozen=True)
 class Accounts:
-    """The accounts that are let through. User names are exact; `lock_owners` may be shell patterns where an operator
-    gave one."""
+    """The accounts that are let through. User names are exact; `lock_owners` may be an operator's shell patterns."""
 
     lock_owners: Collection[str]
     virt_controllers: Callable[[], Collection[str]]
     """Called each time: the KubeVirt CR may appear later."""
 
     def can_change_quotas(self, user: UserInfo) -> bool:
-        """Reports whether a user may change quotas under the lock."""
         return any(owner and fnmatchcase(user.username, owner) for owner in self.lock_owners)
 
     def makes_targets(self, user: UserInfo) -> bool:
@@ -102,8 +100,7 @@ def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = 
 
 @dataclass(eq=False)
 class LockValidator:
-    """Answers the reviews of every lock. A lock that is past its end denies nothing, whether its controller runs or
-    not."""
+    """A lock that is past its end denies nothing, whether its controller runs or not."""
 
     cache: CacheReader[ValidatingWebhookConfiguration]
     client: ResourceClient[ValidatingWebhookConfiguration]
@@ -114,7 +111,6 @@ class LockValidator:
     """Of a namespace and a target's pod, see above; raises NoAnswer."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """Answers a review of anything that a lock's rules name."""
         exempt = is_exempt(request, self.accounts)
         if exempt and request.resource.resource != "pods":
             return ALLOW

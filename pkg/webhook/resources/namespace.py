@@ -60,7 +60,7 @@ def _lowers(old_annotation: str, new_annotation: str) -> bool:
 
 
 def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str | None:
-    """Returns the reason why an annotation cannot be the new quota of a namespace that uses `used`, or None."""
+    """Returns why an annotation cannot be the new quota of a namespace that uses `used`, or None."""
     try:
         limits = parse_limits(annotation)
     except InvalidNamespaceAnnotation as exc:

@@ -42,8 +42,7 @@ _REMEMBERED = LateGauge(METRICS["headroom_reserve_remembered_pods"])
 
 
 class PodValidator:
-    """Reads the quotas from the API server for every pod: a cached status.used is too old to share out the last of a
-    base by."""
+    """Reads the quotas live for every pod: a cached status.used is too old to share out the last of a base by."""
 
     def __init__(self, view: View, settings: Settings, makes_targets: Callable[[UserInfo], bool]) -> None:
         self._view, self._settings, self._makes_targets = view, settings, makes_targets
@@ -51,7 +50,6 @@ class PodValidator:
         self._by_watch, self._by_list = SharedReads(self._read_watch), SharedReads(self._read_list)
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """Answers CREATE of pods and UPDATE of pods/resize."""
         if not self._settings.reserve:
             return ALLOW
         candidate = self._candidate(request)
@@ -81,9 +79,8 @@ class PodValidator:
         return Candidate(request.namespace, pod, releases, need, pod.uid or request.uid, migration=migration)
 
     async def _refused_by_quota(self, candidate: Candidate) -> str:
-        """Returns why quota admission will refuse the pod, by the live status; "" if it will not, or if the API server
-        does not answer. Admitted here, such a pod would never come, and keep its place for as long as it is
-        remembered."""
+        """Returns why quota admission will refuse the pod, by the live status, or "". Admitted here, such a pod would
+        never come, and keep its place for as long as it is remembered."""
         namespace, policy = self._view.namespace(candidate.namespace), self._settings.policy
         for quota in filter(candidate.is_counted_by, self._view.quotas(candidate.namespace) if candidate.need else ()):
             if refused_by_quota(quota, candidate, namespace, policy):
@@ -115,7 +112,7 @@ class PodValidator:
             return self._judge(candidate, await self._cached(candidate, self._view.pods(candidate.namespace)))
 
     async def _look(self, reads: SharedReads[NamespaceRooms], candidate: Candidate) -> Look:
-        """Reads the rooms and judges the pod by them. Raises NoAnswer."""
+        """Raises NoAnswer."""
         began = loop_time()
         rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
         self._ledger.answered(began)
@@ -176,7 +173,6 @@ class Ledger:
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def remember(self, pod: Candidate, usages: Usages) -> None:
-        """Remembers a pod that was admitted, and what quotas will count of it."""
         if usages:
             self._entries.pop((pod.uid, pod.replaced), None)
             self._entries[pod.uid, pod.replaced] = _Entry(pod.namespace, usages, loop_time())
@@ -195,8 +191,8 @@ class Ledger:
         self._forget(requested_at)
 
     def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
-        """Returns the usages of the pods that a read did not show; `versions` has the uid and resourceVersion of those
-        that it did. Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
+        """Returns the usages of the pods that a read did not show; `versions` (by uid) are of those that it did. Nothing
+        is forgotten because it was seen: another read, which began earlier, may not show it."""
         return [
             entry.usages
             for (uid, replaced), entry in self._entries.items()

@@ -43,7 +43,6 @@ class Guard:
     """EventRecorder.event."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        """Answers UPDATE and DELETE."""
         if self._is_exempt(request) or _is_written_as_rancher(request):
             return ALLOW
         old = request.old(ResourceQuota)
@@ -97,8 +96,7 @@ class Guard:
         return suggested
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, allowed_change: str) -> Decision:
-        """Denies a write that takes the quota away from the migrations whose entries it has, also when the API server
-        does not answer."""
+        """Denies a write that takes the quota away from the migrations whose entries it has."""
         quota = with_request(quota, self.view.namespace(quota.namespace))
         if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
@@ -117,8 +115,7 @@ class Guard:
 
 
 def _is_written_as_rancher(request: AdmissionRequest) -> bool:
-    """Reports whether headroom writes under Rancher's name (--rancher-quotas impersonate): entries and records, where
-    Rancher writes spec.hard alone."""
+    """Reports whether headroom writes as Rancher (impersonate): entries, where Rancher writes spec.hard alone."""
     if request.user_info.username != RANCHER_SUDO_USER or request.operation != "UPDATE":
         return False
     return request.old(ResourceQuota).annotations != request.new(ResourceQuota).annotations

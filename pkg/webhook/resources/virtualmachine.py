@@ -78,7 +78,6 @@ def decide(
 
 
 def _lacks_room(quota: ResourceQuota, limit: Quantity, need: Quantity) -> bool:
-    """Raises InvalidEntry."""
     used, entries = parse_resource_list(quota.used), read(quota.annotations)
     for error in entries.invalid.values():
         raise error
