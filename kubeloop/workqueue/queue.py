@@ -35,7 +35,7 @@ def loop_time() -> float:
 
 
 class Queue(Generic[K]):
-    """Items that wait for a worker. `name` labels the metrics."""
+    """Items that wait for a worker. `name` labels the metrics; a queue without a name has none."""
 
     def __init__(self, name: str = "") -> None:
         self._dirty: dict[K, int] = {}
@@ -50,7 +50,7 @@ class Queue(Generic[K]):
         self._settled = asyncio.Event()
         self._shutting_down = False
         self._draining = False
-        self._metrics = QueueMetrics(name, self._depth)
+        self._metrics = QueueMetrics(name, self._depth) if name else None
         self.name = name
 
     def __len__(self) -> int:
@@ -72,7 +72,8 @@ class Queue(Generic[K]):
             return
         old_priority = self._dirty.get(item)
         if old_priority is None:
-            self._metrics.add(item)
+            if self._metrics:
+                self._metrics.add(item)
         elif old_priority >= priority:
             return
         if item not in self._processing:
@@ -89,21 +90,25 @@ class Queue(Generic[K]):
                 raise ShutDown
             await self._wait_for_item()
         priority = max(self._lines)
-        item = next(iter(self._lines[priority]))
-        self._leave(item, priority)
+        line = self._lines[priority]
+        item, _ = line.popitem(last=False)
+        if not line:
+            del self._lines[priority]
         self._processing[item] = self._dirty.pop(item)
-        self._metrics.get(item)
+        if self._metrics:
+            self._metrics.get(item)
         return item
 
     def done(self, item: K) -> None:
         """Gives an item back; it waits again if it was added meanwhile. Items that are not processed are ignored."""
         if self._processing.pop(item, None) is None:
             return
-        self._metrics.done(item)
+        if self._metrics:
+            self._metrics.done(item)
         priority = self._dirty.get(item)
         if priority is not None:
             self._push(item, priority)
-        if not self._processing:
+        if self._draining and not self._processing:
             self._settled.set()
 
     def shut_down(self) -> None:
@@ -127,8 +132,12 @@ class Queue(Generic[K]):
         return not self._processing
 
     def _push(self, item: K, priority: int) -> None:
-        self._lines.setdefault(priority, OrderedDict())[item] = None
-        self._wake_getter()
+        line = self._lines.get(priority)
+        if line is None:
+            line = self._lines[priority] = OrderedDict()
+        line[item] = None
+        if self._getters:
+            self._wake_getter()
 
     def _leave(self, item: K, priority: int) -> None:
         """The item, which waits with this priority, waits no more."""

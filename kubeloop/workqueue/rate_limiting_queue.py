@@ -65,7 +65,8 @@ class DelayingQueue(Queue[K]):
             if item not in self._processing:
                 self._leave(item, waiting)
             priority = max(priority, waiting)
-        self._metrics.retry()
+        if self._metrics:
+            self._metrics.retry()
         self._postponed.add(item)
         self._put_off(item, _Due(when, next(self._sequence), priority))
 
@@ -76,7 +77,8 @@ class DelayingQueue(Queue[K]):
         item of `add_not_before` keeps its moment. Needs the running loop."""
         if self._shutting_down:
             return
-        self._metrics.retry()
+        if self._metrics:
+            self._metrics.retry()
         if not seconds > 0:
             self.add(item, priority)
             return

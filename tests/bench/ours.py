@@ -19,7 +19,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.tls import TLSSettings
 from kubeloop.workqueue.queue import LOW_PRIORITY
-from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
+from kubeloop.workqueue.rate_limiting_queue import DelayingQueue
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.bench.peers.protocol import Measured, arguments
 
@@ -78,7 +78,7 @@ def as_in_a_pod(kubeconfig: Path) -> ClientConfig:
 async def queue(kind: str, keys: int) -> None:
     """All keys in, all keys out, again and again."""
     names = [f"namespace-{number % 20}/name-{number}" for number in range(keys)]
-    queue: RateLimitingQueue[str] = RateLimitingQueue("bench")
+    queue: DelayingQueue[str] = DelayingQueue()
     add, get, finish = queue.add, queue.get, queue.done
     count, began = 0, time.perf_counter()
     while count < CYCLES and time.perf_counter() - began < LONGEST:

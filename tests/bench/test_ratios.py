@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from kubeloop.api.core import Pod
 from kubeloop.cache.store import Indexer
 from kubeloop.client.decode import decoder_for
-from kubeloop.workqueue.rate_limiting_queue import RateLimitingQueue
+from kubeloop.workqueue.rate_limiting_queue import DelayingQueue
 from pkg.api.kubevirt import VirtualMachineInstance
 from tests.bench.objects import pod, vmi
 
@@ -53,7 +53,7 @@ def _queued() -> Loops:
     names = [f"namespace-{number % 20}/name-{number}" for number in range(1000)]
 
     async def framework() -> None:
-        queue: RateLimitingQueue[str] = RateLimitingQueue("bench")
+        queue: DelayingQueue[str] = DelayingQueue()
         for name in names:
             queue.add(name)
         for _ in names:
