@@ -25,18 +25,8 @@ FAILURE = 1
 INTERRUPTED = 130
 
 OWN: Final = (
-    "controller",
-    "webhook",
-    "release",
-    "status",
-    "explain",
-    "plan",
-    "collect",
-    "delta",
-    "usage",
-    "quantity",
-    "version",
-)
+    "controller", "webhook", "release", "status", "explain", "plan", "collect", "delta", "usage", "quantity", "version",
+)  # fmt: skip
 """Each is the function of that name in the module of that name. The lab, whose commands come from another distribution,
 is looked for only where something else is asked for."""
 LAB_GROUP = "headroom.commands"

@@ -47,7 +47,6 @@ _PERIOD = 1.0
 server."""
 
 GOOD, RAISED, WRONG = "green", "yellow", "red"
-"""The colours of lines on a terminal."""
 
 
 @group()

@@ -31,7 +31,6 @@ RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 ASKS_AGAIN = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
 _LOOK = 60.0
-"""Seconds between two looks at the own rights."""
 _QUOTAS = frozenset({"*", "*/*", "resourcequotas"})
 _UPDATES = frozenset({"*", "UPDATE"})
 

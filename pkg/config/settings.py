@@ -49,9 +49,7 @@ class Settings:
     """Keep pods that are no migration's out of added headroom: the controllers label the namespaces that hold some, the
     webhook answers for the pods there."""
     rancher_quotas: RancherQuotas = RancherQuotas.AUTO
-    """How quotas with Rancher's default label are raised."""
     dry_run: bool = False
-    """Decide, log and count, write no ResourceQuota and nothing else."""
     only_namespaces: Sequence[str] = ()
     """The namespaces that are served; none: all are."""
     controller_users: Sequence[str] = ()
@@ -61,9 +59,7 @@ class Settings:
 
     # The controllers alone.
     lock_limit: float = LOCK_LIMIT
-    """Seconds that a namespace with a migration budget is locked at most."""
     never_lock: Sequence[str] = ()
-    """More namespaces that are never locked."""
 
     # The webhooks alone.
     quota_guard: QuotaGuard = QuotaGuard.CORRECT

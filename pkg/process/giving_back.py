@@ -34,7 +34,6 @@ from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.rancher import SILENCE, removal_command, request_of, stuck_entries
 
 _LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks at a quota, at most, while Rancher has not written its base yet."""
 
 
 class GivenBack(NamedTuple):

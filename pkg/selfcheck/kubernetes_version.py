@@ -19,7 +19,6 @@ from pkg.util.quotacount.releases import UNKNOWN, Releases, doubt, releases_of
 log = logging.getLogger(__name__)
 
 PERIOD: Final = 120.0
-"""Seconds between two questions."""
 ANSWERS: Final = 5
 """The answers that count, for ten minutes; while there are no new ones they count on."""
 
@@ -47,7 +46,6 @@ class KubernetesVersion:
         self._answers: deque[str] = deque(maxlen=ANSWERS)
         self._releases: Releases = UNKNOWN
         self.versions: tuple[str, ...] = ()
-        """The versions that count, sorted."""
         for version in known_versions:
             self.record(version)
 

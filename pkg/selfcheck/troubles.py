@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 EVENT_REFUSED: Final = "RequestRefused"
 EVENT_UNANSWERED: Final = "RequestUnanswered"
 CHECK_PERIOD: Final = 1.0
-"""Seconds between two checks, which ask the API server nothing."""
 REPORT_AFTER: Final = 2.0
 """Seconds after which a refusal is told: by then the request was tried about ten times."""
 END_AFTER: Final = 3.0
@@ -67,13 +66,11 @@ class Troubles:
     find_troubles: Callable[[], Iterable[tuple[Controller[Any], Trouble]]]
     events: EventRecorder
     own_object: Object
-    """The object on which events about the installation are written."""
     silent: Sequence[str] = ()
     """Handlers that write events of their own about what is refused."""
     more_causes: Callable[[], Sequence[Cause]] = tuple
     """Causes that no request has met, of which their finders write the events."""
     causes: Sequence[Cause] = field(default=(), init=False)
-    """The causes that are reported now."""
     _ongoing: dict[tuple[str, str, str], _OngoingTrouble] = field(default_factory=dict, init=False)
     # By controller, key and who refuses.
 
