@@ -15,15 +15,15 @@ from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod,
 from kubeloop.api.meta import RawQuantity
 from pkg.api.kubevirt import (
     TPM,
-    ClaimInfo,
     KubeVirtConfiguration,
-    MigratedVolume,
     MigrationState,
+    StorageMigratedVolumeInfo,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
     VolumeStatus,
 )
+from pkg.api.kubevirt import PersistentVolumeClaimInfo as ClaimInfo
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import attachment_container, render_containers
 from pkg.util.kubevirt.overhead import overhead_of
@@ -348,7 +348,7 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
 
 def moving(instance: VirtualMachineInstance, source: str = "old", destination: str = "new") -> VirtualMachineInstance:
     """The VMI with a disk that KubeVirt says moves to another claim."""
-    volume = MigratedVolume("root", ClaimInfo(source), ClaimInfo(destination))
+    volume = StorageMigratedVolumeInfo("root", ClaimInfo(source), ClaimInfo(destination))
     status = msgspec.structs.replace(instance.status, migrated_volumes=[volume])
     return msgspec.structs.replace(instance, status=status)
 

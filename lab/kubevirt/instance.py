@@ -14,7 +14,7 @@ from lab.kubevirt import objects
 from lab.kubevirt.defaults import defaults
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, conditions, conditions_without, replacement, transitions
 from lab.kubevirt.pod import COMPUTE, hotplugged_volumes
-from pkg.api.kubevirt import AttachmentPod, ClaimInfo, VolumeStatus
+from pkg.api.kubevirt import HotplugVolumeStatus, PersistentVolumeClaimInfo, VolumeStatus
 from pkg.util import constants
 
 PENDING, SCHEDULING, SCHEDULED = constants.PHASE_PENDING, constants.PHASE_SCHEDULING, constants.PHASE_SCHEDULED
@@ -91,11 +91,11 @@ def volumes_patch(vmi: VirtualMachineInstance, attachments: Sequence[Pod], claim
     """The merge patch of the VMI's volumeStatus, None when it is right: `claim` is the one of its state ("": it has
     none), and what is plugged in is as its launcher's attachment pod is."""
     names, old = sorted(volume.name for volume in hotplugged_volumes(vmi)), vmi.status.volume_status or []
-    state = VolumeStatus(name=_STATE, persistent_volume_claim_info=ClaimInfo(claim_name=claim))
+    state = VolumeStatus(name=_STATE, persistent_volume_claim_info=PersistentVolumeClaimInfo(claim_name=claim))
     phase, reference = "Pending", None
     for pod in attachments[:1]:
         phase = "Ready" if is_running(pod) else "AttachedToNode"
-        reference = AttachmentPod(attach_pod_name=pod.name, attach_pod_uid=pod.uid)
+        reference = HotplugVolumeStatus(attach_pod_name=pod.name, attach_pod_uid=pod.uid)
     new = [status for status in old if status.hotplug_volume is None and status.name not in (*names, _STATE)]
     new += [VolumeStatus(name=name, phase=phase, hotplug_volume=reference) for name in names]
     new += [state] if claim else []

@@ -1,7 +1,4 @@
-"""instancetype.kubevirt.io/v1beta1: what a VM names to be given its size; the fields that decide a launcher's cost.
-
-Classes are named as in KubeVirt's API where nothing else is said.
-"""
+"""instancetype.kubevirt.io/v1beta1: what a VM names to be given its size; the fields that decide a launcher's cost."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ class MemoryInstancetype(Struct):
 
 
 class InstancetypeSpec(Struct):
-    """instancetype.kubevirt.io VirtualMachineInstancetypeSpec."""
-
     cpu: CPUInstancetype = CPUInstancetype()
     memory: MemoryInstancetype = MemoryInstancetype()
     gpus: list[HostDevice] | None = None
@@ -51,8 +46,6 @@ class FirmwarePreferences(Struct):
 
 
 class PreferenceSpec(Struct):
-    """instancetype.kubevirt.io VirtualMachinePreferenceSpec."""
-
     devices: DevicePreferences = DevicePreferences()
     firmware: FirmwarePreferences = FirmwarePreferences()
     preferred_architecture: str | None = None
@@ -76,23 +69,16 @@ class VirtualMachineClusterPreference(Object):
 
 
 class ControllerRevision(Object):
-    """apps/v1 ControllerRevision: an instancetype or a preference as it was when the VM named it."""
+    """An instancetype or a preference as it was when the VM named it."""
 
     data: dict[str, Any] | None = None
 
 
-GROUP = "instancetype.kubevirt.io"
-INSTANCETYPES: list[Resource[Any]] = [
-    Resource(
-        GROUP, "v1beta1", f"{kind.__name__.lower()}s", kind.__name__, kind, namespaced="Cluster" not in kind.__name__
-    )
-    for kind in (
-        VirtualMachineInstancetype,
-        VirtualMachineClusterInstancetype,
-        VirtualMachinePreference,
-        VirtualMachineClusterPreference,
-    )
-]
-CONTROLLER_REVISIONS: Resource[Any] = Resource(
-    "apps", "v1", "controllerrevisions", "ControllerRevision", ControllerRevision
-)
+def _resource(kind: type[Object]) -> Resource[Any]:
+    name = kind.__name__
+    return Resource("instancetype.kubevirt.io", "v1beta1", f"{name.lower()}s", name, kind, "Cluster" not in name)
+
+
+INSTANCETYPES = [_resource(kind) for kind in (VirtualMachineInstancetype, VirtualMachineClusterInstancetype)]
+INSTANCETYPES += [_resource(kind) for kind in (VirtualMachinePreference, VirtualMachineClusterPreference)]
+CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision", ControllerRevision)

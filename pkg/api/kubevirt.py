@@ -109,7 +109,6 @@ class Devices(Struct):
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
     tpm: TPM | None = None
-    downward_metrics: Present | None = None
 
 
 class TPM(Struct):
@@ -179,8 +178,8 @@ class HotplugSource(Struct):
     hotpluggable: bool = False
 
 
-class ContainerPathSource(Struct):
-    """ContainerPathVolumeSource: a path of the compute container that the guest gets."""
+class ContainerPathVolumeSource(Struct):
+    """A path of the compute container that the guest gets."""
 
     read_only: bool = False
 
@@ -189,7 +188,7 @@ class Volume(Struct):
     name: str = ""
     downward_metrics: Present | None = None
     container_disk: Present | None = None
-    container_path: ContainerPathSource | None = None
+    container_path: ContainerPathVolumeSource | None = None
     persistent_volume_claim: HotplugSource | None = None
     data_volume: HotplugSource | None = None
 
@@ -219,38 +218,30 @@ class MigrationState(Struct):
     target_persistent_state_claim: str | None = msgspec.field(default=None, name="targetPersistentStatePVCName")
 
 
-class AttachmentPod(Struct):
-    """HotplugVolumeStatus."""
-
+class HotplugVolumeStatus(Struct):
     attach_pod_name: str | None = None
     attach_pod_uid: str | None = None
 
 
-class ClaimInfo(Struct):
-    """PersistentVolumeClaimInfo."""
-
+class PersistentVolumeClaimInfo(Struct):
     claim_name: str = ""
     requests: RawResourceList | None = None
 
 
-class MigratedVolume(Struct):
-    """StorageMigratedVolumeInfo."""
-
+class StorageMigratedVolumeInfo(Struct):
     volume_name: str = ""
-    source: ClaimInfo | None = msgspec.field(default=None, name="sourcePVCInfo")
-    destination: ClaimInfo | None = msgspec.field(default=None, name="destinationPVCInfo")
+    source: PersistentVolumeClaimInfo | None = msgspec.field(default=None, name="sourcePVCInfo")
+    destination: PersistentVolumeClaimInfo | None = msgspec.field(default=None, name="destinationPVCInfo")
 
 
 class VolumeStatus(Struct):
     name: str = ""
     phase: str | None = None
-    persistent_volume_claim_info: ClaimInfo | None = None
-    hotplug_volume: AttachmentPod | None = None
+    persistent_volume_claim_info: PersistentVolumeClaimInfo | None = None
+    hotplug_volume: HotplugVolumeStatus | None = None
 
 
-class ChangedBlockTracking(Struct):
-    """ChangedBlockTrackingStatus."""
-
+class ChangedBlockTrackingStatus(Struct):
     state: str = ""
 
 
@@ -260,8 +251,8 @@ class VirtualMachineInstanceStatus(Struct):
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
     volume_status: list[VolumeStatus] | None = None
-    changed_block_tracking: ChangedBlockTracking | None = None
-    migrated_volumes: list[MigratedVolume] | None = None
+    changed_block_tracking: ChangedBlockTrackingStatus | None = None
+    migrated_volumes: list[StorageMigratedVolumeInfo] | None = None
 
 
 class VirtualMachineInstance(Object):
@@ -309,9 +300,7 @@ class TemplateMeta(Struct):
     annotations: dict[str, str] | None = None
 
 
-class VirtualMachineInstanceTemplate(Struct):
-    """VirtualMachineInstanceTemplateSpec."""
-
+class VirtualMachineInstanceTemplateSpec(Struct):
     metadata: TemplateMeta = TemplateMeta()
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
 
@@ -334,7 +323,7 @@ class VirtualMachineSpec(Struct):
     run_strategy: str | None = None
     running: bool | None = None
     update_volumes_strategy: str | None = None
-    template: VirtualMachineInstanceTemplate = VirtualMachineInstanceTemplate()
+    template: VirtualMachineInstanceTemplateSpec = VirtualMachineInstanceTemplateSpec()
 
 
 class VirtualMachineStatus(Struct):

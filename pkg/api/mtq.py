@@ -25,7 +25,6 @@ class VirtualMachineMigrationResourceQuotaStatus(Struct):
     migration's name to the names of the quotas that refuse its target pod; `additional_migration_resources`: what was
     added, as the spec said when it was."""
 
-    creation_time: str | None = None
     additional_migration_resources: RawResourceList | None = None
     migrations_to_blocking_resource_quotas: dict[str, list[str] | None] | None = None
     original_blocking_resource_quotas: list[ResourceQuotaNameAndSpec] | None = None
@@ -39,15 +38,15 @@ class VirtualMachineMigrationResourceQuota(Object):
 
     @property
     def additional(self) -> RawResourceList:
-        """Returns the amounts that may be added."""
         return self.spec.additional_migration_resources or {}
 
 
+_KIND = "VirtualMachineMigrationResourceQuota"
 VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS = Resource(
     "mtq.kubevirt.io",
     "v1alpha1",
-    "virtualmachinemigrationresourcequotas",
-    "VirtualMachineMigrationResourceQuota",
+    f"{_KIND.lower()}s",
+    _KIND,
     VirtualMachineMigrationResourceQuota,
     status_subresource=True,
 )

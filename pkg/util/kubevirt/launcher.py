@@ -41,13 +41,8 @@ _SIDECARS = msgspec.json.Decoder(Annotated[list[Present | None], msgspec.Meta(ma
 HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
-_CONSOLE_LOG, _DISK_BINARY, _DISK, _VIRTIOFS, _SIDECAR = (
-    "guest-console-log",
-    "container-disk-binary",
-    "volume",
-    "virtiofs-",
-    "hook-sidecar-",
-)
+_CONSOLE_LOG, _DISK_BINARY, _DISK = "guest-console-log", "container-disk-binary", "volume"
+_VIRTIOFS, _SIDECAR = "virtiofs-", "hook-sidecar-"
 """How the names of support containers begin, by kind."""
 
 
@@ -107,11 +102,8 @@ def render_containers(
     overhead_quantity = Quantity.of(overhead, Format.DECIMAL_SI if page_tables else Format.BINARY_SI)
     limits, requests = map(format_resource_list, compute_resources(vmi, rendering, overhead_quantity))
     containers = [Container(name=COMPUTE, resources=default_requirements(limits, requests))]
-    log_containers, disks, init_containers = (
-        containers_by_kind[_CONSOLE_LOG],
-        containers_by_kind[_DISK],
-        list[Container](),
-    )
+    log_containers, disks = containers_by_kind[_CONSOLE_LOG], containers_by_kind[_DISK]
+    init_containers = list[Container]()
     if profile.console_log_restarts:
         init_containers += [structs.replace(container, restart_policy="Always") for container in log_containers]
     if disks and not rendering.has_gate(GATE_IMAGE_VOLUME):
@@ -139,15 +131,14 @@ def current_containers(
     Support containers have the resources that the CR sizes their kind with; where the CR sets none, the pod is a better
     source than the defaults, which move between releases. Container disks that are image volumes need no container once
     the images' digests are known."""
-    kubevirt, pinned = rendering.kubevirt, is_pinned(vmi.spec.domain)
-    if rendering.has_gate(GATE_IMAGE_VOLUME):
-        containers = [container for container in containers if _kind_of(container.name).type != _CONTAINER_DISK]
-    return [
-        structs.replace(container, resources=_sized_resources(_kind_of(container.name), kubevirt, pinned=pinned))
-        if is_sized(_kind_of(container.name).type, kubevirt)
-        else container
-        for container in containers
-    ]
+    kubevirt, pinned, current = rendering.kubevirt, is_pinned(vmi.spec.domain), []
+    for container in containers:
+        kind = _kind_of(container.name)
+        if is_sized(kind.type, kubevirt):
+            container = structs.replace(container, resources=_sized_resources(kind, kubevirt, pinned=pinned))
+        if kind.type != _CONTAINER_DISK or not rendering.has_gate(GATE_IMAGE_VOLUME):
+            current.append(container)
+    return current
 
 
 def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
@@ -172,10 +163,8 @@ def _sized_resources(kind: _Kind, kubevirt: KubeVirtConfiguration, *, pinned: bo
     limits, requests = (kind.pinned if pinned else None) or kind.limits, kind.requests
     for entry in reversed(kubevirt.support_container_resources or ()):
         if entry.type == kind.type:
-            limits, requests = (
-                limits | _set_amounts(entry.resources.limits),
-                requests | _set_amounts(entry.resources.requests),
-            )
+            limits = limits | _set_amounts(entry.resources.limits)
+            requests = requests | _set_amounts(entry.resources.requests)
     requests = requests | limits if pinned else requests
     return default_requirements(format_resource_list(limits), format_resource_list(requests))
 
@@ -191,23 +180,17 @@ def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Renderin
     has_console_log = devices.log_serial_console
     if has_console_log is None:
         has_console_log = options is None or options.disable_serial_console_log is None
-    disks = [
-        volume.name for volume in volumes if volume.container_disk is not None and volume.name != _KERNEL_BOOT_VOLUME
-    ]
+    disks = [volume.name for volume in volumes if volume.container_disk and volume.name != _KERNEL_BOOT_VOLUME]
     firmware = vmi.spec.domain.firmware
     if firmware and firmware.kernel_boot and firmware.kernel_boot.container is not None:
         disks.append(_KERNEL_BOOT_VOLUME)
     filesystem_names = {filesystem.name for filesystem in devices.filesystems or ()}
     # A path of the compute container is served by a container that virt-api's webhook puts into the pod; from where it
     # is mounted is not read here.
-    path_by_volume = {volume.name: volume.container_path for volume in volumes}
-    served_names = [
-        name for name, path in path_by_volume.items() if name in filesystem_names and (path is None or path.read_only)
-    ]
+    paths = {volume.name: volume.container_path for volume in volumes if volume.name in filesystem_names}
+    served_names = [name for name, path in paths.items() if path is None or path.read_only]
     binding_names = {interface.binding.name for interface in devices.interfaces or () if interface.binding is not None}
-    plugins = [
-        plugin for name, plugin in kubevirt.binding_plugins.items() if name in binding_names and plugin.sidecar_image
-    ]
+    plugins = [p for name, p in kubevirt.binding_plugins.items() if name in binding_names and p.sidecar_image]
     names = {
         _CONSOLE_LOG: [_CONSOLE_LOG] if has_console_log and devices.autoattach_serial_console is not False else [],
         _DISK_BINARY: [_DISK_BINARY] if disks else [],
@@ -215,15 +198,11 @@ def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Renderin
         _VIRTIOFS: [_VIRTIOFS + name for name in served_names],
         _SIDECAR: [f"{_SIDECAR}{index}" for index in range(hook_sidecar_count(vmi) + len(plugins))],
     }
-    resources_by_kind = {
-        kind: _sized_resources(_KINDS[kind], kubevirt, pinned=pinned)
-        for kind, container_names in names.items()
-        if container_names
-    }
-    return {
-        kind: [Container(name=name, resources=resources_by_kind[kind]) for name in container_names]
-        for kind, container_names in names.items()
-    }
+    containers_by_kind = {}
+    for kind, kind_names in names.items():
+        resources = _sized_resources(_KINDS[kind], kubevirt, pinned=pinned) if kind_names else ResourceRequirements()
+        containers_by_kind[kind] = [Container(name=name, resources=resources) for name in kind_names]
+    return containers_by_kind
 
 
 def hook_sidecar_count(metadata: Object | ObjectMeta | TemplateMeta) -> int:
@@ -264,7 +243,6 @@ def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     """Reports whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped,
     when only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
-    if any(volume.hotplug_volume is not None for volume in trusted_status(vmi).volume_status or ()):
-        return True
-    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume)]
-    return any(source is not None and source.hotpluggable for source in sources)
+    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume) if s]
+    statuses = trusted_status(vmi).volume_status or ()
+    return any(status.hotplug_volume for status in statuses) or any(source.hotpluggable for source in sources)

@@ -166,12 +166,10 @@ def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
 
 
 def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection[str] = ()) -> Sequence[str]:
-    """Returns virt-controller's user names: those that `--kubevirt-user` names; else the account in the namespace of
-    the KubeVirt CR that is deployed, or will be; without a CR, in the usual namespaces. The one list of accounts that
-    the reserve, the locks and deploy/policy.yaml go by. virt-controller alone creates launcher and attachment pods and
-    patches their metadata (KubeVirt pkg/virt-controller/watch: vmi/lifecycle.go, vmi/volume-hotplug.go, migration.go,
-    descheduler.go); virt-api, virt-handler and virt-operator only read, delete and exec. Names are exact: any tenant
-    can create a service account of that name in the own namespace."""
+    """Returns virt-controller's user names, by which the reserve, the locks and deploy/policy.yaml go: those that
+    `--kubevirt-user` names; else the account in the namespace of the KubeVirt CR that is deployed, or will be; without
+    a CR, in the usual namespaces. It alone creates launcher and attachment pods and patches their metadata (KubeVirt
+    pkg/virt-controller/watch). Names are exact: any tenant can create an account of that name in the own namespace."""
     if configured_users:
         return sorted(configured_users)
     kubevirt = deployed_kubevirt(kubevirts) or _oldest(kubevirts)

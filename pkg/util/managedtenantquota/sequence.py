@@ -74,34 +74,28 @@ def _lock(window: Window) -> Step | None:
     observed, lock = window.observed, window.lock
     if lock is not None and observed.render_webhook is None:
         return None
-    admitted = {target.admission_key for target in window.targets}
     # Whose target is on its way stays: no pod shows it, and maybe a refusal of before, for which there is no room.
-    present, left_out = (
-        admitted_by(lock) if lock else (),
-        {target.migration.uid for target in window.refused_targets if not (target.blocking or target.lacks_room)},
-    )
+    present = admitted_by(lock) if lock else ()
+    left_out = {t.migration.uid for t in window.refused_targets if not (t.blocking or t.lacks_room)}
+    admitted = {target.admission_key for target in window.targets}
     admitted |= {entry for entry in present if entry.partition("/")[0] not in left_out}
     webhook = observed.render_webhook(admitted) if observed.render_webhook else {}  # none: the caches suggest it
     if lock is None:
         vms = sorted({target.migration.spec.vmi_name for target in window.targets})
         reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-        longest = window.policy.longest
-        body = lock_body(
-            observed.namespace, webhook, now=observed.now, owner=observed.lock_owner, reason=reason, longest=longest
-        )
+        owner, longest = observed.lock_owner, window.policy.longest
+        body = lock_body(observed.namespace, webhook, now=observed.now, owner=owner, reason=reason, longest=longest)
         return Write("MakeLock", None, body, f"locked for the migration of {reason}")
     if is_current(lock, webhook):
         return None
     # It is another installation's, the CA has changed, or it is for others.
-    configuration, annotations = lock.configuration, {ANNOTATION_HOLDER: observed.lock_owner}
     metadata = {
-        "resourceVersion": configuration.metadata.resource_version,
+        "resourceVersion": lock.configuration.metadata.resource_version,
         "labels": LOCK_LABELS,
-        "annotations": annotations,
+        "annotations": {ANNOTATION_HOLDER: observed.lock_owner},
     }
-    return Write(
-        "UpdateLock", configuration, {"metadata": metadata, "webhooks": [webhook]}, f"lock {configuration.name} updated"
-    )
+    body, name = {"metadata": metadata, "webhooks": [webhook]}, lock.configuration.name
+    return Write("UpdateLock", lock.configuration, body, f"lock {name} updated")
 
 
 def _settle(window: Window) -> Step | None:
@@ -133,12 +127,8 @@ def _raise(window: Window) -> Step | None:
     change, released_migrations = window.next_to_raise(), window.released_migrations
     if change is None:
         return None
-    name = change.quota.name
-    migrations = [
-        migration
-        for migration in window.observed.facts.migrations
-        if name in released_migrations.get(migration.name, ())
-    ]
+    name, all_migrations = change.quota.name, window.observed.facts.migrations
+    migrations = [migration for migration in all_migrations if name in released_migrations.get(migration.name, ())]
     return _change_write("Raise", change, f"resource quota {name} raised until the target pods exist", migrations)
 
 

@@ -16,15 +16,15 @@ from kubeloop.api.core import PersistentVolumeClaim, Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import add, format_resource_list, marshal, parse_resource_list
 from pkg.api.kubevirt import (
-    ChangedBlockTracking,
-    ClaimInfo,
+    ChangedBlockTrackingStatus,
     KubeVirtConfiguration,
-    MigratedVolume,
     MigrationState,
+    StorageMigratedVolumeInfo,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from pkg.api.kubevirt import PersistentVolumeClaimInfo as ClaimInfo
 from pkg.util.kubevirt.claims import state_claims_concerning
 from pkg.util.kubevirt.profiles import PROFILES
 from pkg.util.kubevirt.rendering import Rendering
@@ -101,7 +101,7 @@ def with_efi(instance: VirtualMachineInstance) -> VirtualMachineInstance:
 def tracked(instance: VirtualMachineInstance, state: str) -> VirtualMachineInstance:
     """Changed-block tracking alone."""
     without = msgspec.structs.replace(instance, spec=running_vmi().spec)
-    return changed(without, changed_block_tracking=ChangedBlockTracking(state=state))
+    return changed(without, changed_block_tracking=ChangedBlockTrackingStatus(state=state))
 
 
 def rendering_of(release: str, **configuration: Any) -> Rendering:
@@ -202,7 +202,7 @@ def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
 
 
 def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
-    volumes = [MigratedVolume(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
+    volumes = [StorageMigratedVolumeInfo(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
     return changed(running_vmi(), migrated_volumes=volumes)
 
 
