@@ -163,7 +163,7 @@ def test_the_document() -> None:
     (vm,) = document["vms"]
     assert document["overheadRatio"] == "4.5"
     assert document["evacuate"] is None
-    assert not (document["together"] or document["violations"])
+    assert [*document["together"], *document["violations"]] == []
     fits = [vm[name] for name in ("vm", "node", "fitsNow", "fitsAtRatio", "fitsWithHeadroom")]
     assert fits == ["vm1", "node-1", False, False, True]
     assert vm["quotas"][0]["raisedBy"] == ONE_AT_4_5
