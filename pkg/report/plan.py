@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from operator import gt, lt
 from typing import Any, Final
 
 from msgspec import field, structs
 
 from kubeloop.api.core import Affinity, Node, Pod, PodSpec, ResourceQuotaSpec
 from kubeloop.api.objects import condition_is_true
-from kubeloop.api.quantity import ZERO
+from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import Resource
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
@@ -163,48 +162,52 @@ class PlacedPodSpec(PodSpec):
 class PlacedPod(Pod):
     spec: PlacedPodSpec = PlacedPodSpec()
 
+    @property
+    def terms(self) -> list[dict[str, Any]] | None:
+        """The terms of node affinity of which a node has to fulfil one; None for a pod without."""
+        affinity = self.spec.affinity and self.spec.affinity.node_affinity
+        required = affinity and affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        return required["nodeSelectorTerms"] if required else None
+
     def may_be_placed_on(self, node: Node) -> bool:
-        """Reports whether the node has the labels that the pod requires: one of its terms, of which none is empty."""
-        terms, name = self._terms, {"metadata.name": node.name}
-        return (self.spec.node_selector or {}).items() <= node.labels.items() and (
-            terms is None or any(_fulfils(term, node.labels, name) for term in terms)
-        )
+        """Reports whether the node has the labels that the pod requires."""
+        is_selected = (self.spec.node_selector or {}).items() <= node.labels.items()
+        return is_selected and (self.terms is None or any(_fulfils(term, node) for term in self.terms))
 
     @property
     def requirement(self) -> str:
         """What the pod requires of its node, for people: beyond that it takes VMs."""
         selector = sorted((self.spec.node_selector or {}).items())
         labels = [f"{name}={value}" for name, value in selector if name != SCHEDULABLE]
-        return ", ".join([*labels, *(["its node affinity"] if self._terms is not None else ())])
-
-    @property
-    def _terms(self) -> list[dict[str, Any]] | None:
-        affinity = self.spec.affinity and self.spec.affinity.node_affinity
-        required = affinity and affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-        return required["nodeSelectorTerms"] if required else None
+        return ", ".join([*labels, *(["its node affinity"] if self.terms is not None else ())])
 
 
 PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
 
 
-def _fulfils(term: Mapping[str, Any], labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    requirements = [(requirement, labels) for requirement in term.get("matchExpressions") or ()]
-    requirements += [(requirement, fields) for requirement in term.get("matchFields") or ()]
-    return bool(requirements) and all(_fulfils_one(*requirement) for requirement in requirements)
+def _fulfils(term: Mapping[str, Any], node: Node) -> bool:
+    """Reports whether a node fulfils a term of node affinity; an empty one none does."""
+    requirements = [(node.labels, requirement) for requirement in term.get("matchExpressions") or ()]
+    requirements += [({"metadata.name": node.name}, requirement) for requirement in term.get("matchFields") or ()]
+    return bool(requirements) and all(
+        _is_fulfilled(requirement["operator"], labels.get(requirement["key"]), requirement.get("values") or [])
+        for labels, requirement in requirements
+    )
 
 
-def _fulfils_one(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    operator, value, values = requirement["operator"], labels.get(requirement["key"]), requirement.get("values") or []
-    if operator in ("Gt", "Lt"):
-        compare = gt if operator == "Gt" else lt
-        return value is not None and value.isdecimal() and compare(int(value), int(values[0]))
-    is_fulfilled = {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }
-    return is_fulfilled.get(operator, False)
+def _is_fulfilled(operator: str, value: str | None, values: Sequence[str]) -> bool:
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" if value and value.isdecimal():
+            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return False
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,9 @@ class NodeCapacity:
         is_labelled = any(SCHEDULABLE in node.labels for node in nodes)  # by KubeVirt, where it runs
         free_by_node: dict[str, ResourceList] = {}
         for node in nodes:
-            if _is_open(node) and (not is_labelled or node.labels.get(SCHEDULABLE) == "true"):
+            tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
+            is_ready = condition_is_true(node.status.conditions, "Ready") and not (tainted or node.spec.unschedulable)
+            if is_ready and (not is_labelled or node.labels.get(SCHEDULABLE) == "true"):
                 allocatable = parse_resource_list(node.status.allocatable or {})
                 free_by_node[node.name] = {
                     f"requests.{name}": allocatable[name] for name in ("cpu", "memory") if name in allocatable
@@ -242,15 +247,6 @@ class NodeCapacity:
             if pod.spec.node_name in free_by_node and not pod.terminal:
                 _take(free_by_node[pod.spec.node_name], pod_usage(pod))
         return free_by_node
-
-
-def _is_open(node: Node) -> bool:
-    tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
-    return not node.spec.unschedulable and not tainted and condition_is_true(node.status.conditions, "Ready")
-
-
-def _has_room(free: ResourceList, requests: ResourceList) -> bool:
-    return all(amount <= free[name] for name, amount in requests.items() if name in free)
 
 
 def _take(free: ResourceList, requests: ResourceList) -> None:
@@ -325,13 +321,14 @@ def _unplaced_vms(
         if not vm.migrates:
             targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
     for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
-        fitting = [
-            node.name
-            for node in open_nodes
-            if (launcher is None or launcher.may_be_placed_on(node)) and _has_room(free_by_node[node.name], requests)
-        ]
+        fitting: list[tuple[Quantity, str]] = []
+        for node in open_nodes:
+            free = free_by_node[node.name]
+            has_room = all(amount <= free.get(name, amount) for name, amount in requests.items())
+            if has_room and (launcher is None or launcher.may_be_placed_on(node)):
+                fitting.append((free.get(_MEMORY, ZERO), node.name))
         if fitting:
-            _take(free_by_node[max(fitting, key=lambda name: (free_by_node[name].get(_MEMORY, ZERO), name))], requests)
+            _take(free_by_node[max(fitting)[1]], requests)
             continue
         reason = f"no other node has room for its target pod: {format_amounts(requests)}"
         if launcher and launcher.requirement:
