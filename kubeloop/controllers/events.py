@@ -53,14 +53,6 @@ RECORDED = FRAMEWORK["event_recorder_events_total"].counter()
 DROPPED = FRAMEWORK["event_recorder_dropped_total"].counter()
 
 
-@dataclass(slots=True)
-class _Written:
-    """An event that exists on the server; `count` has what the spam filter kept back too."""
-
-    name: str
-    count: int
-
-
 class EventRecorder:
     """Writes events in the background."""
 
@@ -72,7 +64,8 @@ class EventRecorder:
         self._pending: dict[str, dict[Identity, Occurrence]] = {}
         # By the event's namespace. Invariant: at most QUEUE_LIMIT in each; a repeat of what waits is counted there and
         # takes no more room.
-        self._written: TTLCache[Identity, _Written] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
+        # The events that exist on the server; `count` has what the spam filter kept back too.
+        self._written: TTLCache[Identity, Occurrence] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
         self._similar: TTLCache[Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
         self._buckets: LRUCache[About, Tokens] = LRUCache(_REMEMBERED)
         # The writes that an object has left.
@@ -196,7 +189,8 @@ class EventRecorder:
                 with contextlib.suppress(errors.NotFound):
                     patch = repeated(identity, occurrence, count)
                     await client.merge_patch(patch, name=written.name, namespace=occurrence.namespace)
-                    self._written[identity] = _Written(written.name, count)
+                    written.count += occurrence.count
+                    self._written[identity] = written  # stored anew: the time counts from the last one
                     return
                 # The API server keeps events for an hour, people may delete them. Not `del`: its time may have ended
                 # meanwhile.
@@ -205,7 +199,7 @@ class EventRecorder:
                 occurrence.name = self._name(occurrence.reference["name"])
             with contextlib.suppress(errors.AlreadyExists):  # the try before got through, only its answer was lost
                 await client.create(body(identity, occurrence, self._component, self._instance))
-            self._written[identity] = _Written(occurrence.name, occurrence.count)
+            self._written[identity] = occurrence
 
     def _name(self, object_name: str) -> str:
         """Returns `<object>.<time in hex>`, as client-go names events; never the same twice from one recorder."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 import resource
 import socket
 import ssl
@@ -56,13 +57,11 @@ class Limits:
 
 
 class ConnectionMetrics:
-    """The metrics of a listener's connections; these methods do nothing with them."""
+    """The metrics of a listener's connections: how many are open, and each that was closed early (`handshake`, `head`,
+    `total` or `crowded`); these methods do nothing with them."""
 
-    def connections(self, count: int) -> None:
-        """Reports the number of open connections."""
-
-    def closed(self, reason: str) -> None:
-        """A connection was closed early: `handshake`, `head`, `total` or `crowded`."""
+    def connections(self, count: int) -> None: ...
+    def closed(self, reason: str) -> None: ...
 
 
 class Listener:
@@ -223,14 +222,10 @@ class Listener:
 
 def parse_bind_address(text: str) -> tuple[str, int]:
     """Parses "host:port", ":port" or "[v6]:port" to (host, port), host "" for every interface. Raises BindError."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        colon = ""
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    match = re.fullmatch(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[^:]*)):(?P<port>[0-9]{1,5})", text)
+    if match is None or int(match["port"]) > 65535:
         raise BindError(f"{text!r} is not an address to listen on: give host:port or :port")
-    return host, int(port)
+    return match["v6"] or match["host"] or "", int(match["port"])
 
 
 def _limit_to_system(connections: int) -> int:

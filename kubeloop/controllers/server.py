@@ -26,16 +26,12 @@ Page = Callable[[web.BaseRequest], web.Response]
 
 
 class Checks(Protocol):
-    """The checks that the server asks; Management implements them."""
+    """The checks that the server asks, lines each; Management implements them: problems that only a restart repairs,
+    reasons for which the process is not ready, and further lines of /readyz."""
 
-    def healthy(self) -> list[str]:
-        """Returns the problems that only a restart repairs, a line each."""
-
-    def unready(self) -> list[str]:
-        """Returns the reasons for which the process is not ready, a line each."""
-
-    def notes(self) -> list[str]:
-        """Returns further lines of /readyz."""
+    def healthy(self) -> list[str]: ...
+    def unready(self) -> list[str]: ...
+    def notes(self) -> list[str]: ...
 
 
 class HealthServer:

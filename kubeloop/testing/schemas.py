@@ -16,15 +16,10 @@ from kubeloop.client.client import Client
 from kubeloop.client.discovery import Definitions, Schema, resolved, served_schema
 
 _TYPES: dict[type[inspect.Type], str] = {
-    inspect.StrType: "string",
-    inspect.IntType: "integer",
-    inspect.FloatType: "number",
-    inspect.BoolType: "boolean",
-    inspect.ListType: "array",
-    inspect.VarTupleType: "array",
-    inspect.DictType: "object",
-    inspect.StructType: "object",
-}
+    inspect.StrType: "string", inspect.IntType: "integer", inspect.FloatType: "number", inspect.BoolType: "boolean",
+    inspect.ListType: "array", inspect.VarTupleType: "array",
+    inspect.DictType: "object", inspect.StructType: "object",
+}  # fmt: skip
 
 
 def crd_schema(definition: Schema, version: str) -> Schema:

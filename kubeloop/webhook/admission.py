@@ -34,28 +34,12 @@ _LONGEST_UID: Final = 1024
 REVIEW_SECONDS: Final = 3.0
 """The time limit of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
 _ENDS_AT: ContextVar[float] = ContextVar("review ends at")
-
-
 _CODES: Final = {
-    "BadRequest": 400,
-    "Unauthorized": 401,
-    "Forbidden": 403,
-    "NotFound": 404,
-    "MethodNotAllowed": 405,
-    "NotAcceptable": 406,
-    "Conflict": 409,
-    "AlreadyExists": 409,
-    "Gone": 410,
-    "Expired": 410,
-    "RequestEntityTooLarge": 413,
-    "UnsupportedMediaType": 415,
-    "Invalid": 422,
-    "TooManyRequests": 429,
-    "InternalError": 500,
-    "ServerTimeout": 500,
-    "ServiceUnavailable": 503,
-    "Timeout": 504,
-}
+    "BadRequest": 400, "Unauthorized": 401, "Forbidden": 403, "NotFound": 404, "MethodNotAllowed": 405,
+    "NotAcceptable": 406, "Conflict": 409, "AlreadyExists": 409, "Gone": 410, "Expired": 410,
+    "RequestEntityTooLarge": 413, "UnsupportedMediaType": 415, "Invalid": 422, "TooManyRequests": 429,
+    "InternalError": 500, "ServerTimeout": 500, "ServiceUnavailable": 503, "Timeout": 504,
+}  # fmt: skip
 """metav1.StatusReason and its code; of two with one code the first is meant by the code alone."""
 
 

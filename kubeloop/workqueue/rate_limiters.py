@@ -14,16 +14,12 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class RateLimiter(Protocol[K_contra]):
-    """The rate limiter of a RateLimitingQueue."""
+    """The rate limiter of a RateLimitingQueue. `when`: seconds until the item may be tried again; counts a failure.
+    `forget`: it is finished, for good or by success: its failures no longer count. `num_requeues`: these failures."""
 
-    def when(self, item: K_contra) -> float:
-        """Seconds until the item may be tried again; counts a failure."""
-
-    def forget(self, item: K_contra) -> None:
-        """The item is finished, for good or by success: its failures no longer count."""
-
-    def num_requeues(self, item: K_contra) -> int:
-        """Failures counted for the item."""
+    def when(self, item: K_contra) -> float: ...
+    def forget(self, item: K_contra) -> None: ...
+    def num_requeues(self, item: K_contra) -> int: ...
 
 
 class ItemExponentialFailureRateLimiter(Generic[K]):
@@ -37,10 +33,7 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
     def when(self, item: K) -> float:
         failures = self._failures.get(item, 0)
         self._failures[item] = failures + 1
-        try:
-            return min(math.ldexp(self._base, failures), self._max)
-        except OverflowError:  # a float ends near 2^1024; an item that failed that often waits the maximum
-            return self._max
+        return min(math.ldexp(self._base, min(failures, 100)), self._max)  # a float ends near 2^1024
 
     def forget(self, item: K) -> None:
         self._failures.pop(item, None)

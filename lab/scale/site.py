@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import ensure_binaries
-from kubeloop.testing.cluster.cluster import Guard
+from kubeloop.testing.cluster.cluster import guarded
 from kubeloop.testing.cluster.control_plane import kwok
 from kubeloop.testing.cluster.progress import Lines
 from lab.cluster import EmbeddedCluster, Options, stand_in
@@ -77,7 +77,7 @@ def given_site(kubeconfig: Path) -> Iterator[Site]:
     """The cluster of a kubeconfig."""
     with tempfile.TemporaryDirectory(prefix="headroom-scale-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        with Guard(directory, remove=True):
+        with guarded(directory, remove=True):
             try:
                 yield Site(kubeconfig.absolute(), directory, embedded=False)
             finally:

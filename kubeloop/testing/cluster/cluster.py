@@ -17,8 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from kubeloop.api.registry import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from kubeloop.client.client import Client
@@ -107,7 +106,7 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
     Returns when the API server is ready, the CRDs are served and the nodes are Ready. What an earlier cluster left in
     the directory is removed first; ClusterError if that one still runs. When the start fails or is interrupted, even by
     SIGKILL, nothing keeps running. Blocks: call it outside an event loop."""
-    with Guard(directory):
+    with guarded(directory):
         return _up(directory, options or Options(), progress or Progress())
 
 
@@ -154,7 +153,7 @@ class EmbeddedCluster:
             if (directory := self._directory) is None:
                 temporary = tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)
                 directory = Path(stack.enter_context(temporary))
-            stack.enter_context(Guard(directory, remove=self._directory is None))
+            stack.enter_context(guarded(directory, remove=self._directory is None))
             stack.callback(down, directory)
             cluster = _up(directory, self._options, self._progress)
             self._stack = stack.pop_all()
@@ -164,41 +163,33 @@ class EmbeddedCluster:
         self._stack.close()
 
 
-class Guard:
-    """Guards the cluster in `directory` while it is entered: a small process ends the cluster when the process that
-    started it has ended, however. Leaving it ends the guard and nothing else. With `remove` the directory itself goes
-    too, when the guard has to act.
+@contextlib.contextmanager
+def guarded(directory: Path, *, remove: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """A small process ends the cluster in `directory` when the process that started it has ended within the block,
+    however. Leaving the block ends that process and nothing else. With `remove` the directory itself goes too, when the
+    guard has to act.
 
     It waits on a pipe whose other end its parent holds and the kernel closes. (PR_SET_PDEATHSIG is about the *thread*
     that started a process: a cluster started from a worker thread would die with the thread.)"""
-
-    def __init__(self, directory: Path, *, remove: bool = False) -> None:
-        self._directory = directory
-        self._remove = remove
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        remove = "remove" if self._remove else "keep"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.cluster", str(self._directory.absolute()), remove],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.communicate(_CALLED_OFF)
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.cluster", str(directory.absolute()), "remove" if remove else "keep"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.communicate(_CALLED_OFF)
 
 
 @contextlib.contextmanager
 def ending_on_sigterm() -> Iterator[None]:
     """SIGTERM ends the program as Ctrl-C does: through every `finally`."""
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
     old_handler = signal.signal(signal.SIGTERM, end)

@@ -32,15 +32,9 @@ _API_HOSTS = (
     "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 )  # fmt: skip
 _CONTROLLERS = (
-    "resourcequota-controller",
-    "namespace-controller",
-    "serviceaccount-controller",
-    "serviceaccount-token-controller",
-    "garbage-collector-controller",
-    "pod-garbage-collector-controller",
-    "persistentvolumeclaim-protection-controller",
-    "clusterrole-aggregation-controller",
-)
+    "resourcequota", "namespace", "serviceaccount", "serviceaccount-token", "garbage-collector",
+    "pod-garbage-collector", "persistentvolumeclaim-protection", "clusterrole-aggregation",
+)  # fmt: skip
 # Beyond what any test fills.
 _CAPACITY = {"cpu": "1000", "memory": "16Ti", "ephemeral-storage": "16Ti", "pods": "1000"}
 # Fewer collections for some more memory: of the two cores, one is busy with Go's collector otherwise.
@@ -131,7 +125,7 @@ class ControlPlane:
         argv = [
             str(self.binaries.kube_controller_manager),
             f"--kubeconfig={self.paths.pki / _MANAGER}.kubeconfig",
-            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--controllers={','.join(f'{name}-controller' for name in _CONTROLLERS)}",
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self.paths.pki / _ACCOUNTS}.key",
             f"--root-ca-file={self.paths.authority}",

@@ -15,7 +15,7 @@ import pytest
 
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster import cluster, processes, readiness
-from kubeloop.testing.cluster.cluster import Guard
+from kubeloop.testing.cluster.cluster import guarded
 from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from kubeloop.testing.polling import eventually
@@ -172,10 +172,9 @@ def test_status_tells_a_dead_process_from_a_running_one(directory: Path) -> None
 
 
 def test_a_guard_that_is_left_ends_and_the_cluster_runs_on(directory: Path) -> None:
-    with Guard(directory) as guard:
+    with guarded(directory) as guard:
         process = processes.spawn("etcd", ["/bin/sleep", "600"], directory)
-        assert guard._process is not None
-        pid = guard._process.pid
+        pid = guard.pid
     assert process.alive()
     assert not os.path.exists(f"/proc/{pid}")
 
