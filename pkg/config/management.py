@@ -73,9 +73,8 @@ class Management(ControllerFactory):
         clock: Callable[[], float] | None = None,
         rancher: RancherWrites | None = None,
     ) -> None:
-        """`releases`: of Kubernetes, by which the API servers count. `clock`: seconds since 1970, which what objects
-        say of times is compared with; the API server's. `rancher`: how quotas with Rancher's label are written; by
-        default without impersonation."""
+        """`releases`: of Kubernetes, by which the API servers count. `clock`: the API server's, in seconds since 1970.
+        `rancher`: how quotas with Rancher's label are written; by default without impersonation."""
         super().__init__(
             client,
             workers=workers,
@@ -112,8 +111,7 @@ class Management(ControllerFactory):
         )
 
     def set_policy_in_force(self, *, in_force: bool) -> None:
-        """Sets whether tenants can forge no pod: what is trusted of pods depends on it, so that every quota is decided
-        anew when it changes."""
+        """Sets whether tenants can forge no pod, and has every quota decided anew when it changes."""
         if in_force != self.policy_in_force:
             self.policy_in_force = in_force
             self.resource_quotas.enqueue_all()

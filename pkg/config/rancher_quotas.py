@@ -1,5 +1,4 @@
-"""The way in which ResourceQuotas with Rancher's default label are raised: by headroom's own writes, as Rancher, or by
-Rancher.
+"""The way in which ResourceQuotas with Rancher's default label are raised: directly, as Rancher, or by Rancher.
 
 Rancher ≥ 2.14.6 and 2.15.2 lets nobody else write them: its webhook `rancher.cattle.io.resourcequotas` denies with 400,
 except to the user and group by which Rancher itself passes it (rancher/webhook, resourcequota validator).
@@ -49,8 +48,7 @@ def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> boo
 class RancherWrites:
     """The way in use, by the operator's choice and what is known of Rancher; and the client for each quota.
 
-    `registrations` are all webhook configurations; None: they are not read, and a lock shows by a denied write.
-    """
+    `registrations` are all webhook configurations; None: not read, a lock shows by a denied write."""
 
     def __init__(self, client: Client, owner: Client | None = None, choice: RancherQuotas = RancherQuotas.AUTO) -> None:
         """`owner` impersonates Rancher; None: nobody does."""

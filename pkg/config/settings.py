@@ -1,5 +1,4 @@
-"""The settings of a process, as an operator chose them, controllers and webhooks alike. Imports nothing heavy: the
-command line starts with it."""
+"""The settings of a process. Imports nothing heavy: the command line starts with it."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class QuotaGuard(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The choices behind the flags of `headroom controller` and `headroom webhook`. Patterns are shell globs."""
+    """The choices behind the flags of the two processes, whose help describes them. Patterns are shell globs."""
 
     policy: Policy = EXACT
     profile: Profile | None = None
@@ -46,16 +45,13 @@ class Settings:
     namespace: str = "default"
     """Headroom's own: of the Lease, the probe, the certificate's Secret and the Service."""
     reserve: bool = True
-    """Keep pods that are no migration's out of added headroom: the controllers label the namespaces that hold some, the
-    webhook answers for the pods there."""
+    """The controllers label the namespaces that hold added headroom, the webhook answers for the pods there."""
     rancher_quotas: RancherQuotas = RancherQuotas.AUTO
     dry_run: bool = False
     only_namespaces: Sequence[str] = ()
-    """The namespaces that are served; none: all are."""
     controller_users: Sequence[str] = ()
     """Accounts of other installations of headroom: locks let their writes through, webhooks do not review them."""
     kubevirt_users: Sequence[str] = ()
-    """virt-controller's account, where it is not the usual one."""
 
     # The controllers alone.
     lock_limit: float = LOCK_LIMIT
@@ -70,7 +66,6 @@ class Settings:
     own_user: str = ""
     """Headroom's user name; "" when the API server does not report it."""
     register: bool = True
-    """Write the webhook configurations, and look after them."""
     client_names: Sequence[str] = ()
     """Whose client certificates are answered; none: every client is."""
     inject_ca_from: str | None = None

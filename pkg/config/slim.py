@@ -167,8 +167,7 @@ def _cut_lists(part: Struct) -> None:
 
 
 def _exceeds_launchers(spec: core.PodSpec) -> bool:
-    """Reports whether a pod has more containers than disks, file systems and sidecars make, or more resources than a
-    VMI's."""
+    """Reports whether a pod has more containers than KubeVirt makes, or more resources than a VMI's."""
     containers = [*spec.containers, *(spec.init_containers or ())]
     resources = [
         spec.overhead,

@@ -20,8 +20,7 @@ MANY: Final = 48
 
 
 class TimeSlices:
-    """All that is done here shares one slice at a time: ten namespaces with thousands of VMs hold the event loop no
-    longer than one does."""
+    """One slice at a time: ten namespaces with thousands of VMs hold the event loop no longer than one does."""
 
     def __init__(self) -> None:
         self._slice = asyncio.Lock()

@@ -44,8 +44,7 @@ class GivenBack(NamedTuple):
 
 
 async def release_all(client: Client, rancher: RancherWrites) -> GivenBack:
-    """Releases every ResourceQuota that is ours, and ends every request to Rancher. Raises ApiError, once all is done
-    that can be, for what is no refusal."""
+    """Releases every ResourceQuota that is ours. Raises ApiError, once all else is done, for what is no refusal."""
     namespaces = {namespace.name: namespace for namespace in await client.resource(NAMESPACES).list()}
     quotas = [
         quota
@@ -82,8 +81,7 @@ async def _release_quota(
 
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
-    """Calls the controller's own handler until it has nothing left to do. Raises ApiError, Forbidden where Rancher does
-    not answer."""
+    """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
     deadline = loop_time() + SILENCE
     while loop_time() < deadline:
@@ -121,8 +119,7 @@ async def _source(client: Client, namespace: str) -> Source:
 
 
 async def close_all(client: Client, rancher: RancherWrites) -> list[str]:
-    """Unlocks every namespace, restores its quotas, and returns the names. Raises ApiError, once all is done that can
-    be."""
+    """Unlocks every namespace, restores its quotas, returns the names. Raises ApiError, once all else is done."""
     events = EventRecorder(client, "headroom")
     writer = Writer(client, events, rancher)
     # Those without their label too: the selector would miss what was edited by hand.

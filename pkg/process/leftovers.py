@@ -46,8 +46,7 @@ class Leftovers:
             await asyncio.sleep(PERIOD)
 
     async def check(self) -> None:
-        """Looks once; reports a registration that is gone, and webhooks that two looks in a row did not reach. Raises
-        ApiError."""
+        """Looks once; reports a deletion, and webhooks that two looks in a row did not reach. Raises ApiError."""
         configuration = await registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME)
         fault = ""
         if configuration is not None:

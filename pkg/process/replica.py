@@ -1,5 +1,4 @@
-"""A process of `headroom controller` or `headroom webhook`: health, election, controllers, webhooks, started and ended
-in order."""
+"""A process of `headroom controller` or `headroom webhook`, started and ended in order."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ ELECTED_DRAIN_SECONDS = 2.0
 
 @dataclass(eq=False)
 class HealthChecks:
-    """The checks behind /healthz and /readyz: the caches, the Lease and the webhooks together, from before they
-    exist."""
+    """The checks behind /healthz and /readyz, from before their parts exist."""
 
     management: Management | None = None
     elector: LeaderElector | None = None
@@ -121,8 +119,7 @@ class Replica:
             await self._run(stop, checks, management, kubernetes, replica, elector)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
-        """Returns the elector, None where there is no election. It writes events by itself: the leader's client writes
-        nothing before."""
+        """Returns the elector, if any. It writes events by itself: the leader's client writes nothing before."""
         if self.election is None:
             return None
         namespace = self.settings.namespace

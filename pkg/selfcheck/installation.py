@@ -1,5 +1,4 @@
-"""The ConfigMap `headroom` in headroom's own namespace: how the controller runs, and what keeps it from its work. The
-reports read it."""
+"""The ConfigMap `headroom`: how the controller runs, and what keeps it from its work. The reports read it."""
 
 from __future__ import annotations
 
@@ -31,11 +30,9 @@ EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
 CHECK_PERIOD: Final = 2.0
 """Seconds between two checks, which ask the API server nothing."""
 REPORT_AFTER: Final = 10.0
-"""Seconds for which something has to be wrong before that is published: at the start every cache is behind for a
-moment."""
+"""Seconds until a fault is published: at the start every cache is behind for a moment."""
 REFRESH: Final = 30.0
-"""Seconds after which it is written again, also when that failed: without a Lease nothing else shows that a controller
-runs."""
+"""Seconds after which it is written again: without a Lease nothing else shows that a controller runs."""
 FRESH: Final = 2.5 * REFRESH
 """Seconds for which a reader believes it, by the API server's clock."""
 LAST_WRITE: Final = 2.0

@@ -1,7 +1,6 @@
 """Tracks which Kubernetes releases count: what the API servers say they are, asked again every few minutes.
 
-During an upgrade of several API servers either of them may answer, and either may admit the next pod: what one of them
-said a short while ago counts as well."""
+During an upgrade either of several API servers may answer, and either may admit the next pod: both count then."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import msgspec
 
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
-from pkg.util.quotacount.releases import UNKNOWN, Releases, doubt, releases_of
+from pkg.util.quotacount.releases import Releases, doubt, releases_of
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +43,16 @@ class KubernetesVersion:
     def __init__(self, *known_versions: str) -> None:
         """`known_versions`: what API servers have already said."""
         self._answers: deque[str] = deque(maxlen=ANSWERS)
-        self._releases: Releases = UNKNOWN
-        self.versions: tuple[str, ...] = ()
         for version in known_versions:
             self.record(version)
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that count, sorted."""
+        return tuple(sorted(set(self._answers)))
+
     def releases(self) -> Releases:
-        return self._releases
+        return releases_of(self.versions)
 
     async def run(self, client: Client) -> None:
         while True:
@@ -62,11 +64,10 @@ class KubernetesVersion:
 
     def record(self, version: str) -> None:
         """Records that an API server has this version."""
+        old_versions = self.versions
         self._answers.append(version)
-        old_versions, self.versions = self.versions, tuple(sorted(set(self._answers)))
         if self.versions == old_versions:
             return
-        self._releases = releases_of(self.versions)
         if reason := doubt(self.versions):
             log.warning("%s", reason)
         elif old_versions:
@@ -74,8 +75,7 @@ class KubernetesVersion:
 
 
 async def wait_for_version(client: Client, stop: asyncio.Event) -> KubernetesVersion | None:
-    """Waits until the API server has said its version; returns None when `stop` is set first. Raises ApiError,
-    ConfigError."""
+    """Returns None when `stop` is set before the API server has said its version. Raises ApiError, ConfigError."""
     asking, stopped = asyncio.create_task(ask(client)), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([asking, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -34,8 +34,7 @@ webhook that fails on the probe's object says nothing about ours."""
 
 
 async def probe(client: Client, namespace: str) -> str:
-    """Returns the mark of the replica that answered. Raises NotReached; ApiError when the API server itself has no
-    answer."""
+    """Returns the mark of the replica that answered. Raises NotReached; ApiError for the API server itself."""
     event = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,

@@ -1,5 +1,4 @@
-"""Checks that the policies about pods in deploy/policy.yaml are there and do what they are for: at start and every six
-minutes."""
+"""Checks that the policies about pods in deploy/policy.yaml do what they are for: at start and every six minutes."""
 
 from __future__ import annotations
 

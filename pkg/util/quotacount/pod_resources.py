@@ -93,8 +93,7 @@ def _spec_view(pick: Pick) -> _View:
 
 
 def _views(pod: Pod, pick: Pick, rule: StatusRule) -> list[_View]:
-    """Returns the views of a container of whose sums over the pod the largest counts. Status and spec agree in all pods
-    but resized ones: then all sums are equal."""
+    """Returns the views of a container of whose sums the largest counts: one, where the status agrees with the spec."""
     reported = {} if rule is StatusRule.IGNORED else _reported_lists(pod, pick, rule)
     pending = next((c for c in pod.status.conditions or () if c.type == "PodResizePending"), None)
     infeasible = pending is not None and pending.reason == "Infeasible"
@@ -186,9 +185,8 @@ def _complete(container: Container, defaults: list[ResourceRequirements]) -> Con
 
 
 def _container_defaults(limit_range: LimitRange) -> ResourceRequirements:
-    """Returns one LimitRange's defaults for containers, as the API server completes the LimitRange when it is written:
-    `max` is the default of `default`; `min` and `default` are the defaults of `defaultRequest`. Of several items the
-    last wins."""
+    """Returns one LimitRange's defaults for containers, as the API server completes it: `max` is the default of
+    `default`; `min` and `default` are those of `defaultRequest`. Of several items the last wins."""
     limits: RawResourceList = {}
     requests: RawResourceList = {}
     for item in limit_range.spec.limits:
@@ -200,8 +198,7 @@ def _container_defaults(limit_range: LimitRange) -> ResourceRequirements:
 
 
 def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequirements | None:
-    """Returns a pod's own resources, completed from its containers'; unchanged if the rule says so or they are
-    empty."""
+    """Returns a pod's own resources, completed from its containers' as the rule says."""
     level = spec.resources
     if rule is PodLevelDefaults.NONE or level is None or not (level.requests or level.limits):
         return level
@@ -222,8 +219,7 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
 def _missing_limits(
     spec: PodSpec, requests: RawResourceList, limits: RawResourceList, container_limits: ResourceList
 ) -> RawResourceList:
-    """Returns limits for requested resources that every container limits: the containers' total, at least the
-    request."""
+    """Returns limits for what is requested and every container limits: the total, at least the request."""
     containers = [*spec.containers, *(spec.init_containers or ())]
     return {
         name: str(max(container_limits[name], parse_wire(requests[name])))

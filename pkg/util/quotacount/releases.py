@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Any)
@@ -80,8 +81,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 
 def by_release(rules: T, changes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, T]:
-    """Returns the rules of each release, a frozen dataclass; `changes`, oldest first, lists what each release changed
-    of the rules before it."""
+    """Returns the rules of each release, a frozen dataclass; `changes`, oldest first, are to the release before."""
     rules_by_release: dict[str, T] = {}
     for release, release_changes in changes.items():
         rules = rules_by_release[release] = replace(rules, **release_changes)
@@ -129,6 +129,7 @@ def doubt(versions: Sequence[str]) -> str:
     return f"API servers differ ({', '.join(versions)}): the larger count holds" if has_several else ""
 
 
+@cache
 def _release_of(version: str) -> Release | None:
     parsed_version = version_of(version)
     return rules_at(RELEASES, parsed_version) if parsed_version and parsed_version < _FIRST_UNKNOWN else None

@@ -46,10 +46,7 @@ _EXTENDED = re.compile(
 
 def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -> ResourceList:
     """Returns what a quota counts of the pod, under every name that a quota may limit; of several releases the largest.
-
-    A terminated pod (not `is_live`) counts as an object only, `count/pods`. Raises QuantityError if a quantity is
-    invalid.
-    """
+    A terminated pod (not `is_live`) counts as `count/pods` alone. Raises QuantityError if a quantity is invalid."""
     if not is_live(pod, now):
         return {COUNT_PODS: _ONE}
     return reduce(maximum, [_usage(pod, release) for release in releases])
@@ -67,9 +64,8 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
 
 
 def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
-    """Returns the CPU and memory names that a quota limits and some container does not set: quota admission denies such
-    a pod, however much is free. Empty for pod-level resources: an API server without them removes them. Source:
-    pods.go, Constraints."""
+    """Returns the CPU and memory names that a quota limits and some container does not set: admission denies it.
+    Empty for pod-level resources: an API server without them removes them. Source: pods.go, Constraints."""
     pod_level = pod.spec.resources or core.ResourceRequirements()
     if pod_level.limits or pod_level.requests:
         return []
@@ -97,8 +93,7 @@ def _usage(pod: Pod, release: Release) -> ResourceList:
 
 
 def is_charged(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, releases: Releases = NEWEST) -> bool:
-    """Reports whether the quota charges the pod in one of the releases: the pod is live and matches all of the quota's
-    scopes."""
+    """Reports whether the quota charges the pod in one of the releases: it is live and matches all scopes."""
     return is_live(pod, now) and matches_scopes(pod, spec, releases)
 
 
@@ -112,8 +107,7 @@ def is_live(pod: Pod, now: float | None = None) -> bool:
 
 
 def charged_until(pod: Pod) -> float | None:
-    """Returns when the resources of a pod that is being deleted cease to count (Unix seconds), or None if that is
-    unknown."""
+    """Returns when a pod that is being deleted ceases to count (Unix seconds), or None if that is unknown."""
     deleted, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds
     if pod.terminal or deleted is None or grace is None:
         return None
@@ -172,8 +166,7 @@ def _matches(pod: Pod, requirement: core.ScopedResourceSelectorRequirement, rele
 
 
 def _is_best_effort(pod: Pod, release: Release) -> bool:
-    """Reports whether the pod's QoS class, reported or computed, is BestEffort: no cpu or memory is requested or
-    limited."""
+    """Reports whether the pod's QoS class, reported or computed, is BestEffort: without cpu and memory."""
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
     resources = [c.resources for c in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
@@ -218,8 +211,7 @@ def _has_compute(resources: core.ResourceRequirements) -> bool:
 
 
 def storage_usage(claim: core.PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
-    """Returns what a quota counts of a PersistentVolumeClaim, also by storage class. Raises QuantityError if a quantity
-    is invalid."""
+    """Returns what a quota counts of a claim, also by storage class. Raises QuantityError."""
     return reduce(maximum, [_storage_usage(claim, release) for release in releases])
 
 
@@ -236,9 +228,8 @@ def _storage_usage(claim: core.PersistentVolumeClaim, release: Release) -> Resou
 
 
 def device_usage(claim: core.ResourceClaim, release: Release) -> ResourceList:
-    """Returns what a quota counts of a ResourceClaim as such. Quota charges a claim that the scheduler made for a pod's
-    extended resources only for what the pod is not charged; the pod and the DeviceClasses that decide this are not
-    read."""
+    """Returns what a quota counts of a ResourceClaim as such. Of one that the scheduler made for a pod's extended
+    resources quota charges only what the pod is not charged, which is not looked at."""
     devices_by_class = total(_devices_by_class(request, release) for request in claim.spec.devices.requests or ())
     usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices_by_class.items()}
     if release.device_class_claims:
