@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
@@ -53,6 +54,8 @@ WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
 _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
+LEFTOVERS_PERIOD = 60.0
+"""Seconds between two looks at leftovers: a webhook that restarts answers again by the next one."""
 _NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
 """How long a probe is repeated: an API server learns of a configuration by a watch."""
@@ -213,3 +216,54 @@ async def unregister(client: Client) -> list[str]:
             configuration_written(resource, name, "removed")
             removed += [resource.kind] if name == WEBHOOK_CONFIGURATION_NAME else []
     return removed
+
+
+@dataclass(eq=False)
+class Leftovers:
+    """Looks at the webhooks of another process, or of before, where this one registers none; or removes them. `run`
+    until cancelled."""
+
+    client: Client
+    namespace: str
+    """Headroom's own."""
+    remove: bool
+    tell: Tell
+    _failing: int = field(default=0, init=False)
+    # Invariant: how many looks in a row have found a fault.
+    _was_registered: bool = field(default=False, init=False)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if not self.remove:
+                    await self.check()
+                elif await unregister(self.client):
+                    log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
+            except ApiError as exc:
+                log.warning("webhook configurations: %s, trying again in %g s", exc, LEFTOVERS_PERIOD)
+            await asyncio.sleep(LEFTOVERS_PERIOD)
+
+    async def check(self) -> None:
+        """Looks once; reports a deletion, and webhooks that two looks in a row did not reach. Raises ApiError."""
+        configuration = await registered(self.client, *_VALIDATING)
+        fault = ""
+        if configuration is not None:
+            try:
+                await probe(self.client, self.namespace)
+            except NotReached as exc:
+                hooks = configuration.webhooks or ()
+                names = ", ".join(f"{hook['name']} ({hook.get('failurePolicy', '')})" for hook in hooks)
+                fault = f"the webhooks {names} are registered and do not answer: {exc}"
+        elif self._was_registered:
+            kind = VALIDATING_WEBHOOK_CONFIGURATIONS.kind
+            self._warn(EVENT_CHANGED, f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client")
+        if configuration is not None or self._was_registered:
+            UNREACHABLE.set(bool(fault))
+        self._was_registered = configuration is not None
+        self._failing = self._failing + 1 if fault else 0
+        if self._failing == 2:
+            self._warn(EVENT_NOT_REACHED, fault)
+
+    def _warn(self, reason: str, message: str) -> None:
+        log.warning("%s", message)
+        self.tell(reason, message)

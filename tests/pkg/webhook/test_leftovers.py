@@ -8,10 +8,9 @@ from prometheus_client import REGISTRY
 
 from kubeloop.testing.virtual_time import virtual_time
 from pkg.config.settings import Settings
-from pkg.process.leftovers import PERIOD, Leftovers
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import fingerprint
-from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, Registrar
+from pkg.webhook.registration import EVENT_CHANGED, EVENT_NOT_REACHED, LEFTOVERS_PERIOD, Leftovers, Registrar
 from tests.pkg.webhook.test_registration import URL, RegistrationServer
 
 Said = list[tuple[str, str]]
@@ -78,7 +77,7 @@ async def test_unserved_webhooks_are_removed_also_later_ones() -> None:
     await asyncio.sleep(1)
     assert (server.validating.objects, server.mutating.objects) == ({}, {})
     await Registrar(server.client(), URL, STRICT).ensure(b"ca")  # a replica of before, which ends
-    await asyncio.sleep(PERIOD)
+    await asyncio.sleep(LEFTOVERS_PERIOD)
     assert (server.validating.objects, server.mutating.objects) == ({}, {})
     running.cancel()
 
@@ -88,10 +87,10 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
     server, sink = await registered(), Said()
     server.away = True
     running = asyncio.create_task(leftovers(server, sink).run())
-    await asyncio.sleep(3 * PERIOD)
+    await asyncio.sleep(3 * LEFTOVERS_PERIOD)
     assert (sink, running.done()) == ([], False)
     server.away = False
     server.reached.clear()
-    await asyncio.sleep(2 * PERIOD)
+    await asyncio.sleep(2 * LEFTOVERS_PERIOD)
     assert len(sink) == 1
     running.cancel()
