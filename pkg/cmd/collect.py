@@ -29,6 +29,7 @@ from pkg.util.constants import COLLECTED
 _ARCHIVE = ".tar.gz"
 _STREAM = "-"
 _LOG_LINES = "2000"
+_OWN_PODS = "app.kubernetes.io/name=headroom"
 
 
 @group()
@@ -52,7 +53,7 @@ class CollectOptions:
         metavar="NAMESPACE",
         envvar="HEADROOM_NAMESPACE",
     )
-    html: str | None = optional("Write a page of its own to this file, too.", metavar="FILE")
+    html: Path | None = optional("Write a page of its own to this file, too.")
 
 
 def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
@@ -69,9 +70,8 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
         assumptions = Assumptions(namespace=options.headroom_namespace)
         snapshots = [await read_snapshot(client, assumptions, name, events="") for name in namespaces or ("",)]
-        return merge_snapshots(snapshots), await _logs(
-            client, home_namespaces(client, options.headroom_namespace), metadata
-        )
+        homes = home_namespaces(client, options.headroom_namespace)
+        return merge_snapshots(snapshots), await _logs(client, homes, metadata)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
     contents = {**collected_files(snapshot, metadata, namespaces), **logs}
@@ -81,7 +81,7 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
         write_collected(target, contents)
         print(target)
     if options.html:
-        reports.write_page(Path(options.html), snapshot, status(snapshot), prints_name=options.output != _STREAM)
+        reports.write_page(options.html, snapshot, status(snapshot), prints_name=options.output != _STREAM)
 
 
 def write_collected(target: Path, contents: Mapping[str, bytes]) -> None:
@@ -127,9 +127,7 @@ async def _logs(client: Client, namespaces: list[str], metadata: dict[str, Any])
     logs: dict[str, bytes] = {}
     for namespace in namespaces:
         try:
-            pods = await client.resource(registry.PODS).list(
-                namespace, label_selector="app.kubernetes.io/name=headroom"
-            )
+            pods = await client.resource(registry.PODS).list(namespace, label_selector=_OWN_PODS)
             for pod in pods:
                 path = f"{registry.PODS.path(namespace, pod.name)}/log"
                 logs[f"logs/{namespace}-{pod.name}.log"] = await client.transport.request(

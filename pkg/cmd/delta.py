@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -30,7 +29,7 @@ from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
-from pkg.cmd.options import check_ratio, overhead_profile
+from pkg.cmd.options import check_ratio, overhead_profile, remark
 from pkg.report.collect import AROUND_VMIS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import target_claim_usage
@@ -208,7 +207,7 @@ class _Cluster:
         version = observed_version(self._indexers[KubeVirt].list())
         if self._names_unknown and is_unknown(version):
             self._names_unknown = False
-            print(f"headroom: KubeVirt {version} is not known, profile {NEWEST!r} is used", file=sys.stderr)
+            remark(f"KubeVirt {version} is not known, profile {NEWEST!r} is used")
         return True
 
     def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:

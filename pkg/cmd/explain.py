@@ -26,9 +26,7 @@ from pkg.report.snapshot import Snapshot
 
 @group()
 class CollectedOptions:
-    folder: str | None = optional(
-        "Folder that `headroom collect` wrote, instead of a cluster.", "--from", metavar="DIR"
-    )
+    folder: str | None = optional("Folder of `headroom collect`, instead of a cluster.", "--from", metavar="DIR")
 
 
 def explain(
@@ -90,10 +88,7 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def _fit_parts(fit: Fit, installed: Installed) -> Iterator[RenderableType]:
-    rows = [
-        reports.amounts_row(name, need.requested, need.used, need.limited, need.missing)
-        for name, need in fit.needs.items()
-    ]
+    rows = [reports.amounts_row(name, n.requested, n.used, n.limited, n.missing) for name, n in fit.needs.items()]
     title = f"quota {fit.quota}   {installed.keeper_title(fit.kept_by)}"
     columns = ["resource", "requested#", "used#", "limited#", "missing#"]
     yield from reports.table(title, columns, rows)

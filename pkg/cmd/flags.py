@@ -1,8 +1,8 @@
 """Flags from dataclasses: one dataclass a group, one field a flag.
 
-To add a flag: add a field `name: type = option(default, "What it does.", metavar="SECONDS")` to its group
+To add a flag: add a field `name: type = option(default, "What it does.")` to its group
 (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The flag's
-spelling and its environment variable HEADROOM_<FLAG> follow from the field.
+spelling and its environment variable HEADROOM_<FLAG> follow from the field; a float is SECONDS, a Path a FILE.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 _FLAG = "headroom.flag"
+_METAVARS: dict[type, str] = {float: "SECONDS", Path: "FILE"}
 _Function = Callable[..., int | None]
 T = TypeVar("T")
 
@@ -99,7 +101,8 @@ def _flag(flag: Field[Any], kind: Any, title: str) -> inspect.Parameter:
     names = info.pop("names")
     long = next((name for name in names if name.startswith("--")), flag.name).removeprefix("--")
     variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
-    typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **info})
+    metavar = next((_METAVARS[part] for part in (kind, *get_args(kind)) if part in _METAVARS), None)
+    typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, "metavar": metavar, **info})
     return inspect.Parameter(
         flag.name,
         inspect.Parameter.KEYWORD_ONLY,

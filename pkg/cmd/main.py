@@ -16,9 +16,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from kubeloop.errors import ReportedError
-from kubeloop.text import printable
 from pkg.cmd.flags import add_command
-from pkg.cmd.options import WrongCall
+from pkg.cmd.options import WrongCall, remark
 
 USAGE = 2
 FAILURE = 1
@@ -112,5 +111,5 @@ def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None)
 
 
 def _say(message: str, code: int) -> int:
-    print(f"headroom: {printable(' '.join(message.split()))}", file=sys.stderr)
+    remark(" ".join(message.split()))
     return code

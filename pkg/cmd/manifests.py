@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kubeloop.errors import ReportedError, one_line
-from kubeloop.text import printable
+from pkg.cmd.options import remark
 from pkg.util.constants import COLLECTED
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -84,7 +84,7 @@ def describe_each(
                     if document.get("kind", kinds[0]) not in kinds:
                         raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
                     faults += 1
-                    _print_remark(f"{name_of(place, document)}: {one_line(error)}")
+                    remark(f"{name_of(place, document)}: {one_line(error)}")
                     continue
                 if line is not None:
                     lines += 1
@@ -95,12 +95,8 @@ def describe_each(
     if not lines and not faults:
         raise ManifestError(f"{skipped or file}: {'not' if skipped else 'it has no'} {kind_names}")
     if skipped:
-        _print_remark(f"skipped: {skipped}, not {kind_names}")
+        remark(f"skipped: {skipped}, not {kind_names}")
     return 1 if faults else 0
-
-
-def _print_remark(text: str) -> None:
-    print(f"headroom: {printable(text)}", file=sys.stderr)
 
 
 def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:

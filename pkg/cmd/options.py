@@ -7,6 +7,7 @@ Enums are imported from where they are used; those modules import nothing heavy,
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import stream_handler
+from kubeloop.text import printable
 from pkg.cmd.flags import group, option, optional
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
@@ -31,6 +33,11 @@ class WrongCall(ReportedError):
     """A flag's value that is not valid."""
 
     exit_code = 2
+
+
+def remark(text: str) -> None:
+    """Prints a line to stderr, whatever control characters it holds."""
+    print(f"headroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
 class LogFormat(StrEnum):
@@ -99,9 +106,7 @@ class ProcessOptions:
 
 @group("Policy")
 class PolicyOptions:
-    mode: Mode = option(
-        Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist runs beside them."
-    )
+    mode: Mode = option(Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist joins them.")
     estimate: EstimateKind = option(
         EstimateKind.EXACT,
         "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
@@ -113,7 +118,6 @@ class PolicyOptions:
     hold_limit: float = option(
         EXACT.hold_limit,
         "How long after its migration a pod or claim that it left behind keeps the added headroom.",
-        metavar="SECONDS",
         min=0.0,
     )
     reserve: Switch | None = optional(
@@ -150,19 +154,12 @@ class ControllerOptions:
     foreign_grace: float = option(
         EXACT.foreign_grace,
         "How long an entry that no migration explains is kept, if another program wrote it.",
-        metavar="SECONDS",
         min=0.0,
     )
     render_default_quota: bool = option(
         False, "Create and update default quotas from the namespaces' annotations, where there is no Rancher."
     )
-    lock_limit: float = option(
-        LOCK_LIMIT,
-        "How long a namespace with a migration budget (VMMRQ) is locked at most.",
-        metavar="SECONDS",
-        min=1.0,
-        max=1e9,
-    )
+    lock_limit: float = option(LOCK_LIMIT, "How long a namespace with a VMMRQ is locked at most.", min=1.0, max=1e9)
     only_namespace: list[str] | None = optional(
         "Serve these namespaces and leave all others as they are, for a test on a cluster in use; may be repeated. "
         "Default: all.",
@@ -188,15 +185,9 @@ class ElectionOptions:
         "Default: on in a cluster, off outside.",
         "--leader-elect/--no-leader-elect",
     )
-    leader_elect_lease_duration: float = option(
-        15.0, "How long other replicas wait after the last renewal that they saw.", metavar="SECONDS"
-    )
-    leader_elect_renew_deadline: float = option(
-        10.0, "How long the leader keeps writing after its last successful renewal.", metavar="SECONDS"
-    )
-    leader_elect_retry_period: float = option(
-        2.0, "Time between two attempts to acquire or renew the Lease.", metavar="SECONDS"
-    )
+    leader_elect_lease_duration: float = option(15.0, "How long other replicas wait after the last renewal they saw.")
+    leader_elect_renew_deadline: float = option(10.0, "How long the leader writes after its last successful renewal.")
+    leader_elect_retry_period: float = option(2.0, "Time between two attempts to acquire or renew the Lease.")
 
     def config(self) -> LeaderElectionConfig:
         """Returns the durations. Raises WrongCall if a replica could write beside another."""
@@ -230,8 +221,7 @@ class WebhookOptions:
     )
     client_ca_file: Path | None = optional(
         "CA of the API server's client certificate; with it, callers without one get no answer. The API server "
-        "presents one if its --admission-control-config-file names a kubeconfig for webhooks.",
-        metavar="FILE",
+        "presents one if its --admission-control-config-file names a kubeconfig for webhooks."
     )
     client_name: list[str] | None = optional(
         "Common name or DNS name that the client certificate must have; may be repeated. Default: any name.",
@@ -248,15 +238,12 @@ class WebhookOptions:
     )
     service_name: str = option(DEFAULT_SERVICE, "Service that the API server calls.", metavar="NAME")
     secret_name: str = option(
-        DEFAULT_SECRET, "Secret with the self-issued certificate that all replicas share.", metavar="NAME"
+        DEFAULT_SECRET, "Secret with the self-issued certificate of all replicas.", metavar="NAME"
     )
-    tls_cert_file: Path | None = optional(
-        "Serve this certificate (cert-manager's) instead of a self-issued one; reloaded on change.", metavar="FILE"
-    )
-    tls_key_file: Path | None = optional("Private key of --tls-cert-file.", metavar="FILE")
+    tls_cert_file: Path | None = optional("Serve this certificate instead of a self-issued one; reloaded on change.")
+    tls_key_file: Path | None = optional("Private key of --tls-cert-file.")
     tls_ca_file: Path | None = optional(
-        "CA to register. Default: ca.crt beside the certificate; without one caBundle is left to an injector.",
-        metavar="FILE",
+        "CA to register. Default: ca.crt beside the certificate; without one caBundle is left to an injector."
     )
 
     def address(self, in_cluster: bool) -> str:

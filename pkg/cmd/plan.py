@@ -47,9 +47,7 @@ class PlanOptions(NamespaceOptions):
         "--size",
     )
     at_once: int | None = optional("With --size: so many VMs migrate at once. Default: 2.", metavar="NUMBER", min=1)
-    grow: str | None = optional(
-        "With --size: after this VM has other limits, as VM:cpu=4,memory=8Gi.", metavar="VM:LIMITS"
-    )
+    grow: str | None = optional("With --size: other limits of a VM, as VM:cpu=4,memory=8Gi.", metavar="VM:LIMITS")
 
 
 def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> int:

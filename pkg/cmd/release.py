@@ -68,12 +68,8 @@ class ReleaseOptions:
     rancher_quotas: RancherQuotas = option(
         RancherQuotas.AUTO, "How quotas with Rancher's label are written, as for `headroom controller`."
     )
-    scale_down: list[str] | None = optional(
-        "Deployment of that namespace to stop first; may be repeated.", metavar="NAME"
-    )
-    secret_name: str = option(
-        DEFAULT_SECRET, "Secret of the serving certificate; removed only where headroom made it.", metavar="NAME"
-    )
+    scale_down: list[str] | None = optional("Deployment there to stop first; may be repeated.", metavar="NAME")
+    secret_name: str = option(DEFAULT_SECRET, "Secret of the certificate; removed if headroom made it.", metavar="NAME")
     force: bool = option(False, "Also while a controller runs: it takes over again what it sees.", "--force")
 
 

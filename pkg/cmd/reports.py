@@ -27,7 +27,7 @@ from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.text import printable
 from pkg.cmd.flags import group, option, optional
-from pkg.cmd.options import Output, OutputOptions, WrongCall
+from pkg.cmd.options import Output, OutputOptions, WrongCall, remark
 from pkg.report.page import page
 from pkg.report.reader import Assumptions
 from pkg.report.snapshot import Snapshot
@@ -66,9 +66,7 @@ class ReportOptions(OutputOptions):
 
 @group()
 class WatchOptions:
-    watch: bool = option(
-        False, "Go on until Ctrl-C: on a terminal in place, else with a line for each change.", "--watch", "-w"
-    )
+    watch: bool = option(False, "Go on until Ctrl-C: on a terminal in place, else a line a change.", "--watch", "-w")
 
     def check(self, output: Output) -> None:
         """Raises WrongCall."""
@@ -164,7 +162,7 @@ async def _answers(client: Client, question: Question) -> AsyncIterator[Answer]:
             answer, failed = await question(client), ""
         except ApiError as exc:
             if failed != str(exc):
-                print(f"headroom: {printable(str(exc))}, trying again", file=sys.stderr, flush=True)
+                remark(f"{exc}, trying again")
             failed = str(exc)
         await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 

@@ -37,13 +37,9 @@ class StatusOptions(NamespaceOptions):
         "Print only what is wrong with headroom itself, and exit with 1 where anything is, or where this part is not "
         "known to work: controller or webhooks; may be repeated."
     )
-    all: bool = option(
-        False, "Quotas that are not raised and have no problem, too; so it is with --namespace.", "--all"
-    )
-    cluster: bool = option(
-        False, "Bases, added and used of all quotas together, against what the nodes offer.", "--cluster"
-    )
-    html: str | None = optional("Write a page of its own to this file, instead.", metavar="FILE")
+    all: bool = option(False, "Quotas that are not raised and have no problem, too, as with --namespace.", "--all")
+    cluster: bool = option(False, "Bases, added and used of all quotas, against what the nodes offer.", "--cluster")
+    html: Path | None = optional("Write a page of its own to this file, instead.")
 
 
 def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
@@ -69,7 +65,7 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
     if options.check:
         return _check(answer.snapshot, options.check)
     if options.html:
-        reports.write_page(Path(options.html), answer.snapshot, statuses(answer.snapshot))
+        reports.write_page(options.html, answer.snapshot, statuses(answer.snapshot))
     else:
         answer.print(report.output)
     return 0
@@ -159,9 +155,7 @@ def _summary_of_budget(report: BudgetReport) -> Iterator[str]:
 
 
 def _check(snapshot: Snapshot, parts: list[CheckedPart]) -> int:
-    missing = snapshot.installed.missing(
-        controller=CheckedPart.CONTROLLER in parts, webhooks=CheckedPart.WEBHOOKS in parts
-    )
+    missing = snapshot.installed.missing(controller="controller" in parts, webhooks="webhooks" in parts)
     faults = [*snapshot.installed.alarms(), *missing]
     tone = reports.WRONG if faults else reports.GOOD
     reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
