@@ -23,15 +23,8 @@ from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMach
 from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.util import constants
+from pkg.util.kubevirt import migration
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
-from pkg.util.kubevirt.migration import (
-    MIGRATIONS_BY_VMI,
-    annotations_for,
-    is_finished,
-    leftover_migration,
-    migration_of,
-    state_of,
-)
 
 VMI_CONTROLLER = "virtualMachineInstanceController"
 PODS_BY_MIGRATION = "migrationJobUID"
@@ -61,9 +54,9 @@ class VMIHandler:
             self._differs_since.pop(key, None)
         if vmi is None or vmi.deleting:
             return None
-        if (migration_uid := leftover_migration(vmi)) is not None:
+        if (migration_uid := migration.leftover_migration(vmi)) is not None:
             await self._delete_pods(vmi, migration_uid)
-        changes = annotations_for(vmi, self.migrations.cache().by_index(MIGRATIONS_BY_VMI, key))
+        changes = migration.annotations_for(vmi, self.migrations.cache().by_index(migration.MIGRATIONS_BY_VMI, key))
         if changes:
             seconds_left = self._differs_since.setdefault(key, loop_time()) + SETTLED - loop_time()
             if seconds_left > _EARLY:
@@ -72,9 +65,9 @@ class VMIHandler:
         self._differs_since.pop(key, None)
         return written
 
-    def keys_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
+    def keys_of_migration(self, vmim: VirtualMachineInstanceMigration) -> list[str]:
         """Returns the VMI's key, or none while its timer runs: the state at its end counts."""
-        key = f"{migration.namespace}/{migration.spec.vmi_name}"
+        key = f"{vmim.namespace}/{vmim.spec.vmi_name}"
         is_waiting = loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY
         return [] if is_waiting else [key]
 
@@ -102,8 +95,8 @@ class VMIHandler:
         return written
 
 
-def shown_of_migration(migration: VirtualMachineInstanceMigration) -> object:
-    return migration.uid, None if is_finished(migration) else state_of(migration)
+def shown_of_migration(vmim: VirtualMachineInstanceMigration) -> object:
+    return vmim.uid, None if migration.is_finished(vmim) else migration.state_of(vmim)
 
 
 def read_of_vmi(vmi: VirtualMachineInstance) -> object:
@@ -116,10 +109,12 @@ def read_of_vmi(vmi: VirtualMachineInstance) -> object:
 def register(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Registers the controller of VMIs. A dry run shows no state."""
     migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
-    migrations.cache().add_indexer(MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
+    migrations.cache().add_indexer(migration.MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
     if settings.dry_run:
         return
-    management.pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration_of(pod)}"])
+    management.pods.cache().add_indexer(
+        PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration.migration_of(pod)}"]
+    )
     states = VMIHandler(migrations, vmis.client, management.virtual_machines, management.pods)
     vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=read_of_vmi)
     vmis.watch_related(migrations, states.keys_of_migration, reads=shown_of_migration)

@@ -19,14 +19,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, UserInfo, deny
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.managedtenantquota.lock import (
-    NAMESPACE_CONTROLLERS,
-    Lock,
-    admission_key,
-    admitted_by,
-    lock_name,
-    recognise,
-)
+from pkg.util.managedtenantquota import lock as locks
 from pkg.util.quotacount.usage import is_charged
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import is_within_window
@@ -62,7 +55,7 @@ def is_exempt(request: AdmissionRequest, accounts: Accounts) -> bool:
     """Reports whether the lock exists for this request, or must not hinder it. Raises BadReview."""
     user = request.user_info
     if request.resource.resource != "pods":
-        ends_namespace = request.operation == "DELETE" and user.username in NAMESPACE_CONTROLLERS
+        ends_namespace = request.operation == "DELETE" and user.username in locks.NAMESPACE_CONTROLLERS
         return ends_namespace or accounts.can_change_quotas(user)
     makes_target = request.operation == "CREATE" and accounts.makes_targets(user)
     return makes_target and bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
@@ -82,7 +75,7 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
     return True
 
 
-def refusal(request: AdmissionRequest, lock: Lock | None, seconds_left: float = math.inf) -> Decision:
+def refusal(request: AdmissionRequest, lock: locks.Lock | None, seconds_left: float = math.inf) -> Decision:
     """Returns the denial. `seconds_left`: how long the lock lasts at most, infinite when that is not known."""
     resource = request.resource.resource
     objects, verb = _OBJECTS.get(resource, resource), _VERBS.get(request.operation, "changed")
@@ -114,10 +107,10 @@ class LockValidator:
         exempt = is_exempt(request, self.accounts)
         if exempt and request.resource.resource != "pods":
             return ALLOW
-        name = lock_name(request.namespace)
+        name = locks.lock_name(request.namespace)
         try:
             # One in the cache may be gone already: who is refused for that one tries again, as all do.
-            lock = recognise(self.cache.get(name=name) or await read_in_time(self.client.get(name=name)))
+            lock = locks.recognise(self.cache.get(name=name) or await read_in_time(self.client.get(name=name)))
         except NoAnswer:
             return ALLOW if exempt else refusal(request, None)  # it was locked when the API server asked
         seconds_left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
@@ -128,9 +121,9 @@ class LockValidator:
         # The words by which KubeVirt tries again when a quota changes.
         return replace(refused, message=f"exceeded quota: {refused.message}") if exempt else refused
 
-    async def _admits(self, lock: Lock, request: AdmissionRequest) -> bool:
+    async def _admits(self, lock: locks.Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
-        if admission_key(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in admitted_by(lock):
+        if locks.admission_key(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in locks.admitted_by(lock):
             return True
         try:
             return await self.is_granted(request.namespace, pod)

@@ -191,8 +191,8 @@ class Ledger:
         self._forget(requested_at)
 
     def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
-        """Returns the usages of the pods that a read did not show; `versions` (by uid) are of those that it did. Nothing
-        is forgotten because it was seen: another read, which began earlier, may not show it."""
+        """Returns the usages of the pods that a read did not show; `versions`, by uid, are of those that it did.
+        Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
         return [
             entry.usages
             for (uid, replaced), entry in self._entries.items()
