@@ -10,12 +10,10 @@ from typing import Final
 
 # Harvester, prefix harvesterhci.io/
 HARVESTER_PREFIX: Final = "harvesterhci.io/"
-MIGRATING_NAME_PREFIX: Final = "migrating-"
-"""`harvesterhci.io/migrating-<vmName>` on an RQ: a migrating VM's delta (Harvester ≤ 1.4.1, and takeover)."""
-MIGRATING_UID_PREFIX: Final = "migratingUID-"
-"""`harvesterhci.io/migratingUID-<vmiUID>` on an RQ: the same, by the VMI's uid (Harvester ≥ 1.4.2)."""
-ANNOTATION_MIGRATING_NAME_PREFIX: Final = HARVESTER_PREFIX + MIGRATING_NAME_PREFIX
-ANNOTATION_MIGRATING_UID_PREFIX: Final = HARVESTER_PREFIX + MIGRATING_UID_PREFIX
+ANNOTATION_MIGRATING_NAME_PREFIX: Final = "harvesterhci.io/migrating-"
+"""With a VM's name, on an RQ: a migrating VM's delta (Harvester ≤ 1.4.1, and takeover)."""
+ANNOTATION_MIGRATING_UID_PREFIX: Final = "harvesterhci.io/migratingUID-"
+"""The same, with the VMI's uid (Harvester ≥ 1.4.2)."""
 ANNOTATION_MIGRATING_COMPENSATION: Final = "harvesterhci.io/migratingCompensation"
 ANNOTATION_RESYNC_NEEDED: Final = "harvesterhci.io/migratingScalingResyncNeeded"
 ANNOTATION_SKIP_AUTO_SCALING: Final = "harvesterhci.io/skipResourceQuotaAutoScaling"
@@ -44,10 +42,10 @@ ANNOTATION_RANCHER_STATUS: Final = "cattle.io/status"
 """On a namespace: Rancher's conditions, as JSON."""
 CONDITION_QUOTA_VALIDATED: Final = "ResourceQuotaValidated"
 RANCHER_WEBHOOKS: Final = "rancher.cattle.io"
-"""The name of Rancher's webhook configurations, and with it the names of its webhooks begin."""
+"""The name of its webhook configurations; its webhooks' names begin with it."""
 RANCHER_SUDO_USER: Final = "system:serviceaccount:cattle-system:rancher-webhook-sudo"
-"""Rancher's own way around its webhook: this user, in the group RANCHER_SUDO_GROUP."""
 RANCHER_SUDO_GROUP: Final = "system:masters"
+"""Rancher's own way around its webhook: this group, as the user before."""
 
 # KubeVirt
 LABEL_APP: Final = "kubevirt.io"
@@ -73,7 +71,7 @@ CONDITION_BLOCKED_BY_BACKUP: Final = "migrationBlockedByBackup"
 CONDITION_BLOCKED_BY_UTILITY_VOLUMES: Final = "migrationBlockedByUtilityVolumes"
 CONDITION_CPU_CHANGE: Final = "HotVCPUChange"
 CONDITION_MEMORY_CHANGE: Final = "HotMemoryChange"
-"""On a VMI, like the one before: its spec asks for more than its launcher has; a migration brings it."""
+"""Like the one before: a VMI's spec asks for more than its launcher has; a migration brings it."""
 ANNOTATION_NETWORK_RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
 """On a NetworkAttachmentDefinition: the extended resource that a network of it counts as."""
 VMI_PHASE_RUNNING: Final = "Running"
@@ -104,19 +102,15 @@ OWNER: Final = "headroom"
 USER_AGENT: Final = "headroom"
 """In every request; the API server names the field manager after it."""
 CONFIG_MAP: Final = "headroom"
-"""In headroom's own namespace: how the controller runs."""
 LEASE: Final = "headroom"
-"""What replicas compete for."""
 LABEL_MANAGED: Final = "headroom.harvesterhci.io/managed"
 LABEL_HOLDING: Final = "headroom.harvesterhci.io/holding"
 """On a namespace: quotas in it are raised, or may be, so the API server calls the webhook for its new pods."""
 ANNOTATION_BASE: Final = "headroom.harvesterhci.io/base"
 ANNOTATION_APPLIED: Final = "headroom.harvesterhci.io/applied"
-"""Beside the recorded base while something is added to it: spec.hard as we wrote it, a ResourceList as JSON. A
-spec.hard that says something else was written by a person."""
+"""Beside the recorded base while something is added to it: spec.hard as we wrote it, a ResourceList as JSON."""
 ANNOTATION_REQUEST: Final = "headroom.harvesterhci.io/request"
-"""On a namespace while headroom requests more of Rancher: what the person requested, and what is added for which VM, as
-JSON (`pkg.util.resourcequota.rancher.Request`)."""
+"""On a namespace while headroom requests more of Rancher (`pkg.util.resourcequota.rancher.Request`)."""
 ANNOTATION_MAX_EXTRA: Final = "headroom.harvesterhci.io/max-extra"
 ANNOTATION_STORAGE_MIGRATION: Final = "headroom.harvesterhci.io/storage-migration"
 """On a namespace, "true": what a volume migration doubles is added, too."""
@@ -125,9 +119,7 @@ ANNOTATION_TOUCHED: Final = "headroom.harvesterhci.io/touched"
 """On an RQ: when it was last touched to have KubeVirt try again, and when the next touch is due, as JSON."""
 
 WEBHOOK_CONFIGURATION_NAME: Final = "headroom.harvesterhci.io"
-"""The webhook configurations' name. A controller that needs to know where the webhooks are served reads it there."""
 LOCK_PATH: Final = "/lock"
-"""Where the requests of a locked namespace are sent to."""
 
 # managed-tenant-quota, and what we add to it
 LOCK_LABEL: Final = "mtq-lock-server"
@@ -135,27 +127,18 @@ LOCK_LABELS: Final = {LOCK_LABEL: "mtq-lock-server"}
 ANNOTATION_SINCE: Final = "headroom.harvesterhci.io/locked-since"
 """On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none. Its age goes by that one."""
 ANNOTATION_UNTIL: Final = "headroom.harvesterhci.io/locked-until"
-"""The moment at which the lock is ended at the latest, by the same clock as the other one."""
+"""The latest end of the lock, by the same clock."""
 ANNOTATION_HOLDER: Final = "headroom.harvesterhci.io/locked-by"
 ANNOTATION_REASON: Final = "headroom.harvesterhci.io/locked-for"
-"""On a lock: the VMs whose migrations it was made for."""
-
+"""The VMs whose migrations a lock was made for."""
 ANNOTATION_ORIGINALS: Final = "headroom.harvesterhci.io/originals"
 """On a raised quota: spec.hard as it was, and what was added, as JSON."""
 
-NEVER_LOCKED: Final = (
-    "kube-*",
-    "kubevirt",
-    "harvester-system",
-    "harvester-public",
-    "cattle-*",
-    "fleet-*",
-    "cluster-fleet-*",
-    "rancher-operator-system",
-    "longhorn-system",
-)
-"""Namespaces (shell patterns) of Kubernetes, KubeVirt, Harvester and Rancher: without new pods there the cluster stops.
-The namespaces of headroom and of the KubeVirt objects belong to them too."""
+_KUBERNETES, _HARVESTER = ("kube-*", "kubevirt"), ("harvester-system", "harvester-public", "longhorn-system")
+_RANCHER = ("cattle-*", "fleet-*", "cluster-fleet-*", "rancher-operator-system")
+NEVER_LOCKED: Final = (*_KUBERNETES, *_HARVESTER, *_RANCHER)
+"""Namespaces (shell patterns) without whose new pods the cluster stops. The namespaces of headroom and of the KubeVirt
+objects belong to them too."""
 
 EVENT_NOT_ENOUGH: Final = "NotEnoughResourceToRelease"
 EVENT_SEVERAL_BUDGETS: Final = "MultipleMigrationResourceQuotas"

@@ -37,7 +37,7 @@ from pkg.util.problems import Problem
 from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.entries import names_by_key, parse_resources
+from pkg.util.resourcequota.entries import names_by_key, parse_resources, summarized
 from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
@@ -45,7 +45,6 @@ from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
-from pkg.util.resourcequota.summary import summarized
 
 log = logging.getLogger(__name__)
 

@@ -14,19 +14,25 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kubeloop.api.meta import Object
-from kubeloop.api.quantity import Quantity
-from kubeloop.api.resource_list import ResourceList, marshal, maximum, total, unmarshal
+from msgspec.structs import replace as replace_struct
+
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object, RawResourceList
+from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.resource_list import ResourceList, marshal, maximum, parse_resource_list, total, unmarshal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.amounts import format_distinctly
 from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.resourcequota.facts import Plan
+from pkg.util.resourcequota.managed import is_ours
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
-_ROOM = 63 - len(constants.MIGRATING_NAME_PREFIX)
+_ROOM = 63 - len("migrating-")
 _HASH_LENGTH = 16
 _PREFIX_LENGTH = _ROOM - _HASH_LENGTH - 1
 _HASHED = re.compile(rf".{{1,{_PREFIX_LENGTH}}}-H[A-Z2-7]{{{_HASH_LENGTH - 1}}}", re.DOTALL)
@@ -208,3 +214,40 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | N
     """Returns the keys to set, and those to remove (None)."""
     updates: dict[str, str | None] = {key: text for key, text in new.items() if old.get(key) != text}
     return updates | {key: None for key in old if key not in new}
+
+
+# ---- for people who look at a raised quota in a UI: one annotation, gone at rest ----------------------------------
+
+_MOST_NAMES: Final = 5
+
+
+def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
+    """Returns the plan with the summary of what it leaves on the quota; unchanged where it writes nothing there.
+    `names`: VMs by the keys of their entries. On a quota that is not ours alone, a summary would outlive entries that
+    Harvester ends."""
+    if not decided.annotations and not decided.hard:
+        return decided
+    annotations = decided.annotations_of(quota)
+    planned = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
+    text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(planned) else ""
+    if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
+        return decided
+    return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})
+
+
+def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Mapping[str, str]) -> str:
+    """Returns the summary, such as "limits.cpu 6500m + 1025m for web-2 until its old pod ends"."""
+    headroom = read(annotations).total
+    hard = parse_resource_list(limits)
+    amounts = [
+        "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
+        for name, amount in sorted(headroom.items())
+        if name in hard and amount > ZERO
+    ]
+    names = sorted(by_key[key] for key in entry_keys(annotations))
+    if not amounts or not names:
+        return ""
+    listed = ", ".join(names[:_MOST_NAMES])
+    omitted = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    ends = "its old pod ends" if len(names) == 1 else "their old pods end"
+    return f"{', '.join(amounts)} for {listed}{omitted} until {ends}"

@@ -19,25 +19,31 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage, is_finished
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import COUNT_PODS
-from pkg.util.resourcequota.base import HARVESTERS, Base, base_of, hard, quantity_of
+from pkg.util.resourcequota import entries
+from pkg.util.resourcequota.base import (
+    HARVESTERS,
+    Base,
+    applied_to,
+    base_of,
+    difference,
+    hard,
+    limits_are_empty,
+    quantity_of,
+)
 from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry
-from pkg.util.resourcequota.entries import (
-    entry_keys,
-    has_migrating_vm,
-    is_by_uid,
-    migrating_key,
-    migrating_uid_key,
-    present_entry,
-    put,
-    read,
-    remove,
-)
 from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
-from pkg.util.resourcequota.give_back import give_back, hand_over, lowered
-from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, QuotaManagement, is_default, is_ours, management_of
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.managed import (
+    OWN_MARKS,
+    RECORDS,
+    QuotaManagement,
+    is_default,
+    is_ours,
+    management_of,
+    was_default,
+)
+from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
 from pkg.util.resourcequota.timing import has_entry, with_touch, without_touch
 
@@ -82,7 +88,7 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     headroom's run out, nothing is added: Harvester may stay, or have left them. A quota without entries is left alone:
     its limits are the other strategy's."""
     quota = facts.quota
-    if is_ours(quota) or not (has_migrating_vm(quota.annotations) and is_default(quota)):
+    if is_ours(quota) or not (entries.has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
     migrations = [vmim for vmim in facts.migrations if is_finished(vmim) or has_entry(facts, vmim)]
     return _as_harvester(replace(facts, migrations=migrations), replace(policy, mode=Mode.ASSIST))
@@ -91,6 +97,80 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
 def _as_harvester(facts: Facts, policy: Policy) -> Plan:
     base = base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
     return HarvesterRules(facts, policy, base).decide()
+
+
+# ---- giving back: no entry, spec.hard at its base, none of our marks -------------------------------------------
+
+_FOR_ENTRIES = (constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SUMMARY)
+
+
+def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
+    """Returns the plan after which nothing of headroom's is left; an empty one for a quota that is not owned.
+
+    `to_harvester`: its own controllers go on from here on a default quota. The entries of migrations under way stay,
+    under the key that Harvester looks for when it restores, and spec.hard gets at once the value that Harvester's next
+    sync, which the resync flag orders, would give it: resources that Harvester does not scale are at the base."""
+    quota = facts.quota
+    if not is_ours(quota):
+        return Plan()
+    annotations = dict(quota.annotations)
+    if to_harvester and is_default(quota):
+        hard = hand_over(facts, annotations)
+        annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
+    else:
+        hard = lowered(facts, entries.read(annotations).total)
+        marks = (constants.ANNOTATION_RESYNC_NEEDED, *OWN_MARKS) if constants.ANNOTATION_OWNER in annotations else ()
+        entries.remove(annotations, *_FOR_ENTRIES, *RECORDS, *marks, *filter(entries.is_entry, quota.annotations))
+    return Plan(annotations=entries.changes(quota.annotations, annotations), hard=hard)
+
+
+def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
+    """Takes headroom's marks off a default quota, and its entries but those of migrations under way, which get the key
+    that Harvester looks for. Returns the changes of spec.hard: resources that Harvester does not scale are at the
+    base."""
+    headroom = entries.read(annotations).total
+    _keep_under_way(facts, annotations)
+    entries.remove(annotations, *_FOR_ENTRIES, *OWN_MARKS, *RECORDS)
+    kept = entries.read(annotations)
+    if kept.invalid:  # Harvester leaves spec.hard alone too
+        return {}
+    return lowered(facts, headroom, {name: amount for name, amount in kept.total.items() if name in HARVESTERS})
+
+
+def lowered(facts: Facts, headroom: ResourceList, kept_headroom: ResourceList | None = None) -> dict[str, str]:
+    """Returns the changes of spec.hard that take `headroom` away except for `kept_headroom`: the limits that were
+    raised are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
+    quota, kept = facts.quota, kept_headroom or {}
+    default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
+    base = {} if was_default(quota) else base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
+    if base is None:
+        return {}
+    if base or (default and facts.limits):
+        names = {*headroom, *applied_to(quota)} - ({*HARVESTERS} if default else set())
+        names |= {*HARVESTERS} if default and is_scaled else set()  # upstream: else it is not scaled
+        return difference(quota.hard, {name: base[name] + kept.get(name, ZERO) for name in names if name in base})
+    current = {name: quantity_of(quota.hard, name) for name in headroom if name in quota.hard}
+    reduced = subtract(current, {name: headroom[name] - kept.get(name, ZERO) for name in current})
+    return difference(quota.hard, {name: limit for name, limit in reduced.items() if limit >= ZERO})
+
+
+def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
+    """Removes all entries but those of migrations under way, one a VM, under the VMI's uid; with the last one goes the
+    compensation."""
+    needed: set[str] = set()
+    for migration in facts.migrations:
+        vmi = facts.instances.get(migration.spec.vmi_name)
+        keys = entries.keys_of(annotations, migration.spec.vmi_name, vmi)
+        if is_finished(migration) or not keys:
+            continue
+        if vmi is not None:
+            if (uid_key := entries.migrating_uid_key(vmi.uid)) not in needed:
+                annotations[uid_key] = annotations[keys[0]]
+            keys = [uid_key]
+        needed.update(keys)
+    entries.remove(annotations, *(key for key in entries.entry_keys(annotations) if key not in needed))
+    if not needed:  # Harvester removes it with the last entry only
+        entries.remove(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
 
 
 # ---- the two rule sets: each decides once about one quota ----------------------------------------------------
@@ -108,7 +188,7 @@ class OwnRules(QuotaDraft):
         if base.is_default:
             annotations |= OWN_MARKS
         elif base.record is not None:
-            put(annotations, constants.ANNOTATION_BASE, base.record)
+            entries.put(annotations, constants.ANNOTATION_BASE, base.record)
         super().__init__(facts, policy, base, annotations)
 
     def decide(self) -> Plan:
@@ -131,7 +211,7 @@ class OwnRules(QuotaDraft):
         if growth:
             compensation = self._compensation(refused, entered, growth, compensation)
         if compensation or constants.ANNOTATION_MIGRATING_COMPENSATION in self.annotations:
-            put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, compensation or None)
+            entries.put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, compensation or None)
         return self.result(add(entered, compensation))
 
     def _hold(self) -> None:
@@ -161,7 +241,7 @@ class OwnRules(QuotaDraft):
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         left_to_double = limits
         for vm in self.vms:
-            present = present_entry(self.entries, vm.keys)
+            present = entries.present_entry(self.entries, vm.keys)
             value = vm.entry(present)
             if vm.stage >= Stage.ACTIVE and (pods := min(vm.ended_pods, beyond)):
                 value, beyond = add(value, {COUNT_PODS: pods}), beyond - pods
@@ -170,7 +250,7 @@ class OwnRules(QuotaDraft):
                 value, left_to_double = add(value, volumes), subtract(left_to_double, volumes)
             value = {name: amount for name, amount in value.items() if name in limits and amount > ZERO}
             if value:
-                yield WantedEntry(vm, migrating_key(vm.name), value, present)
+                yield WantedEntry(vm, entries.migrating_key(vm.name), value, present)
 
     def _pods_beyond(self) -> Quantity:
         """Returns how many pods of the namespace the base has no room for: launchers that are over count as objects."""
@@ -196,14 +276,14 @@ class OwnRules(QuotaDraft):
         facts, quota = self.facts, self.facts.quota
         if self.base.limits is None or not self.base.is_default:
             return
-        remove(self.annotations, *RECORDS)
+        entries.remove(self.annotations, *RECORDS)
         if facts.limits:
             return
-        entries, known = read(quota.annotations), is_ours(quota)
-        keys = [key for key in entry_keys(quota.annotations) if not is_by_uid(key)]
+        present, known = entries.read(quota.annotations), is_ours(quota)
+        keys = [key for key in entries.entry_keys(quota.annotations) if not entries.is_by_uid(key)]
         own_keys = [key for key in keys if known and key not in facts.timers.unexplained]
-        headroom = total([*(entries.by_key.get(key, {}) for key in own_keys), entries.compensation if known else {}])
-        remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *own_keys)
+        headroom = total([*(present.by_key.get(key, {}) for key in own_keys), present.compensation if known else {}])
+        entries.remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *own_keys)
         self.unexplained |= {key: facts.now for key in keys if key in self.annotations.keys() - self.unexplained}
         self.hard |= lowered(facts, headroom)
 
@@ -229,18 +309,18 @@ class HarvesterRules(QuotaDraft):
         wanted = [*self._wanted_entries()]
         entered = self.enter(wanted, lambda vm: vm.stage > Stage.FINISHED, {}, may_be_unknown=is_unknown)
         if keys - self.annotations.keys():  # as upstream
-            remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
+            entries.remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
             if self.base.limits is None:  # where spec.hard is not looked at here, its controller computes it again
                 self.annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
         if not self.limits:
-            remove(self.annotations, *(RECORDS if self.base.limits is not None else ()))
+            entries.remove(self.annotations, *(RECORDS if self.base.limits is not None else ()))
             return self.result()
         compensate_as_harvester(self.facts.quota, self.limits, self.vms, self.annotations)
-        entries = read(self.annotations)  # with the compensation
-        if entries.invalid:
-            self.problems += [error.problem for error in entries.invalid.values()][:1]
+        present = entries.read(self.annotations)  # with the compensation
+        if present.invalid:
+            self.problems += [error.problem for error in present.invalid.values()][:1]
             return self.result()
-        return self.result(add(entered, entries.compensation))
+        return self.result(add(entered, present.compensation))
 
     def _wanted_entries(self) -> Iterator[WantedEntry]:
         """Yields entries of what the formula scales, as far as the quota limits it."""
@@ -248,4 +328,4 @@ class HarvesterRules(QuotaDraft):
             is_new = self.annotations.keys().isdisjoint(vm.keys)
             if is_new and vm.vmi is not None and vm.need is not None and vm.stage >= Stage.ACTIVE:
                 names = [name for name in HARVESTERS if name in vm.need and name in self.facts.quota.hard]
-                yield WantedEntry(vm, migrating_uid_key(vm.vmi.uid), {name: vm.need[name] for name in names})
+                yield WantedEntry(vm, entries.migrating_uid_key(vm.vmi.uid), {name: vm.need[name] for name in names})

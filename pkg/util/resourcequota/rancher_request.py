@@ -23,25 +23,11 @@ from pkg.api.rancher import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
-from pkg.util.resourcequota import errors
+from pkg.util.resourcequota import errors, rancher
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import is_entry, read
 from pkg.util.resourcequota.facts import Denial, Facts, Plan
 from pkg.util.resourcequota.managed import is_served
-from pkg.util.resourcequota.rancher import (
-    SILENCE,
-    Request,
-    annotation_of,
-    exceeding,
-    format_request,
-    is_granted,
-    limits_of_annotation,
-    project_of,
-    removal_command,
-    request_of,
-    validation_of,
-    with_limits,
-)
 
 PAUSE = 30.0
 """Seconds after which what the project had no room for is requested again."""
@@ -49,14 +35,14 @@ PAUSE = 30.0
 
 def with_answer(facts: Facts) -> Facts:
     """Returns the facts with Rancher's denial in their timers: then nothing of the refused request is added yet."""
-    request, denial, now = request_of(facts.rancher.namespace), facts.timers.denial, facts.now
+    request, denial, now = rancher.request_of(facts.rancher.namespace), facts.timers.denial, facts.now
     if not facts.rancher.asks:
         return facts
     requests = (facts.limits, *facts.rancher.siblings)
     if denial and (denial.requests != requests or now >= denial.at + PAUSE):
         denial = None
     quota = facts.quota
-    if request and not is_granted(request, quota) and _is_refused(request, facts):
+    if request and not rancher.is_granted(request, quota) and _is_refused(request, facts):
         # The person's excess is requested no more, if that was part of the request; else what was to be added by it.
         headroom = {} if _has_excess(request) else read(request.entries).total
         denied = (*(denial.amounts if denial else ()), *([headroom] if headroom else []))
@@ -66,19 +52,19 @@ def with_answer(facts: Facts) -> Facts:
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
 
 
-def _is_refused(request: Request, facts: Facts) -> bool:
+def _is_refused(request: rancher.Request, facts: Facts) -> bool:
     """Reports whether Rancher has found that the request does not fit into the project.
 
     A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
     the same text again where two requests of one second are refused alike.
     """
-    validation = validation_of(facts.rancher.namespace)
+    validation = rancher.validation_of(facts.rancher.namespace)
     if validation is None or validation.fits:
         return False
-    return str(validation) != request.validation or facts.now - request.at >= SILENCE
+    return str(validation) != request.validation or facts.now - request.at >= rancher.SILENCE
 
 
-def _has_excess(request: Request) -> bool:
+def _has_excess(request: rancher.Request) -> bool:
     return any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
 
 
@@ -87,7 +73,7 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
     if entries and plan.raised is None:  # an entry or the base cannot be read
         return replace(plan, annotations={}, hard={}, asks=True)
-    requested = limits_of_annotation(facts.limits)
+    requested = rancher.limits_of_annotation(facts.limits)
     base = _base(facts, requested, has_entries=bool(entries))
     raised = {name: limit for name, limit in (plan.raised or {}).items() if name in requested and entries}
     if raised:  # of what the person requests beyond the grant nothing is in the plan
@@ -95,17 +81,17 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
         raised = {n: base[n] + limit - min(requested[n], granted.get(n, requested[n])) for n, limit in raised.items()}
     changed = {name: limit for name, limit in {**base, **raised}.items() if limit != requested[name]}
     try:
-        text = with_limits(facts.limits, {name: str(limit) for name, limit in changed.items()})
+        text = rancher.with_limits(facts.limits, {name: str(limit) for name, limit in changed.items()})
     except errors.InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
-    record = _record(facts, limits_of_annotation(text), base, entries) if is_recorded else None
+    record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 
 def without_request(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan of a quota that headroom writes itself, and with it the end of a request from before."""
-    if request_of(facts.rancher.namespace) is None:
+    if rancher.request_of(facts.rancher.namespace) is None:
         return plan
     return replace(plan, namespace=_changes(facts, facts.limits, None))
 
@@ -116,8 +102,8 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
     What the person requests beyond the grant is requested too, until Rancher has refused it: then it would refuse all.
     At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit.
     """
-    granted = {name: limit for name, (_, limit) in exceeding(facts.limits, facts.rancher.granted).items()}
-    request, validation = request_of(facts.rancher.namespace), validation_of(facts.rancher.namespace)
+    granted = {name: limit for name, (_, limit) in rancher.exceeding(facts.limits, facts.rancher.granted).items()}
+    request, validation = rancher.request_of(facts.rancher.namespace), rancher.validation_of(facts.rancher.namespace)
     base, hard = {**requested, **granted}, facts.quota.hard
     if not has_entries:
         asked = request.asked if request else {}
@@ -131,26 +117,26 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
     return base if takes_grant else requested
 
 
-def _record(facts: Facts, asked: ResourceList, base: ResourceList, entries: Mapping[str, str]) -> Request:
+def _record(facts: Facts, asked: ResourceList, base: ResourceList, entries: Mapping[str, str]) -> rancher.Request:
     """Returns the record of a request; the time and the condition of one that asks for the same stay."""
-    requested, granted = limits_of_annotation(facts.limits), facts.rancher.granted or {}
+    requested, granted = rancher.limits_of_annotation(facts.limits), facts.rancher.granted or {}
     before = {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()}
-    present, validation = request_of(facts.rancher.namespace), validation_of(facts.rancher.namespace)
+    present, validation = rancher.request_of(facts.rancher.namespace), rancher.validation_of(facts.rancher.namespace)
     if present and present.asked == asked:
         at, answer = present.at, present.validation
     else:
         at, answer = round(facts.now, 3), str(validation or "")
-    return Request(facts.limits, asked, base, before, dict(entries), at, answer)
+    return rancher.Request(facts.limits, asked, base, before, dict(entries), at, answer)
 
 
-def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str | None]:
+def _changes(facts: Facts, text: str, record: rancher.Request | None) -> dict[str, str | None]:
     """Returns the changes of the namespace's annotations; one that Rancher has spelled otherwise is no change."""
     annotations = facts.rancher.namespace.annotations
     current = annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     changes: dict[str, str | None] = {}
-    if limits_of_annotation(current) != limits_of_annotation(text):
+    if rancher.limits_of_annotation(current) != rancher.limits_of_annotation(text):
         changes[constants.ANNOTATION_RANCHER_RESOURCE_QUOTA] = text or None
-    written = format_request(record) if record else None
+    written = rancher.format_request(record) if record else None
     if annotations.get(constants.ANNOTATION_REQUEST) != written:
         changes[constants.ANNOTATION_REQUEST] = written
     return changes
@@ -158,17 +144,17 @@ def _changes(facts: Facts, text: str, record: Request | None) -> dict[str, str |
 
 def _with_look(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with the time of the next look at Rancher's answer, and with what people have to know of it."""
-    request, denial, now = request_of(facts.rancher.namespace), plan.timers.denial, facts.now
+    request, denial, now = rancher.request_of(facts.rancher.namespace), plan.timers.denial, facts.now
     due, problems = plan.recheck_after or math.inf, [*plan.problems]
     if facts.rancher.stuck:
         problems.append(_stuck(facts))
     if denial:
         due = min(due, denial.at + PAUSE - now)
     if plan.namespace.get(constants.ANNOTATION_REQUEST):
-        due = min(due, SILENCE)
-    elif request and not plan.namespace and not is_granted(request, facts.quota):
-        patience = request.at + SILENCE - now
-        due = min(due, patience if patience > 0 else SILENCE)
+        due = min(due, rancher.SILENCE)
+    elif request and not plan.namespace and not rancher.is_granted(request, facts.quota):
+        patience = request.at + rancher.SILENCE - now
+        due = min(due, patience if patience > 0 else rancher.SILENCE)
         if patience <= 0:
             problems.append(_silence(facts))
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
@@ -180,17 +166,17 @@ def _stuck(facts: Facts) -> Problem:
         errors.EVENT_STUCK,
         f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
         f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
-        f"annotation. An administrator removes them: {removal_command(facts.quota, facts.rancher.stuck)}",
+        f"annotation. An administrator removes them: {rancher.removal_command(facts.quota, facts.rancher.stuck)}",
     )
 
 
 def _silence(facts: Facts) -> Problem:
-    quota, project = facts.quota, project_of(facts.rancher.namespace)
+    quota, project = facts.quota, rancher.project_of(facts.rancher.namespace)
     reason = "it writes none in a namespace without a project (annotation field.cattle.io/projectId)"
     if project:
         reason = f"its server has to run, and reach this cluster (project {project})"
     text = (
-        f"Rancher has not written resource quota {quota.name} within {SILENCE:.0f} s of headroom's request in "
+        f"Rancher has not written resource quota {quota.name} within {rancher.SILENCE:.0f} s of headroom's request in "
         f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {quota.namespace}: {reason}"
     )
     return Problem(errors.EVENT_NO_ANSWER, text)
@@ -203,26 +189,26 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
         return None
     if all(any(headroom.get(name, ZERO) < amount for name, amount in amounts.items()) for amounts in denial.amounts):
         return None
-    validation = validation_of(facts.rancher.namespace)
+    validation = rancher.validation_of(facts.rancher.namespace)
     needed = _listed({name: headroom[name] for name in sorted(headroom) if headroom[name] > ZERO})
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
-    project = project_of(facts.rancher.namespace) or "of the namespace"
+    project = rancher.project_of(facts.rancher.namespace) or "of the namespace"
     text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
     return Problem(errors.EVENT_PROJECT_FULL, text)
 
 
 def with_grant(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with what people have to know of a request that Rancher has refused."""
-    validation = validation_of(facts.rancher.namespace)
+    validation = rancher.validation_of(facts.rancher.namespace)
     if validation is None or validation.fits or not is_served(facts.quota):
         return plan
-    beyond = exceeding(facts.limits, facts.rancher.granted)
+    beyond = rancher.exceeding(facts.limits, facts.rancher.granted)
     return replace(plan, problems=[not_granted(facts, beyond), *plan.problems]) if beyond else plan
 
 
 def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
     """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
-    validation = validation_of(facts.rancher.namespace)
+    validation = rancher.validation_of(facts.rancher.namespace)
     amounts = ", ".join(
         f"{n} {format_amount(requested, n)} of which {format_amount(granted, n)} are granted"
         for n, (requested, granted) in beyond.items()
@@ -239,11 +225,11 @@ def project_room(project: Project, namespaces: Iterable[Namespace], quota: Resou
     """Returns what the quota's namespace may request beyond what its person does, as text. `namespaces` are all of the
     cluster: what those of the project request counts, granted or not (rancher pkg/resourcequota, quota_validate.go)."""
     limit = project.spec.resource_quota and project.spec.resource_quota.limit
-    of_project = [item for item in namespaces if project_of(item) == project.id]
+    of_project = [item for item in namespaces if rancher.project_of(item) == project.id]
     requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
-    requests |= {item.name: annotation_of(item) for item in of_project if item.name == quota.namespace}
-    used = total(map(limits_of_annotation, requests.values()))
-    limits = limits_of_annotation(json.dumps({"limit": limit or {}}))
+    requests |= {item.name: rancher.annotation_of(item) for item in of_project if item.name == quota.namespace}
+    used = total(map(rancher.limits_of_annotation, requests.values()))
+    limits = rancher.limits_of_annotation(json.dumps({"limit": limit or {}}))
     remainders = {name: max(ZERO, limits[name] - used.get(name, ZERO)) for name in sorted(limits) if name in quota.hard}
     return f"; left {_listed(remainders)}"
 

@@ -15,9 +15,8 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, LABEL_MANAGED
 from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.give_back import give_back
 from pkg.util.resourcequota.managed import is_managed, switched_off
-from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.planner import give_back, plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, HARVESTER, Case, after, applied, by_value, charged, namespace, observed, sentences
 from tests.objects import (

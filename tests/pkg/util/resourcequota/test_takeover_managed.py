@@ -12,8 +12,7 @@ from msgspec import structs
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.give_back import give_back
-from pkg.util.resourcequota.planner import plan
+from pkg.util.resourcequota.planner import give_back, plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, after, applied, by_value, entry, namespace, remembering, sentences
 from tests.objects import COMPENSATION, ENTRY, MARKS, by_name, by_uid, launcher, quota, vmi, vmim
