@@ -20,7 +20,7 @@ from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale.plan import LABEL_RUN
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
-from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION
 from pkg.util import constants
 from pkg.util.constants import NAMESPACE_NAME_LABEL
 

@@ -25,7 +25,7 @@ from lab.scale.removal import WEBHOOKS, in_parallel
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.report.installation import lease_state
-from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION
 from pkg.util import constants
 
 _POLL = 0.2

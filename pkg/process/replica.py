@@ -25,8 +25,8 @@ from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
+from pkg.selfcheck.api_server import KubernetesVersion, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
-from pkg.selfcheck.kubernetes_version import KubernetesVersion, wait_for_version
 from pkg.selfcheck.troubles import Troubles
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT

@@ -29,9 +29,8 @@ from pkg.report.installation import Installed, LeaseState, lease_state, seconds_
 from pkg.report.plan import PLACED_PODS, NodeCapacity
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.report.status import unenforced_limits
+from pkg.selfcheck.api_server import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, ask_version, probe
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
-from pkg.selfcheck.kubernetes_version import ask
-from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, probe
 from pkg.util import constants
 from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
@@ -267,7 +266,7 @@ async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> 
     estimate = assumptions.estimate or (installation.estimate if installation.mode is mode else EstimateKind.EXACT)
     version = ""
     with suppress(Forbidden, NotFound):
-        version = await ask(client)
+        version = await ask_version(client)
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     versions = tuple(installation.kubernetes.split())
     return Basis(

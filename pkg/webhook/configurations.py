@@ -17,7 +17,7 @@ import msgspec
 
 from kubeloop.webhook.registration import Endpoint, Webhook, rule, webhook
 from pkg.config.settings import QuotaGuard, Settings
-from pkg.selfcheck.probe import PROBE_LABEL, PROBE_PATH
+from pkg.selfcheck.api_server import PROBE_LABEL, PROBE_PATH
 from pkg.util import constants
 from pkg.util.constants import NAMESPACE_NAME_LABEL, WEBHOOK_CONFIGURATION_NAME
 

@@ -20,8 +20,8 @@ from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertifi
 from pkg.config.management import Management
 from pkg.config.metrics import METRICS
 from pkg.config.settings import Settings
+from pkg.selfcheck.api_server import PROBE_MARK, PROBE_PATH
 from pkg.selfcheck.installation import about
-from pkg.selfcheck.probe import PROBE_MARK, PROBE_PATH
 from pkg.util.constants import LOCK_PATH
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.resourcequota.observe import Observer

@@ -29,7 +29,7 @@ from kubeloop.webhook.registration import (
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
-from pkg.selfcheck.probe import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
+from pkg.selfcheck.api_server import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 

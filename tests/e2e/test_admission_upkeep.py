@@ -30,7 +30,7 @@ from lab import bodies
 from lab.bodies import quota_text
 from lab.namespace import PODS, Namespace, becomes
 from pkg.config.settings import WEBHOOKS, Settings
-from pkg.selfcheck.probe import PROBE_PATH
+from pkg.selfcheck.api_server import PROBE_PATH
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import VALIDATE_NAMESPACE
 from pkg.webhook.register import answer_probe

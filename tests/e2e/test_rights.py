@@ -19,7 +19,7 @@ from kubeloop.testing.polling import eventually, until
 from lab import bodies
 from lab.namespace import LASTING, PODS, Namespace
 from pkg.api.kubevirt import VIRTUAL_MACHINES
-from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION
 from pkg.util.constants import ANNOTATION_BASE
 from tests.e2e.accounts import (
     ADMISSION,

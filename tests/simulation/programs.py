@@ -20,7 +20,7 @@ from pkg.config.management import Management
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
-from pkg.selfcheck.kubernetes_version import KubernetesVersion
+from pkg.selfcheck.api_server import KubernetesVersion
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.register import hooks

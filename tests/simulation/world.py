@@ -24,7 +24,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.client.errors import ApiError, Forbidden
 from kubeloop.testing.fake.patches import Raw
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINES
-from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION
 from pkg.util.constants import LABEL_DEFAULT_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import mutating, probing, validating
 from tests.simulation import actions

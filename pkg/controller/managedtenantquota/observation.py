@@ -24,7 +24,7 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
-from pkg.selfcheck.probe import PROBE_CONFIGURATION, probe
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION, probe
 from pkg.util.constants import NEVER_LOCKED, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, recognise

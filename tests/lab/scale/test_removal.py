@@ -18,7 +18,7 @@ from lab.scale.plan import LABEL_RUN, Plan, Settings
 from lab.scale.removal import Removal
 from lab.scale.workload import Workload, WrongCluster
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINES
-from pkg.selfcheck.probe import PROBE_CONFIGURATION
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
 VALIDATING, MUTATING = registry.VALIDATING_WEBHOOK_CONFIGURATIONS, registry.MUTATING_WEBHOOK_CONFIGURATIONS

@@ -32,7 +32,7 @@ from pkg.controller.migration.vmi_controller import VMI_CONTROLLER
 from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
 from pkg.process import replica
 from pkg.process.replica import Replica
-from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION, PROBE_MARK
 from pkg.util.constants import LIMITS_CPU, VMI_STATE_ANNOTATIONS, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.configurations import fingerprint, validating

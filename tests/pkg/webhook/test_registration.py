@@ -23,7 +23,7 @@ from kubeloop.webhook.registration import TIMEOUT_SECONDS, Endpoint, NotReached,
 from kubeloop.webhook.serving_certificate import server_context
 from pkg.config.management import Management
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
-from pkg.selfcheck.probe import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
+from pkg.selfcheck.api_server import PROBE_CONFIGURATION, PROBE_MARK, PROBE_WEBHOOK
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 from pkg.webhook.register import HeadroomMetrics, Webhooks

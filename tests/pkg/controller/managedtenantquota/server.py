@@ -21,7 +21,7 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.register import register
-from pkg.selfcheck.probe import PROBE_MARK
+from pkg.selfcheck.api_server import PROBE_MARK
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import by_value
 from tests.kinds import Events, Kind, Server

@@ -9,8 +9,8 @@ import pytest
 from kubeloop.client.client import Client
 from kubeloop.testing.polling import until
 from kubeloop.testing.scripted_server import GET, ScriptedServer, body, raw, status
-from pkg.selfcheck import kubernetes_version
-from pkg.selfcheck.kubernetes_version import ANSWERS, KubernetesVersion, ask
+from pkg.selfcheck import api_server
+from pkg.selfcheck.api_server import ANSWERS, KubernetesVersion, ask_version
 from pkg.util.quotacount.releases import RELEASES, UNKNOWN
 
 pytestmark = pytest.mark.virtual_time
@@ -38,11 +38,11 @@ def test_what_is_not_known_is_said_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 async def test_it_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes_version, "PERIOD", 0.01)
+    monkeypatch.setattr(api_server, "PERIOD", 0.01)
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.script(GET, "/version", body({"gitVersion": "v1.36.3"}), status(403, "Forbidden", "no"))
         server.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
-        version = KubernetesVersion(await ask(client))
+        version = KubernetesVersion(await ask_version(client))
         asking = asyncio.create_task(version.run(client))
         await until(lambda: len(version.versions) == 2)
         asking.cancel()
@@ -53,4 +53,4 @@ async def test_it_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_an_answer_without_a_version_is_none(answer: bytes) -> None:
     async with ScriptedServer() as server, Client(server.config()) as client:
         server.always(GET, "/version", raw(answer))
-        assert await ask(client) == ""
+        assert await ask_version(client) == ""
