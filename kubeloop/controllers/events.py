@@ -250,32 +250,17 @@ class Occurrence:
 def body(identity: Identity, occurrence: Occurrence, component: str, instance: str) -> dict[str, Any]:
     """The event as it is created."""
     metadata = {"name": occurrence.name, "namespace": occurrence.namespace}
+    event: dict[str, Any] = {"metadata": metadata, "type": identity.type, "reason": identity.reason}
     if not identity.action:
-        return {
-            "metadata": metadata,
-            "involvedObject": occurrence.reference,
-            "type": identity.type,
-            "reason": identity.reason,
-            "message": occurrence.message,
-            "count": occurrence.count,
-            "firstTimestamp": occurrence.first_time,
-            "lastTimestamp": occurrence.last_time,
-            "source": {"component": component},
-            "reportingComponent": component,
-        }
-    event = {
-        "metadata": metadata,
-        "regarding": occurrence.reference,
-        "type": identity.type,
-        "reason": identity.reason,
-        "action": identity.action,
-        "note": occurrence.message.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
-        "eventTime": _micro(occurrence.first_time),
-        "reportingController": component,
-        "reportingInstance": instance[:_INSTANCE_LIMIT],
-    }
-    related = {"related": dict(identity.related)} if identity.related else {}
-    return event | related | (repeated(identity, occurrence, occurrence.count) if occurrence.count > 1 else {})
+        event |= {"involvedObject": occurrence.reference, "message": occurrence.message, "count": occurrence.count}
+        event |= {"firstTimestamp": occurrence.first_time, "lastTimestamp": occurrence.last_time}
+        return event | {"source": {"component": component}, "reportingComponent": component}
+    note = occurrence.message.encode()[:_NOTE_LIMIT].decode(errors="ignore")
+    event |= {"regarding": occurrence.reference, "action": identity.action, "note": note}
+    event |= {"related": dict(identity.related)} if identity.related else {}
+    event |= {"eventTime": _micro(occurrence.first_time), "reportingController": component}
+    event |= {"reportingInstance": instance[:_INSTANCE_LIMIT]}
+    return event | (repeated(identity, occurrence, occurrence.count) if occurrence.count > 1 else {})
 
 
 def repeated(identity: Identity, occurrence: Occurrence, count: int) -> dict[str, Any]:

@@ -180,12 +180,17 @@ class NamedHandler(Generic[T]):
             steps = self._handler(key, obj).__await__()
             returned = await _measure_steps(steps, lambda seconds: self._report_blocked(key, seconds))
         except asyncio.CancelledError as error:
-            if _worker_is_cancelled():
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
             # Something that the handler awaited was cancelled, not the worker: that is the handler's failure.
             return self._note_failure(key, error)
         except Exception as error:
-            return replace(self._verdict(key, error), refusal=self._note_refusal(key, error))
+            # Also where the handler asked to be called again for it.
+            refusal = next(filter(None, map(_refusal_behind, _leaves(error))), None)
+            if refusal is not None:
+                self._refused[key] = refusal
+            return replace(self._verdict(key, error), refusal=refusal)
         return _DONE if returned is None else Verdict(Outcome.DONE, returned=same_object(obj, returned))
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
@@ -215,13 +220,6 @@ class NamedHandler(Generic[T]):
         if failures:
             verdicts.append(self._note_failure(key, failures[0] if len(failures) == 1 else error))
         return combine(verdicts)
-
-    def _note_refusal(self, key: str, error: Exception) -> ApiError | None:
-        """The refusal because of which the call ended, also where the handler asked to be called again for it."""
-        refusal = next(filter(None, map(_refusal_behind, _leaves(error))), None)
-        if refusal is not None:
-            self._refused[key] = refusal
-        return refusal
 
     def _report_blocked(self, key: str, seconds: float) -> None:
         self._metrics.blocked.inc(seconds)
@@ -310,8 +308,3 @@ def _signature(error: BaseException) -> object:
     # A set: an exception that is kept and raised anew has the same lines in it again and again.
     lines = frozenset((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
     return type(error), lines
-
-
-def _worker_is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

@@ -69,15 +69,14 @@ def _kinds_of_files(files: Iterable[str]) -> Iterator[Kind]:
 
 
 async def _kinds_of_server(served: Iterable[str], kubeconfig: str | None) -> list[Kind]:
+    kinds = []
     async with Client(load_config(kubeconfig)) as client:
-        return [await _kind_of_server(client, *served_kind.rpartition("/")[::2]) for served_kind in served]
-
-
-async def _kind_of_server(client: Client, api_version: str, kind: str) -> Kind:
-    schema, definitions = await served_schema(client.transport, api_version, kind)
-    resource = await resource_of(client.transport, api_version, kind)
-    about = (resource.group, resource.version, resource.plural, kind, resource.namespaced)
-    return Kind(*about, bool(resource.status_subresource), schema, definitions)
+        for api_version, _, kind in (text.rpartition("/") for text in served):
+            schema, definitions = await served_schema(client.transport, api_version, kind)
+            resource = await resource_of(client.transport, api_version, kind)
+            about = (resource.group, resource.version, resource.plural, kind, resource.namespaced)
+            kinds.append(Kind(*about, bool(resource.status_subresource), schema, definitions))
+    return kinds
 
 
 if __name__ == "__main__":

@@ -143,9 +143,10 @@ class _Module:
 
     def _type(self, path: tuple[str, ...], schema: Schema, paths: Paths) -> tuple[str, str]:
         plain = resolved(schema, self._kind.definitions)
-        if _is_quantity(plain, schema):
+        is_int_or_string = plain.get("x-kubernetes-int-or-string") or plain.get("format") == "int-or-string"
+        if reference(schema).endswith(".Quantity") or (is_int_or_string and "KMGTP" in plain.get("pattern", "")):
             return "RawQuantity", '""'
-        if plain.get("x-kubernetes-int-or-string") or plain.get("format") == "int-or-string":
+        if is_int_or_string:
             return "int | str", '""'
         if plain.get("type") in _SCALARS:
             return _SCALARS[plain["type"]]
@@ -197,12 +198,6 @@ def _default(zero: str, wire: str) -> str:
         return zero
     options = [zero if factory else f"default={zero}", *([f"name={json.dumps(wire)}"] if wire else [])]
     return f"msgspec.field({', '.join(options)})"
-
-
-def _is_quantity(schema: Schema, field_schema: Schema) -> bool:
-    if reference(field_schema).endswith(".Quantity"):
-        return True
-    return bool(schema.get("x-kubernetes-int-or-string")) and "KMGTP" in schema.get("pattern", "")
 
 
 def _without_texts(schema: Any) -> str:

@@ -119,7 +119,12 @@ class WebhookServer:
             raise _Refused(408, f"the request did not end within {self._limits.body:g} s") from exc
         except web.RequestPayloadError as exc:
             raise _Refused(400, f"the request was cut off: {exc}") from exc
-        return await self._decide(path, body) if length <= MAX_BODY else _too_large(body)
+        if length <= MAX_BODY:
+            return await self._decide(path, body)
+        if (uid := _UID.search(body[:_UID_WITHIN])) is None:  # only the beginning is known
+            raise _Refused(413, _TOO_LARGE)
+        decision = admission.deny("the object is too large to be checked", reason="too-large")
+        return uid[1].decode(errors="replace"), decision
 
     def _check_head(self, request: web.BaseRequest, path: str) -> int:
         """The body's length, of a head with which nothing is wrong. Raises _Refused."""
@@ -156,13 +161,6 @@ class WebhookServer:
         if not decision.allowed:
             log.info("%s: denied to %s: %s", path, review.user_info.username, decision.message)
         return review.uid, decision
-
-
-def _too_large(beginning: bytes) -> tuple[str, admission.Decision]:
-    """The answer to a review of which only the beginning is known. Raises _Refused."""
-    if (uid := _UID.search(beginning[:_UID_WITHIN])) is None:
-        raise _Refused(413, _TOO_LARGE)
-    return uid[1].decode(errors="replace"), admission.deny("the object is too large to be checked", reason="too-large")
 
 
 async def _read(request: web.BaseRequest, length: int) -> bytes:

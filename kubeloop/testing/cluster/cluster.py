@@ -287,13 +287,7 @@ def _down(paths: Paths) -> list[str]:
     return stopped
 
 
-def _guard(directory: str, remove: str) -> None:
-    """Is the guard's own process, whose pipe is standard input."""
-    if os.read(0, 1) != _CALLED_OFF:
-        down(Path(directory))
-        if remove == "remove":
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    _guard(*sys.argv[1:])
+if __name__ == "__main__" and os.read(0, 1) != _CALLED_OFF:  # a guard's own process, whose pipe is standard input
+    down(Path(sys.argv[1]))
+    if sys.argv[2] == "remove":
+        shutil.rmtree(sys.argv[1], ignore_errors=True)

@@ -17,7 +17,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NamedTuple
 
 from kubeloop.testing.cluster.errors import DownloadError
 from kubeloop.testing.cluster.progress import Progress
@@ -28,43 +27,19 @@ ANSWER_TIMEOUT = 3.0
 _STALL_TIMEOUT = 30.0
 """Seconds without a byte after which a running download is given up."""
 
-_GITHUB = "https://github.com"
-
-
-class _Release(NamedTuple):
-    """The location of a project's files: the address of one below the base address, the checksum file beside it, and
-    the path in the archive, where it is one."""
-
-    base: str
-    file: str
-    checksums: str
-    member: str = ""
-
-
+_GITHUB = "https://github.com/{}/releases/download"
 _RELEASES = {
-    "kubernetes": _Release("https://dl.k8s.io", "release/{version}/bin/{os}/{arch}/{name}", "{name}.sha256"),
-    "etcd": _Release(
-        f"{_GITHUB}/etcd-io/etcd/releases/download",
-        "{version}/etcd-{version}-{os}-{arch}.tar.gz",
-        "SHA256SUMS",
-        "etcd-{version}-{os}-{arch}/etcd",
-    ),
-    "kwok": _Release(
-        f"{_GITHUB}/kubernetes-sigs/kwok/releases/download", "{version}/kwok-{os}-{arch}", "kwok-{os}-{arch}.sha256"
-    ),
-    "helm": _Release(
-        "https://get.helm.sh",
-        "helm-{version}-{os}-{arch}.tar.gz",
-        "helm-{version}-{os}-{arch}.tar.gz.sha256sum",
-        "{os}-{arch}/helm",
-    ),
-    "prometheus": _Release(
-        f"{_GITHUB}/prometheus/prometheus/releases/download",
-        "{version}/prometheus-{number}.{os}-{arch}.tar.gz",
-        "sha256sums.txt",
-        "prometheus-{number}.{os}-{arch}/{name}",
-    ),
-}
+    "kubernetes": ("https://dl.k8s.io", "release/{version}/bin/{os}/{arch}/{name}", "{name}.sha256", ""),
+    "etcd": (_GITHUB.format("etcd-io/etcd"), "{version}/etcd-{version}-{os}-{arch}.tar.gz", "SHA256SUMS",
+             "etcd-{version}-{os}-{arch}/etcd"),
+    "kwok": (_GITHUB.format("kubernetes-sigs/kwok"), "{version}/kwok-{os}-{arch}", "kwok-{os}-{arch}.sha256", ""),
+    "helm": ("https://get.helm.sh", "helm-{version}-{os}-{arch}.tar.gz", "helm-{version}-{os}-{arch}.tar.gz.sha256sum",
+             "{os}-{arch}/helm"),
+    "prometheus": (_GITHUB.format("prometheus/prometheus"), "{version}/prometheus-{number}.{os}-{arch}.tar.gz",
+                   "sha256sums.txt", "prometheus-{number}.{os}-{arch}/{name}"),
+}  # fmt: skip
+"""By project: the base address, a file's address below it, the checksum file beside that, and the path in the archive,
+where it is one."""
 _CHUNK = 1 << 20
 _CHECKSUM_FILE_LIMIT = 1 << 16
 
@@ -72,11 +47,11 @@ _CHECKSUM_FILE_LIMIT = 1 << 16
 def artifact_of(component: Component, name: str, environ: Environ) -> tuple[str, str, str]:
     """Returns the official address of a component's binary for this machine, that of its checksum file, and the path
     inside the archive, where it is one."""
-    release, version = _RELEASES[component.name], component.version
-    base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or release.base).rstrip("/")
+    version, (official, *parts) = component.version, _RELEASES[component.name]
+    base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or official).rstrip("/")
     words = {"name": name, "version": version, "number": version.removeprefix("v")}
     words |= {"os": go_operating_system(), "arch": go_architecture()}
-    file, checksums, member = (part.format(**words) for part in release[1:])
+    file, checksums, member = (part.format(**words) for part in parts)
     url = f"{base}/{file}"
     return url, f"{url.rpartition('/')[0]}/{checksums}", member
 
