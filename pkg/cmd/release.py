@@ -11,15 +11,7 @@ from typing import Any
 
 import typer
 
-from kubeloop.api.registry import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    LEASES,
-    PODS,
-    SECRETS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    Resource,
-)
+from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden, NotFound
@@ -83,12 +75,11 @@ def release(
     """
     logging.set_up()
     durations, config = election.config(), load_config(cluster.kubeconfig)
-    elected = config.in_cluster if election.leader_elect is None else election.leader_elect
+    asked, force = election.leader_elect, installation.force
+    elected = not force and (config.in_cluster if asked is None else asked)
     # Who asks for the election waits for its end.
-    refuses = not installation.force and election.leader_elect is not True
-    given_back, remark = asyncio.run(
-        _release(config, installation, durations if elected and not installation.force else None, refuses=refuses)
-    )
+    outcome = _release(config, installation, durations if elected else None, refuses=not (force or asked))
+    given_back, remark = asyncio.run(outcome)
     for line in given_back.lines or ["nothing to release"]:
         typer.echo(line)
     for key, reason in given_back.refusals.items():
@@ -149,14 +140,14 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
     """Stops the replicas and waits until their pods are gone: a webhook that runs would register itself again."""
     for name in deployments:
         try:
-            await client.resource(DEPLOYMENTS).merge_patch(
+            await client.resource(registry.DEPLOYMENTS).merge_patch(
                 {"spec": {"replicas": 0}}, name=name, namespace=namespace, subresource="scale"
             )
             log.info("deployment %s/%s scaled down", namespace, name)
         except NotFound:
             log.warning("there is no deployment %s/%s", namespace, name)
     for _ in range(_STOP_LOOKS if deployments else 0):
-        if not await client.resource(PODS).list(namespace, label_selector=_PODS):
+        if not await client.resource(registry.PODS).list(namespace, label_selector=_PODS):
             return
         await asyncio.sleep(0.5)
     if deployments:
@@ -165,39 +156,38 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
 
 async def _give_back(client: Client, rancher: RancherWrites, options: ReleaseOptions, namespace: str) -> GivenBack:
     """Removes, unlocks and gives back; where quotas were meant, the last line says how many."""
+    lines: list[str] = []
     given_back, only = GivenBack([], {}), options.only
-    # First: a webhook that is registered and does not answer may be in the way of everything else.
-    removed = await unregister(client) if only in (None, Part.WEBHOOKS) else []
-    unlocked: list[str] = []
+    if only in (None, Part.WEBHOOKS):  # first: a webhook that does not answer may be in the way of everything else
+        lines += [f"removed {name}" for name in await unregister(client)]
     try:
         if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
             # None where they may not be read: a lock then shows by a denied write.
-            rancher.registrations = Listed(await list_allowed(client, VALIDATING_WEBHOOK_CONFIGURATIONS))
-            unlocked = await close_all(client, rancher)
+            rancher.registrations = Listed(await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS))
+            lines += [f"unlocked {name}" for name in await close_all(client, rancher)]
     finally:
         # Also where a quota of a lock could not be restored.
         if only in (None, Part.QUOTAS):
             given_back = await release_all(client, rancher)
             await unlabel_all(client)
     if only is None:
-        removed += await _remove_own(client, namespace, options.secret_name)
-    lines = [
-        *(f"removed {name}" for name in removed),
-        *(f"unlocked {name}" for name in unlocked),
-        *(f"released {key}" for key in given_back.lines),
-        *([f"{len(given_back.lines)} resource quotas released"] if only in (None, Part.QUOTAS) else []),
-    ]
+        lines += [f"removed {name}" for name in await _remove_own(client, namespace, options.secret_name)]
+    if only in (None, Part.QUOTAS):
+        lines += [f"released {key}" for key in given_back.lines]
+        lines.append(f"{len(given_back.lines)} resource quotas released")
     return given_back._replace(lines=lines)
 
 
 async def _remove_own(client: Client, namespace: str, secret_name: str) -> list[str]:
     """Removes what headroom made for itself in its own namespace, the Lease last; returns their kinds and names."""
     removed = []
-    objects: list[tuple[Resource[Any], str]] = [(SECRETS, secret_name), (CONFIG_MAPS, CONFIG_MAP), (LEASES, LEASE)]
-    for resource, name in objects:
-        kind, uid = client.resource(resource), None
+    own: list[tuple[registry.Resource[Any], str]]
+    own = [(registry.SECRETS, secret_name), (registry.CONFIG_MAPS, CONFIG_MAP), (registry.LEASES, LEASE)]
+    for resource, name in own:
+        kind = client.resource(resource)
         try:
-            if resource is SECRETS:  # the one whose name people choose, and which cert-manager or they may have made
+            uid = None
+            if resource is registry.SECRETS:  # its name is people's choice, and it may be theirs or cert-manager's
                 secret = await kind.get(name=name, namespace=namespace)
                 if not MANAGED_BY.items() <= secret.labels.items():
                     continue
