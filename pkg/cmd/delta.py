@@ -9,18 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeloop.api.core import (
-    LimitRange,
-    Namespace,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuota,
-    ResourceQuotaSpec,
-    RuntimeClass,
-)
+from kubeloop.api import core
 from kubeloop.api.meta import Object
 from kubeloop.api.objects import edit
-from kubeloop.api.registry import BY_TYPE, Resource
+from kubeloop.api.registry import BY_TYPE
 from kubeloop.api.resource_list import add, format_resource_list
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
@@ -49,15 +41,14 @@ class NetworkAttachmentDefinition(Object):
 
 
 _KIND, _VM, _GROUP = "VirtualMachineInstance", "VirtualMachine", "kubevirt.io"
-_SIZES: Final = {resource.kind: resource for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
-_CONTEXT: Final[Mapping[str, Resource[Any]]] = {
-    **{kind.__name__: BY_TYPE[kind] for kind in AROUND_VMIS},
-    "RuntimeClass": Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", RuntimeClass),
-    "NetworkAttachmentDefinition": Resource(
-        "k8s.cni.cncf.io", "v1", "network-attachment-definitions", "NetworkAttachmentDefinition",
-        NetworkAttachmentDefinition,
-    ),
-}  # fmt: skip
+_SIZES: Final = [*INSTANCETYPES, CONTROLLER_REVISIONS]
+_CONTEXT: Final[Mapping[str, tuple[str, type[Object]]]] = {
+    **{kind.__name__: (BY_TYPE[kind].group, kind) for kind in AROUND_VMIS},
+    **{resource.kind: (resource.group, resource.type) for resource in _SIZES},
+    "RuntimeClass": ("node.k8s.io", core.RuntimeClass),
+    "NetworkAttachmentDefinition": ("k8s.cni.cncf.io", NetworkAttachmentDefinition),
+}
+"""The kinds around VMs, with their groups: other projects have kinds of the same names."""
 _QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
@@ -130,7 +121,7 @@ def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: _Cluster)
     """Returns all that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
     if not vmi.uid:  # one that the API server has stored is complete
         vmi = with_defaults(vmi, rendering)
-    pods = target_usage(vmi, cluster.source(vmi), rendering, ResourceQuotaSpec())
+    pods = target_usage(vmi, cluster.source(vmi), rendering, core.ResourceQuotaSpec())
     target = format_resource_list(add(pods, target_claim_usage(vmi, cluster.claims(vmi.namespace), rendering)))
     counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
     return {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
@@ -172,38 +163,37 @@ class _Cluster:
 
     def __init__(self, *, names_unknown: bool) -> None:
         self._names_unknown = names_unknown
-        self._indexers: dict[type[Object], Indexer[Any]] = {kind.type: Indexer() for kind in _CONTEXT.values()}
-        self._indexers[Pod].add_indexers({_CONTROLLER: _controllers})
+        self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
+        self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
         self._source = Source(
-            namespaces=CacheReader(self._indexers[Namespace]),
-            limit_ranges=CacheReader(self._indexers[LimitRange]),
+            namespaces=CacheReader(self._indexers[core.Namespace]),
+            limit_ranges=CacheReader(self._indexers[core.LimitRange]),
             kubevirts=CacheReader(self._indexers[KubeVirt]),
             settings=CacheReader(self._indexers[Setting]),
-            quotas=CacheReader(self._indexers[ResourceQuota]),
+            quotas=CacheReader(self._indexers[core.ResourceQuota]),
         )
 
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError if it is
         malformed."""
-        name = str(document.get("kind"))
-        resource = _CONTEXT.get(name) or _SIZES.get(name)
-        if resource is None or group_of(document) not in (None, resource.group):
+        group, kind = _CONTEXT.get(str(document.get("kind")), ("", None))
+        if kind is None or group_of(document) not in (None, group):
             return False
-        obj = msgspec.convert(document, resource.type)
-        if name in _SIZES:
+        obj = msgspec.convert(document, kind)
+        if kind in [resource.type for resource in _SIZES]:
             self.instancetypes.add(obj)
             return True
         match obj:
             case KubeVirt() if obj.status.phase is None:  # written by hand
                 obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
-            case Pod():
+            case core.Pod():
                 obj = apply_limit_ranges(obj, ())
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
-        self._indexers[resource.type].add(obj)
+        self._indexers[kind].add(obj)
         version = observed_version(self._indexers[KubeVirt].list())
         if self._names_unknown and is_unknown(version):
             self._names_unknown = False
@@ -218,7 +208,7 @@ class _Cluster:
         if ratio is None:
             is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
             ratio = rendering.ratio if is_configured else rendering.harvester_ratio
-        runtime_class = self._indexers[RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
+        runtime_class = self._indexers[core.RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
         return replace(
             rendering,
             ratio=ratio,
@@ -227,9 +217,9 @@ class _Cluster:
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
 
-    def claims(self, namespace: str) -> Mapping[str, PersistentVolumeClaim]:
+    def claims(self, namespace: str) -> Mapping[str, core.PersistentVolumeClaim]:
         """Returns a namespace's claims by name."""
-        claims = CacheReader(self._indexers[PersistentVolumeClaim]).list(namespace)
+        claims = CacheReader(self._indexers[core.PersistentVolumeClaim]).list(namespace)
         return {claim.name: claim for claim in claims}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
@@ -238,11 +228,11 @@ class _Cluster:
         attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
         return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
 
-    def _controlled_by(self, owner: Object) -> list[Pod]:
+    def _controlled_by(self, owner: Object) -> list[core.Pod]:
         """Returns its pods; none of an object without a uid."""
-        return self._indexers[Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
+        return self._indexers[core.Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
 
 
-def _controllers(pod: Pod) -> list[str]:
+def _controllers(pod: core.Pod) -> list[str]:
     owners = pod.metadata.owner_references or ()
     return [f"{pod.namespace}/{owner.uid}" for owner in owners if owner.controller][:1]
