@@ -9,12 +9,7 @@ from kubeloop.api.core import Pod
 from kubeloop.api.objects import find_condition
 from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.text import quoted
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api import kubevirt
 from pkg.report.snapshot import Snapshot
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
@@ -46,7 +41,7 @@ _START = "headroom adds nothing for a start: enlarge the quota"
 _REQUESTS_STORAGE = "requests.storage"
 
 
-def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
+def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) -> str:
     """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; "" if nothing is
     known."""
     if is_decentralized(migration):
@@ -90,12 +85,12 @@ def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
     return f"{reasons[0]}: {ADMISSION}" if reasons else ""
 
 
-def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
+def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it, that its volumes move."""
     return list(filter(None, [unmigratable_reason(snapshot, vmi), _volumes_note(snapshot, vmi)]))
 
 
-def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+def unmigratable_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
     migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
     if migratable is None or migratable.status != "False":
@@ -104,7 +99,7 @@ def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
 
 
-def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterator[str]:
+def _refusing_limits(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> Iterator[str]:
     """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
     maximums = [
         (limit_range.name, parse_resource_list(item.max))
@@ -124,7 +119,7 @@ def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterato
                 )
 
 
-def _volumes_note(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+def _volumes_note(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns which volumes move, and how much of their disks a volume migration counts twice; "" for none."""
     moves = snapshot.moves_of(vmi)
     claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)} if moves else {}
@@ -133,7 +128,7 @@ def _volumes_note(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     return f"its volumes {', '.join(move.volume for move in moves)} move{effect}: {STORAGE}" if moves else ""
 
 
-def halted_reason(vm: VirtualMachine) -> str:
+def halted_reason(vm: kubevirt.VirtualMachine) -> str:
     """Returns why a VM without a VMI does not run, if quota or storage is the reason; else ""."""
     if shortage := vm.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA):
         return f"it was halted: {quoted(shortage)}: {_START}"
@@ -143,13 +138,13 @@ def halted_reason(vm: VirtualMachine) -> str:
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
 
 
-def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+def unstarted_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VMI is not one that KubeVirt migrates: it ends, or does not run, and what kept its pod from being
     created, as far as an event says so; "" if it runs."""
     if is_running(vmi) and not vmi.deleting:
         return ""
     reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
-    about, since = {(VIRTUAL_MACHINE_INSTANCES.kind, vmi.name)}, vmi.metadata.creation_timestamp or ""
-    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi.namespace, about, since):
+    kind, since = kubevirt.VIRTUAL_MACHINE_INSTANCES.kind, vmi.metadata.creation_timestamp
+    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, kind, vmi, since):
         reasons += [str(failures[-1]), *([_START] if refusing_quota(failures[-1].message) else ())]
     return "; ".join(reasons)

@@ -231,11 +231,8 @@ class _Wait:
 
     def _failures(self) -> list[FailureEvent]:
         """Returns the events about pods of the VM that could not be created since the migration began."""
-        about, since = (
-            {(VIRTUAL_MACHINE_INSTANCES.kind, self.instance.name)},
-            self.migration.metadata.creation_timestamp,
-        )
-        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance.namespace, about, since or "")
+        kind, since = VIRTUAL_MACHINE_INSTANCES.kind, self.migration.metadata.creation_timestamp
+        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, kind, self.instance, since)
 
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""

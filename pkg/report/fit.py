@@ -17,12 +17,7 @@ from kubeloop.api.meta import Condition, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
-from pkg.api.kubevirt import (
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-    VirtualMachineInstanceMigrationSpec,
-    VirtualMachineInstanceMigrationStatus,
-)
+from pkg.api import kubevirt
 from pkg.report.snapshot import NO_FAILURE, Document, Snapshot, usages_of
 from pkg.report.status import keeper_of, management_in, unenforced_limits
 from pkg.util import constants
@@ -84,7 +79,7 @@ class Fit(Document, frozen=True, kw_only=True):
 def fits(
     snapshot: Snapshot,
     namespace: str,
-    vms: Sequence[VirtualMachineInstance],
+    vms: Sequence[kubevirt.VirtualMachineInstance],
     ratio: str | None = None,
     *,
     would: bool = False,
@@ -103,12 +98,12 @@ def fits(
     return quota_fits
 
 
-def _assumed_migration(vmi: VirtualMachineInstance) -> VirtualMachineInstanceMigration:
+def _assumed_migration(vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstanceMigration:
     refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
-    return VirtualMachineInstanceMigration(
+    return kubevirt.VirtualMachineInstanceMigration(
         metadata=ObjectMeta(name=f"asked-{vmi.name}", namespace=vmi.namespace, uid=f"asked-{vmi.uid}"),
-        spec=VirtualMachineInstanceMigrationSpec(vmi_name=vmi.name),
-        status=VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
+        spec=kubevirt.VirtualMachineInstanceMigrationSpec(vmi_name=vmi.name),
+        status=kubevirt.VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
     )
 
 
@@ -174,8 +169,8 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
-    since, objects = min(waiting_since, default=""), {(RESOURCE_QUOTAS.kind, observed.quota.name)}
-    failures = snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota.namespace, objects, since)
+    since = min(waiting_since, default="")
+    failures = snapshot.failures_of(EVENT_PROJECT_FULL, RESOURCE_QUOTAS.kind, observed.quota, since)
     return str((failures or [NO_FAILURE])[-1])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
@@ -146,18 +146,16 @@ class Snapshot:
         """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
 
-    def failures_of(
-        self, reason: str, namespace: str, objects: Collection[tuple[str, str]], since: str
-    ) -> list[FailureEvent]:
-        """Returns the events of a reason about objects of the namespace, given by kind and name, since an RFC 3339
-        time; the latest is the last."""
+    def failures_of(self, reason: str, kind: str, obj: Object, since: str | None) -> list[FailureEvent]:
+        """Returns the events of a reason about an object since an RFC 3339 time; the latest is the last."""
+        key = (kind, obj.namespace, obj.name)
         events = [
             FailureEvent(event.last_timestamp or "", event.message, about.name)
             for event in self.failures
             for about in [event.involved_object]
-            if event.reason == reason and about.namespace == namespace and (about.kind, about.name) in objects
+            if event.reason == reason and (about.kind, about.namespace, about.name) == key
         ]
-        return sorted(event for event in events if event.time >= since)
+        return sorted(event for event in events if event.time >= (since or ""))
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""
