@@ -124,7 +124,7 @@ class Answer:
         """Returns the text between what is wrong with headroom itself, without which it would be read as if headroom
         ran, and what it assumes."""
         alarms = self.snapshot.installed.alarms(self.namespace)
-        return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks)]
+        return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks())]
 
 
 Question = Callable[[Client], Awaitable[Answer]]

@@ -99,7 +99,8 @@ def answer_of(snapshot: Snapshot, scope: str = "", *, whole: bool = False, sums:
                 yield from _budget_parts(report)
         if not (quotas or budgets):
             yield reports.line(f"no managed quota in {scope or 'any namespace'}")
-        yield from map(reports.line, filter(None, [snapshot.basis.rancher_remark, snapshot.installed.registration]))
+        if registration := snapshot.installed.registration:
+            yield reports.line(registration)
 
     def lines() -> dict[str, str]:
         """Returns the lines without how much is used, which changes with every pod."""

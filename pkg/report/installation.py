@@ -64,12 +64,10 @@ class Installed:
     """The facts about an installation, as far as they can be read. `lease` is None if there is none or it may not be
     read; `webhooks` are those that are registered, with their failure policies; `unreachable` is what the API server
     says of a webhook that it does not reach, "" if it answers, None if that is not known; `absent` are the namespaces
-    in which headroom was looked for, if it is nowhere; `endpoint` is where the API server calls the webhooks, and
-    `drift` whether they were registered with other flags than those of the headroom that answers; `problem` is what a
-    controller says keeps it from its work, and `causes` are who refuses its requests, and for what; `unserved` are
-    KubeVirt's kinds that the API server does not know; `served` are patterns of the namespaces that the running
-    controller serves alone; `places` are the namespaces in which a controller runs that may write the same quotas, if
-    they are several."""
+    in which headroom was looked for, if it is nowhere; `drift` is whether the webhooks were registered with other flags
+    than those of the headroom that answers; `problem` and `causes` are what keeps a controller from its work;
+    `unserved` are KubeVirt's kinds that the API server does not know; `served` are patterns of the only namespaces that
+    the controller serves; `places` are the namespaces of controllers that may write the same quotas, if several run."""
 
     lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)

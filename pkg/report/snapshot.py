@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
@@ -84,22 +84,19 @@ class Basis:
             "kubernetes": list(self.kubernetes),
         }
 
-    @property
-    def rancher_remark(self) -> str:
-        """The line about how quotas with Rancher's label are raised; "" if headroom writes them as any other."""
-        way, is_direct = self.rancher_quotas, self.rancher_quotas is RancherQuotas.DIRECT
-        return "" if is_direct else f"quotas of Rancher are raised by {way}: {self.rancher_reason}"
-
     def releases(self) -> Releases:
         return releases_of(self.kubernetes) if self.kubernetes else NEWEST
 
-    @property
-    def remarks(self) -> list[str]:
-        """Sentences for a basis without a controller, and for one that counts more than one release does."""
-        choice = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
-        missing = f"no ConfigMap {constants.CONFIG_MAP} of a running controller was found"
-        doubts = doubt(self.kubernetes) if self.kubernetes else ""
-        return [*([] if self.source else [f"{choice} are assumed: {missing}"]), *([doubts] if doubts else [])]
+    def remarks(self) -> Iterator[str]:
+        """Yields sentences: how Rancher's quotas are raised, if not as any other; that there is no controller to go by;
+        that more than one release counts."""
+        if self.rancher_quotas is not RancherQuotas.DIRECT:
+            yield f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
+        if not self.source:
+            choice = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
+            yield f"{choice} are assumed: no ConfigMap {constants.CONFIG_MAP} of a running controller was found"
+        if self.kubernetes and (doubts := doubt(self.kubernetes)):
+            yield doubts
 
 
 @dataclass(frozen=True)
