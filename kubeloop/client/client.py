@@ -71,14 +71,14 @@ async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[R]]) 
     """The results in order. One item that fails does not keep the others from it. Raises the first ApiError once all
     the others are done; further ones are logged."""
     results: list[R] = []
-    failed: ApiError | None = None
+    errors: list[ApiError] = []
     for item in items:
         try:
             results.append(await work(item))
         except ApiError as exc:
-            if failed is not None:
+            if errors:
                 log.warning("%s: %s", getattr(item, "key", item), exc)
-            failed = failed or exc
-    if failed is not None:
-        raise failed
+            errors.append(exc)
+    if errors:
+        raise errors[0]
     return results

@@ -37,17 +37,12 @@ class Impersonation:
 
     def headers(self) -> CIMultiDict[str]:
         """Returns the headers of impersonation, as client-go's round_trippers.go sends them."""
-        headers: CIMultiDict[str] = CIMultiDict({"Impersonate-User": self.user})
-        for group in self.groups:
-            headers.add("Impersonate-Group", group)
+        headers = [("Impersonate-User", self.user), *(("Impersonate-Group", group) for group in self.groups)]
         if self.uid:
-            headers["Impersonate-Uid"] = self.uid
+            headers.append(("Impersonate-Uid", self.uid))
         for key, values in self.extra.items():
-            for value in values:
-                headers.add(f"Impersonate-Extra-{quote(key, safe=_HEADER_SAFE)}", value)
-        for name, value in headers.items():
-            header_value(value, name)
-        return headers
+            headers += [(f"Impersonate-Extra-{quote(key, safe=_HEADER_SAFE)}", value) for value in values]
+        return CIMultiDict((name, header_value(value, name)) for name, value in headers)
 
 
 @dataclass(frozen=True)

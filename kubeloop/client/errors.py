@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -217,33 +217,28 @@ class Refusal(NamedTuple):
     """A webhook or a policy denied the request, with a status of its choice."""
 
 
-_REFUSALS: tuple[tuple[str, Callable[[re.Match[str]], Refusal]], ...] = (
+_REFUSALS = (
+    (r'admission webhook "([^"]+)" (?:denied the request)?[: ]*(.*)', r"webhook \1", r"\2", True),
+    (r'failed calling webhook "([^"]+)"[:;] ?(.*)', r"webhook \1", r"it does not answer: \2", False),
     (
-        r'admission webhook "([^"]+)" (?:denied the request(?:: (.*))?|(does not support dry run))',
-        lambda match: Refusal(f"webhook {match[1]}", match[2] or match[3] or "without explanation", True),
+        r"""(\w*AdmissionPolicy|policy) ['"]([^'"]+)['"](?: with (binding) '([^']+)')? denied request: (.*)""",
+        *(r"\1 \2 (\3 \4)", r"\5", True),
     ),
-    (
-        r'failed calling webhook "([^"]+)"[:;] ?(.*)',
-        lambda match: Refusal(f"webhook {match[1]}", f"it does not answer: {match[2]}"),
-    ),
-    (
-        r"""(?:(\w*AdmissionPolicy)|policy) ['"]([^'"]+)['"](?: with binding '([^']+)')? denied request: (.*)""",
-        lambda match: Refusal(
-            f"{match[1] or 'admission policy'} {match[2]}{f' (binding {match[3]})' if match[3] else ''}", match[4], True
-        ),
-    ),
-    (r'(User "[^"]*" cannot \S+ (?:resource|path) .*)', lambda match: Refusal("RBAC", match[1])),
-    (r"exceeded quota: ([^,\s]+)(?:, (.*))?", lambda match: Refusal(f"quota {match[1]}", match[2] or "it is used up")),
-    (r'(?:^|: )\S+ "[^"]*" is forbidden: (.*)', lambda match: Refusal("admission", match[1])),
-    (r'(?:^|: )\S+ "[^"]*" is invalid: (.*)', lambda match: Refusal("validation", match[1])),
+    (r'(User "[^"]*" cannot \S+ (?:resource|path) .*)', "RBAC", r"\1", False),
+    (r"exceeded quota: ([^,\s]+)(?:, (.*))?", r"quota \1", r"\2", False),
+    (r'(?:^|: )\S+ "[^"]*" is forbidden: (.*)', "admission", r"\1", False),
+    (r'(?:^|: )\S+ "[^"]*" is invalid: (.*)', "validation", r"\1", False),
 )
-"""An admission webhook chooses the status of its denial (400 where it gives none), a policy too (422 by default), RBAC
-answers 403, a webhook that does not answer costs a 500: the texts alone tell them apart. They are apiserver's own
-(admission/plugin/webhook/errors, admission/plugin/policy, util/webhook, endpoints/handlers/responsewriters), unchanged
-since the webhooks exist."""
+"""Message, and the three parts of a Refusal. An admission webhook chooses the status of its denial (400 where it gives
+none), a policy too (422 by default), RBAC answers 403, a webhook that does not answer costs a 500: the texts alone tell
+them apart. They are apiserver's own (admission/plugin/webhook/errors, admission/plugin/policy, util/webhook,
+endpoints/handlers/responsewriters), unchanged since the webhooks exist."""
 
 
 def refusal_of(message: str) -> Refusal:
     """The refusal of an error's message; `by` is "the API server" where it names nobody."""
-    refusals = (make(match) for text, make in _REFUSALS if (match := re.search(text, message, re.S)))
-    return next(refusals, Refusal("the API server", message))
+    for pattern, by, reason, by_admission in _REFUSALS:
+        if match := re.search(pattern, message, re.S):
+            refuser = match.expand(by).removesuffix(" ( )")  # a policy without a binding
+            return Refusal(refuser, match.expand(reason) or "without explanation", by_admission)
+    return Refusal("the API server", message)

@@ -220,11 +220,8 @@ class ResourceClient(ResourceReader[T]):
         if has_status is None:
             with contextlib.suppress(Forbidden):
                 has_status = self._has_status = await discovery.has_status(self.transport, self.resource)
-        if has_status in (None, bool(subresource)):
-            return
-        wrong = (
-            'through its subresource alone: update_status, or subresource="status"'
-            if has_status
-            else "like any other field: it has no status subresource"
-        )
-        raise BadRequest(f"status of {self.resource.kind} is written {wrong}")
+        if has_status is False and subresource:
+            raise BadRequest(f"status of {self.resource.kind} is written as any field: it has no status subresource")
+        if has_status and not subresource:
+            how = 'through its subresource alone: update_status, or subresource="status"'
+            raise BadRequest(f"status of {self.resource.kind} is written {how}")

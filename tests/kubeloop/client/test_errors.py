@@ -168,7 +168,7 @@ NAMES: dict[str, tuple[str, str, str]] = {
     "a policy without a binding": (
         "ValidatingAdmissionPolicy 'p' denied request: no", "ValidatingAdmissionPolicy p", "no",
     ),
-    "a mutating policy": ("policy 'p' with binding 'b' denied request: no", "admission policy p (binding b)", "no"),
+    "a mutating policy": ("policy 'p' with binding 'b' denied request: no", "policy p (binding b)", "no"),
     "rights in a namespace": (RBAC, "RBAC", MAY_NOT),
     "rights to a path": ('forbidden: User "u" cannot get path "/x"', "RBAC", 'User "u" cannot get path "/x"'),
     "a quota": (QUOTA, "quota q", "requested: limits.cpu=2"),
