@@ -40,12 +40,10 @@ class ResourceQuota(Object):
 
     @property
     def hard(self) -> RawResourceList:
-        """The limits of the spec, resource name to quantity as on the wire; {} where it has none."""
         return self.spec.hard or {}
 
     @property
     def used(self) -> RawResourceList:
-        """The usage of the status, in the same form."""
         return self.status.used or {}
 
 

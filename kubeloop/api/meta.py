@@ -113,7 +113,6 @@ class Object(Struct):
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The annotations; read only, as everything in a cached object."""
         return MappingProxyType(self.metadata.annotations or {})
 
     @property
@@ -180,7 +179,6 @@ def from_rfc3339(text: str) -> float:
 
 
 def now_rfc3339() -> str:
-    """Returns the present time as metav1.Now does."""
     return rfc3339(time.time())
 
 

@@ -76,7 +76,6 @@ def find_condition(conditions: Sequence[Condition] | None, condition_type: str) 
 
 
 def condition_is_true(conditions: Sequence[Condition] | None, condition_type: str) -> bool:
-    """Reports whether a condition of that type has status "True"."""
     condition = find_condition(conditions, condition_type)
     return condition is not None and condition.status == "True"
 
@@ -154,7 +153,6 @@ def applied(obj: Object | Mapping[str, Any]) -> Patch:
 
 
 def _convert(kind: type[Struct], name: str, value: Any) -> Any:
-    """A copy of the value, as the field holds it. Raises TypeError."""
     expected = _field_types(kind).get(name)
     if expected is None:
         raise TypeError(f"{kind.__name__} has no field {name}, but {', '.join(_field_types(kind))}: names are Python's")
@@ -218,7 +216,6 @@ def _field_types(kind: type[Struct]) -> dict[str, Any]:
 
 @functools.cache
 def _struct_fields(kind: type[Struct]) -> dict[str, type[Struct]]:
-    """Returns the struct types of the fields that contain one (or None), by the field's name."""
     structs = {}
     for field in type_info(kind).fields:  # type: ignore[attr-defined]
         for option in field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,):

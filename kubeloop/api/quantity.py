@@ -63,7 +63,6 @@ class Quantity:
 
     @staticmethod
     def of(n: int, format: Format = Format.DECIMAL_SI) -> Quantity:
-        """The whole number `n`."""
         return Quantity(n * NANOS, format)
 
     def is_zero(self) -> bool:
@@ -74,7 +73,6 @@ class Quantity:
         return _divide_up(self.nanos, NANOS)
 
     def milli_value(self) -> int:
-        """The amount in thousandths, rounded up (away from zero)."""
         return _divide_up(self.nanos, _MILLI_IN_NANOS)
 
     def __add__(self, other: Quantity) -> Quantity:
@@ -185,7 +183,6 @@ def _canonical(nanos: int, format: Format) -> str:
 
 
 def _strip(number: int, factor: int) -> tuple[int, int]:
-    """The number without its factors of `factor`, and how often it had them."""
     times = 0
     while number % factor == 0:
         number //= factor

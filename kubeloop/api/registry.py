@@ -47,7 +47,6 @@ class Resource(Generic[T]):
         return replace(self, type=PartialObjectMetadata)  # type: ignore[return-value,arg-type]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, an object or its subresource."""
         root = ("/apis", self.group) if self.group else ("/api",)
         parent = ("namespaces", namespace) if namespace and self.namespaced else ()
         return "/".join((*root, self.version, *parent, self.plural, *filter(None, (name, subresource))))

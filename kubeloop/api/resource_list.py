@@ -75,12 +75,10 @@ def smallest(usages: Iterable[Mapping[str, Quantity]]) -> ResourceList:
 
 
 def minimum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
-    """The smaller quantity of each name that both have."""
     return {name: min(amount, b[name]) for name, amount in a.items() if name in b}
 
 
 def positive(resources: Mapping[str, Quantity]) -> ResourceList:
-    """Returns the amounts that are above zero."""
     return {name: amount for name, amount in resources.items() if amount.nanos > 0}
 
 

@@ -57,7 +57,6 @@ class SharedIndexInformer(Generic[T]):
         self._processor.on_not_installed = call
 
     def uninstalled(self) -> None:
-        """The definition of the kind is gone: its objects are."""
         self._processor.uninstalled()
 
     @property
@@ -137,7 +136,6 @@ class SharedIndexInformer(Generic[T]):
         return self._processor.add(handler)
 
     def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
-        """Removes a handler; it is not called any more."""
         self._processor.remove(registration)
 
     def _refuse_if_stopped(self) -> None:

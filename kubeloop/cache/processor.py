@@ -168,14 +168,12 @@ class SharedProcessor(Generic[T]):
             self.on_not_installed()
 
     def uninstalled(self) -> None:
-        """The kind's definition is gone, and the objects with it."""
         self.undecodable.clear()
         self.untransformed.clear()
         for old in self._indexer.swap(self._indexer.prepare()).values():
             self._call(self._handlers, "on_delete", old, True)
 
     def newest_object(self) -> T | None:
-        """Returns the stored object that changed last; None when there are none."""
         return max(self._indexer.list(), key=lambda obj: as_number(obj.metadata.resource_version), default=None)
 
     def add(self, handler: ResourceEventHandler[T]) -> HandlerRegistration[T]:

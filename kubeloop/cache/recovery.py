@@ -86,7 +86,6 @@ class Backoff:
 
     @property
     def calm(self) -> bool:
-        """Reports whether nothing failed since the last reset."""
         return not self._step
 
     def next(self) -> float:
@@ -134,14 +133,12 @@ class Recovery:
         self._poll = min(_WOKEN_POLL, self._options.missing_poll)
 
     def after_end(self, attempt: Attempt) -> Next:
-        """The server closed the watch properly."""
         self._count(attempt)
         if not self._empty_watches:
             return Next(0.0 if not self._short_watches else self._short_delay())
         return Next(self._backoff.next(), resume=self._empty_watches < _EMPTY_IN_A_ROW)
 
     def after_failure(self, attempt: Attempt, err: Exception) -> Next:
-        """A list or watch failed."""
         self._count(attempt)
         if isinstance(err, NotInstalled):
             delay = self._poll * (0.8 + 0.4 * self._rand.random())
@@ -217,7 +214,6 @@ class Health:
         log.log(level, "%s: list or watch failed: %s", self._kind, err)
 
     def recovered(self) -> None:
-        """The watch works again."""
         if self.trouble is not None:
             log.log(logging.INFO if self._logged else logging.DEBUG, "%s: watch re-established", self._kind)
             self.trouble, self._logged = None, False

@@ -52,7 +52,6 @@ class Reflector(Generic[T]):
         self._silence = asyncio.Timeout(None)
 
     async def run(self) -> None:
-        """Lists and watches until cancelled."""
         self.health.heard(self._now())
         try:
             while True:
@@ -61,7 +60,6 @@ class Reflector(Generic[T]):
             self.health.watch_works()
 
     async def _make_attempt(self) -> float:
-        """Makes one attempt; returns how long to wait before the next."""
         self._opened_at, self._events = None, 0
         try:
             await self.list_and_watch()
@@ -130,7 +128,6 @@ class Reflector(Generic[T]):
         await self._pause(self._options.list_poll)
 
     def retry_now(self) -> None:
-        """Ends the pause before the next attempt."""
         self._recovery.woken()
         self._wake.set()
 

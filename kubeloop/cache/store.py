@@ -30,7 +30,6 @@ class IndexIncomplete(LookupError):
 
 
 def shorten_keys(keys: Iterable[str]) -> str:
-    """The first few of the keys, for a line."""
     ordered = sorted(keys)
     remainder = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
     return f"{', '.join(ordered[:_NAMED])}{remainder}"
@@ -58,11 +57,9 @@ class Indexer(Generic[T]):
         return key in self._items
 
     def get_by_key(self, key: str) -> T | None:
-        """The object of that key, None when there is none."""
         return self._items.get(key)
 
     def list(self) -> builtins.list[T]:
-        """Returns every object, in the order of arrival."""
         return list(self._items.values())
 
     def list_keys(self) -> builtins.list[str]:
@@ -246,7 +243,6 @@ class CheckedIndexer(Indexer[T]):
             raise ChangedInPlace(problem)
 
     def changed(self) -> builtins.list[str]:
-        """Returns a line for every object that was changed."""
         return [*self._problems, *(line for key in self._items for line in self._find_changes(key))]
 
     def _find_changes(self, key: str) -> Iterator[str]:
@@ -257,7 +253,6 @@ class CheckedIndexer(Indexer[T]):
 
 
 def _first_difference(old: Any, new: Any) -> str:
-    """The path to the first difference."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in old | new:
             if old.get(name) != new.get(name):

@@ -122,16 +122,13 @@ class ClientConfig:
         return headers, self.ssl_context(credential.certificate)
 
     def proxy_headers(self) -> dict[str, str]:
-        """Returns the headers for the proxy alone."""
         return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
-        """Returns this configuration, acting as `user` in `groups`."""
         return replace(self, impersonation=Impersonation(user, tuple(groups)))
 
 
 def basic_authorization(user: str, password: str) -> str:
-    """The value of an Authorization header."""
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
@@ -178,7 +175,6 @@ def split_url(url: str) -> SplitResult:
 
 
 def is_loopback(hostname: str) -> bool:
-    """Reports whether the host is this machine."""
     address = _address(hostname)
     if address is not None:
         return address.is_loopback

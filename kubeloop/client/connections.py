@@ -59,7 +59,6 @@ def open_session(headers: Mapping[str, str], connections: int) -> aiohttp.Client
 
 
 def _open_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for one of getaddrinfo's results, which notices that its peer is gone."""
     opened = socket.socket(*address[:3])
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _SILENCE.items():
@@ -175,7 +174,6 @@ class ServerClock:
         return self._monotonic() + self._offset
 
     def heard(self, date: str) -> None:
-        """A Date header that has just come; "" where there was none."""
         if date == self._last_date:
             return  # the first answer of a second tells most
         self._last_date = date

@@ -223,7 +223,6 @@ class Decoder(Generic[T]):
         return True
 
     def _decode_or_identify(self, raw: msgspec.Raw) -> T | ObjectMeta:
-        """The object, or what is known of it when it does not decode."""
         try:
             obj = self._with_nulls(raw)
             if self._is_open and is_deep(obj):

@@ -131,7 +131,6 @@ def reference(schema: Schema) -> str:
 
 
 def resolved(schema: Schema, definitions: Definitions) -> Schema:
-    """Returns the schema behind its references."""
     while name := reference(schema):
         schema = definitions[name]
     return schema

@@ -16,8 +16,8 @@ from kubeloop.errors import ReportedError
 _STATUS = msgspec.json.Decoder(Status)
 _SHOWN = 300
 """Characters of an answer that is no metav1.Status (a proxy's HTML page) that a message shows."""
-_LONGEST_RETRY_AFTER, _NONSENSE = 60, 86400
-"""Seconds: a longer Retry-After is cut to this; a day or more is ignored, the own back-off knows better."""
+_LONGEST_RETRY_AFTER = 60
+"""Seconds: a longer Retry-After is cut to this."""
 _NOT_FOR_GOOD = frozenset({404, 408, 409, 410, 429})
 """The statuses of 4xx by which the object, the version or the moment is the wrong one, so that another try can help."""
 _MEANT_OF_OBJECTS = (_NOT_FOR_GOOD - {429}) | {401}
@@ -58,7 +58,6 @@ class ApiError(ReportedError):
 
     @property
     def refusal(self) -> Refusal:
-        """The refuser of the request, and its reason."""
         return refusal_of(self.message)
 
     @property
@@ -157,7 +156,7 @@ def error_from_status(status: Status, *, code: int = 0, retry_after: float | Non
     answer's code and Retry-After beat those in it."""
     code = code or status.code or 0
     seconds = (status.details or {}).get("retryAfterSeconds")
-    if retry_after is None and type(seconds) is int and 0 < seconds < _NONSENSE:  # 0: the server says nothing
+    if retry_after is None and type(seconds) is int and seconds > 0:  # 0: the server says nothing
         retry_after = min(seconds, _LONGEST_RETRY_AFTER)
     reason = status.reason or ""
     message = status.message or reason or f"the server answered {code}"
@@ -189,10 +188,9 @@ def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> 
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, capped; None for one that makes no sense (or is a date, as for client-go)."""
+    """Seconds of a Retry-After header, capped; None for one that is no number (client-go reads no dates either)."""
     text = (value or "").strip()
-    seconds = float(text) if text.isascii() and text.isdigit() else _NONSENSE
-    return min(seconds, _LONGEST_RETRY_AFTER) if seconds < _NONSENSE else None
+    return min(float(text), _LONGEST_RETRY_AFTER) if text.isascii() and text.isdigit() else None
 
 
 def _class_of(code: int, reason: str, message: str) -> type[ApiError]:

@@ -114,8 +114,6 @@ class AuthProvider(_Secret):
 
 
 class User(_Secret, rename="kebab"):
-    """A user and its credentials."""
-
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -135,8 +133,6 @@ class User(_Secret, rename="kebab"):
 
 
 class Context(msgspec.Struct):
-    """A context: a user, a cluster and a namespace."""
-
     cluster: str = ""
     user: str = ""
     namespace: str = ""

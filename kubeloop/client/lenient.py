@@ -65,7 +65,6 @@ def is_deep(obj: object) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Returns the items of a value that are containers themselves."""
     if isinstance(value, msgspec.Struct):
         value = [getattr(value, name) for name in _open_fields(type(value))]
     items = value.values() if isinstance(value, dict) else value

@@ -184,7 +184,6 @@ class ResourceClient(ResourceReader[T]):
     async def _write(
         self, method: str, path: str, body: Any, content_type: str = JSON, *, repeatable: bool = False, **params: str
     ) -> bytes:
-        """The one place from which writes are sent."""
         return await self.transport.request(
             method,
             path,

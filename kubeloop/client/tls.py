@@ -77,7 +77,6 @@ class TLSContexts:
         self._context = self._settings.context()
 
     def get(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """The context now; `certificate` is a credential plugin's. Raises ConfigError."""
         if certificate != self._for:
             self._context, self._for = self._settings.context(certificate), certificate
         return self._context

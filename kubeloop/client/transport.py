@@ -179,7 +179,6 @@ class Transport:
             response.close()  # not `release`: there is more to come that will not be read
 
     async def close(self) -> None:
-        """Closes every connection; running requests and streams fail, later ones too."""
         self._closed = True
         for transport in self._separate:
             await transport.close()
