@@ -64,7 +64,7 @@ class RancherWrites:
         """The way in use, never AUTO."""
         if self._choice is not RancherQuotas.AUTO:
             return self._choice
-        if not self.is_locked():
+        if not self.lock:
             return RancherQuotas.DIRECT
         return RancherQuotas.IMPERSONATE if self._may_impersonate else RancherQuotas.ANNOTATION
 
@@ -73,15 +73,15 @@ class RancherWrites:
         """Returns why the way is in use, in a few words."""
         if self._choice is not RancherQuotas.AUTO:
             return f"--rancher-quotas={self._choice}"
+        return self.lock or "no webhook of Rancher covers resourcequotas"
+
+    @property
+    def lock(self) -> str:
+        """Returns how it is known that only Rancher may write quotas with its label; "" where it is not."""
         if self._denied:
             return "Rancher's webhook denied a write"
-        if self.is_locked():
-            return f"Rancher's webhook configuration {RANCHER_WEBHOOKS} covers resourcequotas"
-        return "no webhook of Rancher covers resourcequotas"
-
-    def is_locked(self) -> bool:
-        """Reports whether only Rancher may write quotas with its label, as far as it is known."""
-        return self._denied or (self.registrations is not None and locks_quotas(self.registrations.list()))
+        locks = self.registrations is not None and locks_quotas(self.registrations.list())
+        return f"Rancher's webhook configuration {RANCHER_WEBHOOKS} covers resourcequotas" if locks else ""
 
     def asks(self, quota: ResourceQuota) -> bool:
         """Reports whether a quota is raised by requests to Rancher."""
@@ -89,8 +89,8 @@ class RancherWrites:
 
     def quotas(self, quota: ResourceQuota) -> ResourceClient[ResourceQuota]:
         """Returns the client that writes a quota."""
-        as_rancher = self._owner is not None and is_default(quota) and self.way is RancherQuotas.IMPERSONATE
-        return (self._owner if as_rancher and self._owner else self._client).resource(RESOURCE_QUOTAS)
+        owner = self._owner if is_default(quota) and self.way is RancherQuotas.IMPERSONATE else None
+        return (owner or self._client).resource(RESOURCE_QUOTAS)
 
     def learn(self, error: ApiError) -> bool:
         """Reports whether Rancher denied a write for which there is another way: a lock may come between a decision and
@@ -104,7 +104,7 @@ class RancherWrites:
 
     async def look(self) -> None:
         """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""
-        if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.is_locked():
+        if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.lock:
             return
         async with self._looking:  # the way is not known before the answer: other quotas wait for it, too
             if loop_time() >= self._looked_at + _LOOK:

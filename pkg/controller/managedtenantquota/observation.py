@@ -154,7 +154,7 @@ class WindowObserver:
         return partial(lock_webhook, namespace, config, owners=users, virt_controllers=accounts)
 
     def _is_locked(self, quota: ResourceQuota) -> bool:
-        return is_default(quota) and self.rancher.is_locked() and self.rancher.way is not RancherQuotas.IMPERSONATE
+        return is_default(quota) and bool(self.rancher.lock) and self.rancher.way is not RancherQuotas.IMPERSONATE
 
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
