@@ -10,7 +10,7 @@ of the quota evaluator. It never looks at the pod-level resources of the status.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
 
 import msgspec
@@ -113,18 +113,13 @@ def _views(pod: Pod, pick: Pick, rule: StatusRule) -> list[_View]:
             return of_spec(container)
         return reduce(maximum, map(parse_resource_list, reported[container.name]), of_possible_spec(container))
 
-    def first_reported(start: int) -> _View:
-        """Returns the view by the first list that is reported, from the index on."""
-
-        def of_status(container: Container) -> ResourceList:
-            lists = [amounts for amounts in reported.get(container.name, ())[start:] if amounts is not None]
-            return parse_resource_list(lists[0]) if lists else of_possible_spec(container)
-
-        return of_status
+    def first_reported(start: int, container: Container) -> ResourceList:
+        lists = [amounts for amounts in reported.get(container.name, ())[start:] if amounts is not None]
+        return parse_resource_list(lists[0]) if lists else of_possible_spec(container)
 
     if rule is not StatusRule.BY_SUM:
         return [larger]
-    return [of_possible_spec, first_reported(0), *([first_reported(1)] if pick is REQUESTS else [])]
+    return [of_possible_spec, *(partial(first_reported, start) for start in range(2 if pick is REQUESTS else 1))]
 
 
 def _reported_lists(pod: Pod, pick: Pick, rule: StatusRule) -> Mapping[str, list[RawResourceList | None]]:
