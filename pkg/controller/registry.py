@@ -8,7 +8,7 @@ from kubeloop.controllers.events import EventRecorder
 from pkg.api.kubevirt import KubeVirt
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller.managedtenantquota import register as managedtenantquota
+from pkg.controller.managedtenantquota import managedtenantquota_controller
 from pkg.controller.migration import vmi_controller
 from pkg.controller.namespace import namespace_controller
 from pkg.controller.resourcequota import register as resourcequota
@@ -32,7 +32,7 @@ def register_all(management: Management, events: EventRecorder, settings: Settin
         return
     before_raise = namespace_controller.register_holding(management, events, settings)
     resourcequota.register(management, events, settings, before_raise)
-    for controller in (namespace_controller, vm_controller, managedtenantquota):
+    for controller in (namespace_controller, vm_controller, managedtenantquota_controller):
         controller.register(management, events, settings)
 
 

@@ -22,7 +22,7 @@ from kubeloop.leaderelection.lease_lock import LeaseLock
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.config.settings import Settings
-from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
+from pkg.controller.managedtenantquota.managedtenantquota_controller import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.api_server import KubernetesVersion, wait_for_version

@@ -1,4 +1,5 @@
-"""Observes one namespace and does the next writes of the sequence, one after the other."""
+"""Observes one namespace and does the next writes of the sequence, one after the other; whatever may change a decision
+enqueues the namespace that it is about."""
 
 from __future__ import annotations
 
@@ -11,28 +12,38 @@ from dataclasses import replace
 from cachetools import LRUCache
 
 from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
+from kubeloop.api.meta import Object
 from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachable
+from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.once import Once
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from pkg.config.management import Management
 from pkg.config.metrics import METRICS
+from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.controller.managedtenantquota.observation import WindowObserver
 from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.managedtenantquota.lock import recognise
+from pkg.util.managedtenantquota.lock import lock_name, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.problems import Problem
+from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import EXACT
 
 log = logging.getLogger(__name__)
 
+MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
+_PAUSE = 0.1
+"""Seconds after which a namespace without a lock is decided about for what neither quota nor a refusal shows: one
+decision serves what KubeVirt changes meanwhile."""
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on after a pause."""
@@ -178,3 +189,41 @@ class WindowHandler:
             _LIMIT_REACHED.inc()
         for obj in problem.objects:
             self._events.event(obj, problem.kind, problem.reason, problem.message)
+
+
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+    """Registers the controller. Namespaces are the key: two objects of one namespace are never worked on at a time."""
+    namespaces, locks = management.namespaces, management.locks
+    budgets = management.virtual_machine_migration_resource_quotas
+    facts = FactsObserver(management.source(), settings.profile)
+    observer = WindowObserver(facts, management.client, locks.cache(), settings, management.clock, management.rancher)
+    policy = WindowPolicy(lock_limit=settings.lock_limit)
+    handler = WindowHandler(observer, Writer(management.client, events, management.rancher), events, policy)
+    namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)
+    locks.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_lock_changed)
+
+    def namespace_with_window(obj: Object) -> list[str]:
+        return [obj.namespace] if observer.concerns_us(obj.namespace) else []
+
+    def soon(namespace: str, priority: int) -> None:
+        if locks.cache().get(name=lock_name(namespace)):
+            namespaces.queue.add(namespace, priority)
+        else:
+            namespaces.queue.add_after(namespace, _PAUSE)
+
+    def locked_namespace(configuration: ValidatingWebhookConfiguration) -> list[str]:
+        lock = recognise(configuration)
+        return [lock.namespace] if lock else []
+
+    namespaces.watch_related(budgets, lambda budget: [budget.namespace])
+    namespaces.watch_related(locks, locked_namespace)
+    namespaces.watch_related(management.resource_quotas, namespace_with_window)
+    migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
+    namespaces.watch_related(migrations, namespace_with_window, reads=is_refused)
+    migrations.informer.add_event_handler(EnqueueHandler(namespace_with_window, soon, [read_of_migration]))
+    vmis.informer.add_event_handler(EnqueueHandler(namespace_with_window, soon, [read_of_vmi]))
+    management.pods.informer.add_event_handler(
+        EnqueueHandler(namespace_with_window, soon, [read_of_pod, lambda pod: pod.status.phase])
+    )
+    namespaces.watch_related(management.limit_ranges, namespace_with_window)
+    namespaces.watch_related(management.kubevirts, lambda _: {budget.namespace for budget in budgets.cache().list()})

@@ -45,10 +45,8 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration or DeveloperConfiguration()
     limits, requests = parse_resource_list(domain.resources.limits), parse_resource_list(domain.resources.requests)
     follows_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
-    limited_resources = (rendering.quota_limits if follows_quota else set()) | (
-        {CPU} if rendering.auto_cpu_limit else set()
-    )
-    limited_resources -= limits.keys()
+    limited = {*(rendering.quota_limits if follows_quota else ()), *([CPU] if rendering.auto_cpu_limit else ())}
+    limited -= limits.keys()
     requests[_EPHEMERAL_STORAGE] = requests.get(_EPHEMERAL_STORAGE, ZERO) + _EPHEMERAL_STORAGE_OVERHEAD
     if _EPHEMERAL_STORAGE in limits:
         limits[_EPHEMERAL_STORAGE] += _EPHEMERAL_STORAGE_OVERHEAD
@@ -65,11 +63,11 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
-        _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited_resources)
+        _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited)
     if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _policy_pool(domain)):
         limits[CPU] = limits.get(CPU, ZERO) + Quantity.of(threads)
     _add_overhead(domain, overhead, vmi_amounts, calculated)
-    if MEMORY in limited_resources:
+    if MEMORY in limited:
         limit = int(float(requests[MEMORY].value()) * rendering.memory_limits_ratio)
         calculated[0][MEMORY] = Quantity.of(limit, requests[MEMORY].format)
     for name in extended:
@@ -88,9 +86,8 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         names = [network.multus.network_name for network in vmi.spec.networks or () if network.multus is not None]
         keys = [name if "/" in name else f"{vmi.namespace}/{name}" for name in names]
         counted += filter(None, map(rendering.network_resources.get, keys))
-    for device in (*(devices.gpus or ()), *(devices.host_devices or ())):
-        if device.device_name and not (profile.device_claims and device.is_claimed):
-            counted.append(device.device_name)
+    named = [device for device in (*(devices.gpus or ()), *(devices.host_devices or ())) if device.device_name]
+    counted += [device.device_name for device in named if not (profile.device_claims and device.is_claimed)]
     extended = {
         "sev": security is not None and is_sev(security, profile),
         "tdx": security is not None and security.tdx is not None and profile.tdx_device,
@@ -182,12 +179,15 @@ def _policy_pool(domain: DomainSpec) -> int:
 
 
 def fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:
-    """Sets an unset request of memory: to the limit, else to the guest's memory."""
+    """Sets an unset request of memory: to the limit, else to the guest's memory, else to a huge page."""
     limits, requests = vmi_amounts
     if limits.get(MEMORY, ZERO):
         requests[MEMORY] = limits[MEMORY]
-    elif MEMORY not in requests and (guest := _guest_memory(memory)).value() > 0:
-        requests[MEMORY] = _requested_amount(guest, overcommit)
+    elif MEMORY not in requests and memory is not None:
+        page_size = memory.hugepages.page_size if memory.hugepages else "0"
+        guest = Quantity.parse(page_size) if memory.guest is None else parse_wire(memory.guest)
+        if guest.value() > 0:
+            requests[MEMORY] = _requested_amount(guest, overcommit)
 
 
 def memory_overcommit(rendering: Rendering) -> int:
@@ -202,13 +202,6 @@ def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
     if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
         return amount
     return Quantity.of(amount.value() * 100 // overcommit, amount.format)
-
-
-def _guest_memory(memory: Memory | None) -> Quantity:
-    """Returns the guest's memory, else a huge page; zero if neither is set."""
-    if memory is None or memory.guest is None:
-        return Quantity.parse(memory.hugepages.page_size) if memory and memory.hugepages else ZERO
-    return parse_wire(memory.guest)
 
 
 def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, calculated: Amounts) -> None:

@@ -27,7 +27,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
-from pkg.controller.managedtenantquota.register import MANAGED_TENANT_QUOTA_CONTROLLER
+from pkg.controller.managedtenantquota.managedtenantquota_controller import MANAGED_TENANT_QUOTA_CONTROLLER
 from pkg.controller.migration.vmi_controller import VMI_CONTROLLER
 from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
 from pkg.process import replica

@@ -20,7 +20,7 @@ from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIR
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.management import Management
 from pkg.config.settings import Settings
-from pkg.controller.managedtenantquota.register import register
+from pkg.controller.managedtenantquota.managedtenantquota_controller import register
 from pkg.selfcheck.api_server import PROBE_MARK
 from pkg.util.quotacount.usage import pod_usage
 from tests.decisions import by_value
