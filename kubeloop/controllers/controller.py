@@ -123,8 +123,7 @@ class Controller(Generic[T]):
             old_reads = self._own_handler.reads
             self._own_handler.reads = None if reads is None or old_reads is None else [*old_reads, reads]
             self.enqueue_all()
-        metrics = reconcile.ReconcileMetrics(label, self._worker_count)
-        self._handlers[name, removal] = reconcile.NamedHandler(name, handler, metrics)
+        self._handlers[name, removal] = reconcile.NamedHandler(name, handler, label, self._worker_count)
         if self._started:
             self.start_workers()
 
@@ -200,17 +199,15 @@ class Controller(Generic[T]):
         """Returns the workers that have ended, a line each: only a restart repairs that."""
         return [f"{worker.get_name()} is dead: {described(_end(worker))}" for worker in self._workers if worker.done()]
 
-    def hanging(self, now: float) -> list[str]:
-        """Calls that do not end, a line each. `now` is the loop's time()."""
-        calls = [line for handler in self._handlers.values() for line in handler.hanging(now)]
-        return [f"{self.name}: {line}" for line in calls]
+    def hanging(self) -> list[str]:
+        """Calls that do not end, a line each."""
+        return [f"{self.name}: {line}" for handler in self._handlers.values() for line in handler.hanging()]
 
-    def troubles(self, now: float) -> list[reconcile.Trouble]:
-        """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind. `now` is
-        the loop's time()."""
+    def troubles(self) -> list[reconcile.Trouble]:
+        """Keys that wait for somebody else, and the cache if the API server refuses to list or watch the kind."""
         refusal = self.informer.trouble
         troubles = [reconcile.Trouble("", "", refusal)] if refusal is not None and refusal.needs_repair else []
-        return troubles + [trouble for handler in self._handlers.values() for trouble in handler.troubles(now)]
+        return troubles + [trouble for handler in self._handlers.values() for trouble in handler.troubles()]
 
     def _refuse_if_stopped(self) -> None:
         if self._stopping:

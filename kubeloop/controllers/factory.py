@@ -50,8 +50,8 @@ class ControllerFactory:
         self._controllers: dict[tuple[Resource[Any], tuple[str, ...], str, str], Controller[Any]] = {}
         self._shared: dict[Controller[Any], tuple[object, ...]] = {}
         self._handlers: dict[str, str] = {}
-        self._required: set[Controller[Any]] = set()
-        self._required_if_defined: set[Controller[Any]] = set()
+        self._required: dict[Controller[Any], bool] = {}
+        # Whether that is only where they are defined.
         self._recorders: dict[str, EventRecorder] = {}
         self._definitions = CustomResourceWatch(client)
         self._starter: asyncio.Task[None] | None = None
@@ -125,7 +125,7 @@ class ControllerFactory:
         ValueError for what is no controller of this factory."""
         if unknown := set(controllers) - self._shared.keys():
             raise ValueError(f"required, but not what `controller` of this factory returned: {unknown}")
-        (self._required_if_defined if if_defined else self._required).update(controllers)
+        self._required |= {c: if_defined and self._required.get(c, True) for c in controllers}
 
     def recorder(self, component: str) -> EventRecorder:
         """The component's event recorder; `stop` drains it."""
@@ -189,20 +189,17 @@ class ControllerFactory:
 
     def stale(self) -> list[str]:
         """Kinds that have not synced, watches without a sign of life."""
-        now = loop_time()
-        silent = [problem for informer in self._informers() for problem in informer.problems(now)]
+        silent = [problem for informer in self._informers() for problem in informer.problems(loop_time())]
         return [f"not synced: {name}" for name in self.unsynced()] + silent
 
     def hanging(self) -> list[str]:
         """Handlers that have been running for minutes on one key."""
-        now = loop_time()
-        return [line for controller in self._controllers.values() for line in controller.hanging(now)]
+        return [line for controller in self._controllers.values() for line in controller.hanging()]
 
     def troubles(self) -> list[tuple[Controller[Any], Trouble]]:
         """Keys that wait because the API server refuses a request (rights are missing, a webhook is in the way), kinds
         that may not be listed or watched, calls that have been waiting for an answer for long; with its controller."""
-        now = loop_time()
-        return [(controller, t) for controller in self._controllers.values() for t in controller.troubles(now)]
+        return [(controller, t) for controller in self._controllers.values() for t in controller.troubles()]
 
     def undecodable(self) -> list[str]:
         """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
@@ -224,8 +221,7 @@ class ControllerFactory:
         """A controller is stopped alone: who asks for its kind again gets another one."""
         controller = self._controllers.pop(identity)
         del self._shared[controller]
-        self._required.discard(controller)
-        self._required_if_defined.discard(controller)
+        self._required.pop(controller, None)
         for name in [name for name, owner in self._handlers.items() if owner == controller.name]:
             del self._handlers[name]
         self._definitions.remove(controller.informer)
@@ -255,7 +251,7 @@ class ControllerFactory:
 
     async def _await_settled(self, controller: Controller[Any]) -> bool:
         """Waits until a kind no longer delays the start; False if it is forbidden."""
-        informer, required = controller.informer, controller in self._required
+        informer, required = controller.informer, self._required.get(controller) is False
         while not await informer.wait_for_sync(_POLL) or self._reason_missing(controller):
             if informer.forbidden and not required:
                 log.error("%s: controllers that need this kind are waiting: %s", controller.name, informer.forbidden)
@@ -266,10 +262,11 @@ class ControllerFactory:
 
     def _reason_missing(self, controller: Controller[Any]) -> str:
         """Returns the reason for which a kind is missing; "" if it is installed or need not be."""
-        if controller in self._required and not controller.informer.installed:
-            return " (not installed)"
-        if controller in self._required_if_defined and self._definitions.hides(controller.informer):
-            return " (not served)"
+        match self._required.get(controller):
+            case False if not controller.informer.installed:
+                return " (not installed)"
+            case True if self._definitions.hides(controller.informer):
+                return " (not served)"
         return ""
 
 

@@ -56,27 +56,6 @@ ACTIVE_WORKERS = FRAMEWORK["controller_runtime_active_workers"].gauge()
 MAX_CONCURRENT_RECONCILES = FRAMEWORK["controller_runtime_max_concurrent_reconciles"].gauge()
 
 
-class ReconcileMetrics:
-    """The metrics of one handler; every series exists from the start, as dashboards expect."""
-
-    def __init__(self, handler: str, workers: int) -> None:
-        self._totals = {result: RECONCILE_TOTAL.labels(handler, result) for result in _RESULTS}
-        self._errors = RECONCILE_ERRORS.labels(handler)
-        self._time = RECONCILE_TIME.labels(handler)
-        self.terminal = TERMINAL_ERRORS.labels(handler)
-        self.panics = PANICS.labels(handler)
-        self.active = ACTIVE_WORKERS.labels(handler)
-        self.blocked = BLOCKED_SECONDS.labels(handler)
-        MAX_CONCURRENT_RECONCILES.labels(handler).set(workers)
-
-    def observe(self, result: str, seconds: float) -> None:
-        """Records that a call of the handler ended."""
-        self._totals[result].inc()
-        self._time.observe(seconds)
-        if result == "error":
-            self._errors.inc()
-
-
 class Outcome(IntEnum):
     """The outcome of a call, the more urgent the higher: of several handlers' outcomes the highest settles the key."""
 
@@ -133,12 +112,17 @@ def combine(verdicts: Sequence[Verdict[T]]) -> Verdict[T]:
 
 
 class NamedHandler(Generic[T]):
-    """A handler under the name that its logs and metrics carry."""
+    """A handler under the name that its logs carry, and the label of its metrics, of which every series exists from the
+    start, as dashboards expect."""
 
-    def __init__(self, name: str, handler: Handler[T], metrics: ReconcileMetrics) -> None:
+    def __init__(self, name: str, handler: Handler[T], label: str, workers: int) -> None:
         self.name = name
         self._handler = handler
-        self._metrics = metrics
+        self._totals = {result: RECONCILE_TOTAL.labels(label, result) for result in _RESULTS}
+        self._errors, self._panics = RECONCILE_ERRORS.labels(label), PANICS.labels(label)
+        self._terminal, self._blocked = TERMINAL_ERRORS.labels(label), BLOCKED_SECONDS.labels(label)
+        self._time, self._active = RECONCILE_TIME.labels(label), ACTIVE_WORKERS.labels(label)
+        MAX_CONCURRENT_RECONCILES.labels(label).set(workers)
         self._failing: dict[str, tuple[object, float]] = {}
         # Invariant: the keys that failed since they last succeeded, each with its error and when that was last logged.
         self._refused: dict[str, ApiError] = {}
@@ -150,29 +134,33 @@ class NamedHandler(Generic[T]):
         """Calls the handler. Raises nothing but what is meant for the worker: its own cancellation, an exit of the
         process."""
         started = self._running[key] = loop_time()
-        self._metrics.active.inc()
+        self._active.inc()
         try:
             verdict = await self._judge(key, obj)
         finally:
-            self._metrics.active.dec()
+            self._active.dec()
             del self._running[key]
-        self._metrics.observe(_RESULTS[verdict.outcome], loop_time() - started)
+        result = _RESULTS[verdict.outcome]
+        self._totals[result].inc()
+        self._time.observe(loop_time() - started)
+        if result == "error":
+            self._errors.inc()
         if self._failing and verdict.outcome is not Outcome.FAILED:
             self._failing.pop(key, None)
         if self._refused and verdict.refusal is None:
             self._refused.pop(key, None)
         return verdict
 
-    def hanging(self, now: float) -> list[str]:
-        """Calls that do not end, a line each. `now` is the loop's time()."""
-        ages = {key: now - start for key, start in self._running.items()}
+    def hanging(self) -> list[str]:
+        """Calls that do not end, a line each."""
+        ages = {key: loop_time() - start for key, start in self._running.items()}
         return [f"{self.name} has been running for {age:.0f} s on {key}" for key, age in ages.items() if age > HANGING]
 
-    def troubles(self, now: float) -> list[Trouble]:
+    def troubles(self) -> list[Trouble]:
         """Keys that wait because the API server, or what it asks, refuses a request, and calls that have been waiting
-        for an answer for long. `now` is the loop's time()."""
+        for an answer for long."""
         refused = [Trouble(self.name, key, error) for key, error in self._refused.items()]
-        waiting = (key for key, began in self._running.items() if now - began >= UNANSWERED)
+        waiting = (key for key, began in self._running.items() if loop_time() - began >= UNANSWERED)
         return refused + [Trouble(self.name, key, None) for key in waiting if key not in self._refused]
 
     async def _judge(self, key: str, obj: T | None) -> Verdict[T]:
@@ -205,7 +193,7 @@ class NamedHandler(Generic[T]):
                     verdicts.append(_DONE)
                 case TerminalError():
                     log.error("%s: %s failed, will not be retried: %s", self.name, key, described(leaf))
-                    self._metrics.terminal.inc()
+                    self._terminal.inc()
                     verdicts.append(Verdict(Outcome.GIVEN_UP))
                 case RetryAfter():
                     log.debug("%s: %s requeued after %g s: %s", self.name, key, leaf.seconds, leaf)
@@ -215,14 +203,14 @@ class NamedHandler(Generic[T]):
                     verdicts.append(Verdict(Outcome.CONFLICT, not_before=_retry_after(leaf)))
                 case _:
                     if not isinstance(leaf, ReportedError):
-                        self._metrics.panics.inc()
+                        self._panics.inc()
                     failures.append(leaf)
         if failures:
             verdicts.append(self._note_failure(key, failures[0] if len(failures) == 1 else error))
         return combine(verdicts)
 
     def _report_blocked(self, key: str, seconds: float) -> None:
-        self._metrics.blocked.inc(seconds)
+        self._blocked.inc(seconds)
         text = "%s: %s kept the event loop for %.1f s, everything else waited: await, or use asyncio.to_thread"
         log.warning(text, self.name, key, seconds)
 

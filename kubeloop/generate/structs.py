@@ -46,15 +46,9 @@ def kind_of_crd(definition: Mapping[str, Any]) -> Kind:
     """Returns the kind of a CustomResourceDefinition, in its storage version. Raises KeyError or ValueError."""
     spec = definition["spec"]
     (version,) = (version for version in spec["versions"] if version["storage"])
-    return Kind(
-        spec["group"],
-        version["name"],
-        spec["names"]["plural"],
-        spec["names"]["kind"],
-        spec["scope"] == "Namespaced",
-        "status" in (version.get("subresources") or {}),
-        version["schema"]["openAPIV3Schema"],
-    )
+    about = (spec["group"], version["name"], spec["names"]["plural"], spec["names"]["kind"])
+    has_status = "status" in (version.get("subresources") or {})
+    return Kind(*about, spec["scope"] == "Namespaced", has_status, version["schema"]["openAPIV3Schema"])
 
 
 def structs(kinds: Sequence[Kind], fields: Iterable[str] = ()) -> str:

@@ -65,15 +65,8 @@ def hang() -> End:
 
 def status_object(code: int, reason: str, message: str = "") -> dict[str, Any]:
     """A metav1.Status as the API server writes it."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message or f"scripted: {reason}",
-        "reason": reason,
-        "code": code,
-    }
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    return status | {"message": message or f"scripted: {reason}", "reason": reason, "code": code}
 
 
 def obj(name: str, resource_version: str = "1", namespace: str = "", **fields: Any) -> dict[str, Any]:

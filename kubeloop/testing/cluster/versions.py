@@ -67,10 +67,7 @@ def kubernetes(version: str) -> Component:
     return Component(
         "kubernetes",
         version,
-        {
-            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-        },
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kube-controller-manager")},
         # Without it the API server calls itself v0.0.0-master and switches off what it takes for unreleased.
         f"-s -w -X {stamp}.gitVersion={version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={number}",
         f"kubernetes/{minor}",
@@ -80,29 +77,22 @@ def kubernetes(version: str) -> Component:
 ETCD_COMPONENT = Component("etcd", ETCD, {"etcd": "go.etcd.io/etcd/server/v3"})
 KWOK_COMPONENT = Component("kwok", KWOK, {"kwok": "sigs.k8s.io/kwok/cmd/kwok"})
 
-#: The release of k8s.io/client-go that helm is built with.
-_HELM_MAJOR, _HELM_MINOR = "1", "34"
-#: No part of the cluster: what the chart is rendered, linted and installed with.
+#: No part of the cluster: what the chart is rendered, linted and installed with. As helm's own Makefile does: its
+#: version, and the Kubernetes release that it renders for without a cluster, that of its k8s.io/client-go.
 HELM_COMPONENT = Component(
     "helm",
     HELM,
     {"helm": "helm.sh/helm/v3/cmd/helm"},
-    # As helm's own Makefile does: its version, and the Kubernetes release that it renders for without a cluster.
     f"-s -w -X helm.sh/helm/v3/internal/version.version={HELM}"
-    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor={_HELM_MAJOR}"
-    f" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor={_HELM_MINOR}"
-    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor={_HELM_MAJOR}"
-    f" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor={_HELM_MINOR}",
+    " -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=34"
+    " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34",
 )
 
 #: What `make observability` scrapes with, and checks the alerts by. Its Go module counts v0.309.1 for v3.9.1.
 PROMETHEUS_COMPONENT = Component(
     "prometheus",
     PROMETHEUS,
-    {
-        "prometheus": "github.com/prometheus/prometheus/cmd/prometheus",
-        "promtool": "github.com/prometheus/prometheus/cmd/promtool",
-    },
+    {name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
     f"-s -w -X github.com/prometheus/common/version.Version={PROMETHEUS.removeprefix('v')}",
 )
 

@@ -24,7 +24,6 @@ from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.controllers.reconcile import UNANSWERED
 from kubeloop.testing.fake.server import FakeCluster
-from kubeloop.workqueue.queue import loop_time
 from tests.kubeloop.controllers.controllers import Calls, ControlledQuotas
 from tests.kubeloop.controllers.test_factory import ManagementCluster, forbid
 
@@ -153,14 +152,14 @@ async def test_a_refusal_is_a_trouble_whatever_its_status(error: ApiError) -> No
     kind.put("a", "ns")
     kind.put("later", "ns")
     await asyncio.sleep(2)
-    assert {(trouble.key, trouble.error) for trouble in kind.controller.troubles(0.0)} == {
+    assert {(trouble.key, trouble.error) for trouble in kind.controller.troubles()} == {
         ("ns/a", error),
         ("ns/later", error),
     }
-    assert f"fails: ns/a: {type(error).__name__}: {error}" in map(str, kind.controller.troubles(0.0))
+    assert f"fails: ns/a: {type(error).__name__}: {error}" in map(str, kind.controller.troubles())
     again = False
     await asyncio.sleep(100)
-    assert kind.controller.troubles(0.0) == []
+    assert kind.controller.troubles() == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ async def test_what_another_try_or_nobody_else_can_help_is_no_trouble(
     await kind.start(fails=fails)
     kind.put("a", "ns")
     await asyncio.sleep(2)
-    assert kind.controller.troubles(0.0) == []
+    assert kind.controller.troubles() == []
     if isinstance(error, PatchConflict):
         assert "fails: ns/a failed, will be retried: PatchConflict: it does not apply" in caplog.messages
 
@@ -205,13 +204,13 @@ async def test_an_unanswered_call_is_told_after_five_seconds() -> None:
     await kind.start(waits=waits)
     kind.put("a", "ns")
     await asyncio.sleep(UNANSWERED - 0.5)
-    assert kind.controller.troubles(loop_time()) == []
+    assert kind.controller.troubles() == []
     await asyncio.sleep(0.6)
-    (trouble,) = kind.controller.troubles(loop_time())
+    (trouble,) = kind.controller.troubles()
     assert (trouble.handler, trouble.key, trouble.error) == ("waits", "ns/a", None)
     answered.set()
     await asyncio.sleep(0.1)
-    assert kind.controller.troubles(loop_time()) == []
+    assert kind.controller.troubles() == []
 
 
 async def test_a_forbidden_kind_is_a_trouble_of_its_controller() -> None:
