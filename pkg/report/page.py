@@ -61,16 +61,16 @@ def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
         *_waiting(snapshot),
         "<h2>Quotas</h2>",
         '<p class="soft">Grey: the base. Blue: added for migrations. Dark line: used.</p>',
-        *(part for quota in ordered for part in _quota(quota, snapshot.now)),
+        *(part for quota in ordered for part in _quota(quota, snapshot)),
         *_recent_events(snapshot),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
+def _quota(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[str]:
     yield f'<section><div class="name">{escape(quota.namespace)}/{escape(quota.name)} '
-    yield f'<span class="soft">kept by {escape(quota.kept_by)}</span></div>'
+    yield f'<span class="soft">{escape(snapshot.installed.keeper_title(quota.kept_by))}</span></div>'
     for name, row in quota.resources.items():
         whole = max(row.hard, row.used, row.base_or_rest + row.added).nanos
         base, added, used = (
@@ -83,7 +83,7 @@ def _quota(quota: QuotaStatus, now: float) -> Iterator[str]:
             f"<span>{escape(row.sentence(name))}</span></div>"
         )
     for entry in quota.additions:
-        since = f" for {duration_text(max(0.0, now - from_rfc3339(entry.since)))}" if entry.since else ""
+        since = f" for {duration_text(max(0.0, snapshot.now - from_rfc3339(entry.since)))}" if entry.since else ""
         leftovers = f": {', '.join(entry.left)}" if entry.left else ""
         yield f"<div>{escape(f'{entry.vm} {entry.state}{since}{leftovers}, {format_amounts(entry.resources)}')}</div>"
     if quota.compensation:

@@ -16,7 +16,7 @@ from pkg.report.installation import Installed
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
-from pkg.util.managedtenantquota.lock import Lock, recognise
+from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.window import Window
@@ -305,38 +305,34 @@ class BudgetReport(Document, frozen=True):
 
 def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
     """Returns the report of every namespace that has a budget, or is locked, by name."""
-    names = {budget.namespace for budget in snapshot.budgets} | _locks(snapshot).keys()
-    names_here = names & {namespace.name for namespace in snapshot.namespaces}
-    return [report_namespace(observe(snapshot, name)) for name in sorted(names_here)]
+    names = {lock.namespace for lock in map(recognise, snapshot.locks) if lock is not None}
+    names |= {budget.namespace for budget in snapshot.budgets}
+    names &= {namespace.name for namespace in snapshot.namespaces}
+    return [report_namespace(observe(snapshot, name)) for name in sorted(names)]
+
+
+def observe(snapshot: Snapshot, namespace: str) -> Observed:
+    """Returns the input of a decision about the namespace, except whether it can be locked."""
+    locks = [lock for lock in map(recognise, snapshot.locks) if lock is not None and lock.namespace == namespace]
+    return observe_namespace(snapshot.observer, locks[0] if locks else None, namespace, snapshot.now)
 
 
 def report_namespace(observed: Observed) -> BudgetReport:
     """Returns the report about the namespace at this moment."""
-    window = Window(observed, AT_ONCE)
+    window, lock, locked = Window(observed, AT_ONCE), observed.lock, None
+    if lock is not None:
+        since = rfc3339(lock.since, "microseconds")
+        locked = Locked(lock.configuration.name, since, lock.owner, lock.reason)
     hards = {quota.name: quota.hard for quota in observed.quotas}
     released = window.released_migrations.items()
     return BudgetReport(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=_locked(observed.lock) if observed.lock else None,
+        lock=locked,
         raised=[
             Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
             for name, record in (window.status_records | window.records).items()
         ],
         problems=[problem.message for problem in window.problems],
     )
-
-
-def _locked(lock: Lock) -> Locked:
-    return Locked(lock.configuration.name, rfc3339(lock.since, "microseconds"), lock.owner, lock.reason)
-
-
-def observe(snapshot: Snapshot, namespace: str) -> Observed:
-    """Returns the input of a decision about the namespace, except whether it can be locked."""
-    return observe_namespace(snapshot.observer, _locks(snapshot).get(namespace), namespace, snapshot.now)
-
-
-def _locks(snapshot: Snapshot) -> dict[str, Lock]:
-    """Returns the locks by their namespaces."""
-    return {lock.namespace: lock for lock in map(recognise, snapshot.locks) if lock is not None}
