@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from cachetools import LRUCache
 
 from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
-from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.errors import ApiError
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.controllers.cache_reader import CacheReader, newer
-from kubeloop.webhook.registration import NotReached
+from kubeloop.webhook.registration import NotReached, registered
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.rancher_quotas import RancherWrites
@@ -33,8 +33,6 @@ from pkg.util.managedtenantquota.record import record_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import RancherQuotas
-
-T = TypeVar("T")
 
 _KNOWN_SECONDS = 0.5
 """For so long the caches may lack what was written; then the API server is asked again: they may stand still."""
@@ -121,7 +119,7 @@ class WindowObserver:
         budgets = await list_installed(self.client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS), namespace)
         quotas, configuration = await asyncio.gather(
             self.client.resource(RESOURCE_QUOTAS).list(namespace),
-            _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=lock_name(namespace))),
+            registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, lock_name(namespace)),
         )
         lock = recognise(configuration)
         if configuration and not lock:
@@ -169,11 +167,11 @@ class WindowObserver:
 
     async def _read_client_config(self) -> dict[str, Any]:
         """Reads the clientConfig from the configuration that is probed next: a broken registration is not copied."""
-        proven, registered = await asyncio.gather(
-            _get_or_none(self.client.resource(MUTATING_WEBHOOK_CONFIGURATIONS).get(name=PROBE_CONFIGURATION)),
-            _get_or_none(self.client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS).get(name=WEBHOOK_CONFIGURATION_NAME)),
+        proven, served = await asyncio.gather(
+            registered(self.client, MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION),
+            registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME),
         )
-        config = client_config(proven.webhooks if proven else None, registered.webhooks if registered else None)
+        config = client_config(proven.webhooks if proven else None, served.webhooks if served else None)
         if config is None:
             raise CannotLock(
                 f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with "
@@ -184,11 +182,3 @@ class WindowObserver:
 
 def _objects(observed: Observed) -> list[Any]:
     return [*observed.budgets, *observed.quotas, *([observed.lock.configuration] if observed.lock else [])]
-
-
-async def _get_or_none(read: Awaitable[T]) -> T | None:
-    """Returns the object, or None if it does not exist."""
-    try:
-        return await read
-    except NotFound:
-        return None
