@@ -149,12 +149,9 @@ def _with_keys(texts: Mapping[str, str] | None, keys: Collection[str]) -> dict[s
 
 def _keep_conditions(status: core.PodStatus | kubevirt.VirtualMachineInstanceStatus, types: Collection[str]) -> None:
     """Keeps type, status, reason and times of conditions, without the message."""
-    read_conditions = [
-        msgspec.structs.replace(condition, message=None)
-        for condition in status.conditions or ()
-        if condition.type in types
-    ]
-    _write(status, "conditions", read_conditions[:LONGEST] or None)
+    read = [condition for condition in status.conditions or () if condition.type in types][:LONGEST]
+    conditions = [msgspec.structs.replace(condition, message=None) for condition in read]
+    _write(status, "conditions", conditions or None)
 
 
 def _cut_lists(part: Struct) -> None:
@@ -169,10 +166,8 @@ def _cut_lists(part: Struct) -> None:
 def _exceeds_launchers(spec: core.PodSpec) -> bool:
     """Reports whether a pod has more containers than KubeVirt makes, or more resources than a VMI's."""
     containers = [*spec.containers, *(spec.init_containers or ())]
-    resources = [
-        spec.overhead,
-        *(amounts for c in containers for amounts in (c.resources.limits, c.resources.requests)),
-    ]
+    parts = [container.resources for container in containers]
+    resources = [spec.overhead, *(part.limits for part in parts), *(part.requests for part in parts)]
     return len(containers) > _MOST_CONTAINERS or any(len(amounts or ()) > 2 * LONGEST for amounts in resources)
 
 

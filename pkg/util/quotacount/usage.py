@@ -55,12 +55,9 @@ def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -
 def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceList:
     """Returns what a pod's resize requests of quota: the increase of its usage. Of several releases the most; a release
     that does not check resizes requests nothing."""
-    increase: ResourceList = {}
-    for release in releases:
-        if release.resize_is_charged:
-            growth = subtract(pod_usage(new, releases=(release,)), pod_usage(old, releases=(release,)))
-            increase = maximum(increase, positive(growth))
-    return increase
+    charging = [(release,) for release in releases if release.resize_is_charged]
+    growth = [subtract(pod_usage(new, releases=release), pod_usage(old, releases=release)) for release in charging]
+    return reduce(maximum, map(positive, growth), {})
 
 
 def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
@@ -69,27 +66,21 @@ def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
     pod_level = pod.spec.resources or core.ResourceRequirements()
     if pod_level.limits or pod_level.requests:
         return []
-    common_names = _REQUIRED_NAMES
+    required, missing = _REQUIRED_NAMES.intersection(hard), set[str]()
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         limits, requests = container.resources.limits or {}, container.resources.requests or {}
         # A limit counts as a request too.
-        container_names = {name for resource in (*limits, *requests) for name in _REQUEST_NAMES.get(resource, ())}
-        common_names = common_names & (
-            container_names | {_LIMIT_NAMES[resource] for resource in limits if resource in _LIMIT_NAMES}
-        )
-    return sorted(_REQUIRED_NAMES.intersection(hard) - common_names)
+        names = [name for resource in (*limits, *requests) for name in _REQUEST_NAMES.get(resource, ())]
+        missing |= required.difference(names, (_LIMIT_NAMES.get(resource, "") for resource in limits))
+    return sorted(missing)
 
 
 def _usage(pod: Pod, release: Release) -> ResourceList:
     usage: ResourceList = {COUNT_PODS: _ONE, PODS: _ONE}
     requests, limits = effective_requirements(pod, release)
     for name, quantity in requests.items():
-        for counted_name in _counted_names(name, release):
-            usage[counted_name] = quantity
-    for name, quantity in limits.items():
-        if name in _LIMIT_NAMES:
-            usage[_LIMIT_NAMES[name]] = quantity
-    return usage
+        usage |= dict.fromkeys(_counted_names(name, release), quantity)
+    return usage | {_LIMIT_NAMES[name]: quantity for name, quantity in limits.items() if name in _LIMIT_NAMES}
 
 
 def is_charged(pod: Pod, spec: ResourceQuotaSpec, now: float | None = None, releases: Releases = NEWEST) -> bool:
