@@ -9,9 +9,8 @@ from kubeloop.api.registry import Resource
 
 
 class ProjectResourceQuota(Struct):
-    """`limit`: what all namespaces of the project may request together, by Rancher's names (`limitsCpu`)."""
-
     limit: dict[str, Any] | None = None
+    """What all namespaces of the project may request together, by Rancher's names (`limitsCpu`)."""
 
 
 class ProjectSpec(Struct):
@@ -22,11 +21,6 @@ class Project(Object):
     """A group of namespaces with a common quota, in the namespace that is named like its cluster."""
 
     spec: ProjectSpec = ProjectSpec()
-
-    @property
-    def id(self) -> str:
-        """Returns the project's id, as its namespaces' annotation `field.cattle.io/projectId` names it."""
-        return f"{self.namespace}:{self.name}"
 
 
 PROJECTS: Final = Resource("management.cattle.io", "v3", "projects", "Project", Project, status_subresource=False)

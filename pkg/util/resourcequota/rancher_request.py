@@ -225,7 +225,7 @@ def project_room(project: Project, namespaces: Iterable[Namespace], quota: Resou
     """Returns what the quota's namespace may request beyond what its person does, as text. `namespaces` are all of the
     cluster: what those of the project request counts, granted or not (rancher pkg/resourcequota, quota_validate.go)."""
     limit = project.spec.resource_quota and project.spec.resource_quota.limit
-    of_project = [item for item in namespaces if rancher.project_of(item) == project.id]
+    of_project = [item for item in namespaces if rancher.project_of(item) == f"{project.namespace}:{project.name}"]
     requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
     requests |= {item.name: rancher.annotation_of(item) for item in of_project if item.name == quota.namespace}
     used = total(map(rancher.limits_of_annotation, requests.values()))
