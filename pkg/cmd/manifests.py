@@ -79,16 +79,16 @@ def describe_each(
                     line = describe(document)
                 except Foreign:
                     foreign.append(name_of(place, document))
-                    continue
                 except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError, ManifestError) as error:
+                    message = f"{name_of(place, document)}: {one_line(error)}"
                     if document.get("kind", kinds[0]) not in kinds:
-                        raise ManifestError(f"{name_of(place, document)}: {one_line(error)}") from error
+                        raise ManifestError(message) from error
                     faults += 1
-                    remark(f"{name_of(place, document)}: {one_line(error)}")
-                    continue
-                if line is not None:
-                    lines += 1
-                    sys.stdout.write(json.dumps(line) + "\n")
+                    remark(message)
+                else:
+                    if line is not None:
+                        lines += 1
+                        sys.stdout.write(json.dumps(line) + "\n")
     finally:
         sys.stdout.flush()
     skipped = f"{foreign[0]}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}" if foreign else ""
