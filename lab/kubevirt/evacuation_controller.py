@@ -18,7 +18,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from kubeloop.controllers.errors import RetryAfter
 from lab.kubevirt.automatic import MigrationCreator, migrates_on_eviction
 from lab.kubevirt.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.migration import ParallelLimits
+from pkg.api.kubevirt import MigrationConfiguration
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class EvacuationHandler:
 
     vmis: CacheReader[VirtualMachineInstance]
     creator: MigrationCreator
-    limits: Callable[[], ParallelLimits]
+    limits: Callable[[], MigrationConfiguration]
 
     def __post_init__(self) -> None:
         self.vmis.add_indexer(_BY_NODE, nodes_of)
@@ -59,7 +59,8 @@ class EvacuationHandler:
         running, limits = self.creator.migrations.running(), self.limits()
         keys = {vmi.key for vmi in vmis}
         leaving_count = sum(migration.vmi_key in keys for migration in running)
-        return max(0, min(limits.per_cluster - len(running), limits.per_node - leaving_count))
+        free_places = limits.parallel_migrations_per_cluster - len(running)
+        return max(0, min(free_places, limits.parallel_outbound_migrations_per_node - leaving_count))
 
     def nodes_of_migration(self, migration: VirtualMachineInstanceMigration) -> list[str]:
         """Returns the node that a migration leaves."""

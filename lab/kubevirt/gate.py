@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.lookup import Migrations, Pods, migration_keys
 from lab.kubevirt.objects import VirtualMachineInstance
+from pkg.api.kubevirt import MigrationConfiguration
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID
-from pkg.util.kubevirt.migration import ParallelLimits, is_finished, parallel_limit_reason
+from pkg.util.kubevirt.migration import is_finished, parallel_limit_reason
 
 
 @dataclass(eq=False)
@@ -23,7 +24,7 @@ class Gate:
     migrations: Migrations
     vmis: CacheReader[VirtualMachineInstance]
     pods: Pods
-    limits: Callable[[], ParallelLimits]
+    limits: Callable[[], MigrationConfiguration]
     enqueue: Callable[[str], None]
     _reservations: set[str] = field(default_factory=set, init=False)
     _queue: dict[str, None] = field(default_factory=dict, init=False)
@@ -58,7 +59,7 @@ class Gate:
         running_sources = [self._sources(key) for key in self._running_keys()]
         limits = self.limits()
         for key in list(self._queue):
-            if len(running_sources) >= limits.per_cluster:
+            if len(running_sources) >= limits.parallel_migrations_per_cluster:
                 return
             vmi = self._vmi_of(key)
             node = (vmi.status.node_name or "") if vmi else ""

@@ -12,9 +12,10 @@ from kubeloop.controllers.cache_reader import CacheReader
 from lab.kubevirt.instance import is_launcher
 from lab.kubevirt.objects import ANNOTATION_MIGRATION_JOB_NAME, VirtualMachineInstanceMigration
 from lab.kubevirt.options import StandInOptions, reported_version
+from pkg.api.kubevirt import MigrationConfiguration
 from pkg.config.management import Management
 from pkg.util import constants
-from pkg.util.kubevirt.migration import ParallelLimits, is_finished, parallel_limits_of
+from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.profiles import NEWEST, PROFILES
 from pkg.util.kubevirt.rendering import Rendering, deployed_kubevirt, limited_resources, rendering
 
@@ -129,11 +130,11 @@ class Configuration:
         """Reports whether VMIs have the overhead in status.memory.memoryOverhead, as recorded ones do."""
         return self._options.overhead_profile == NEWEST
 
-    def limits(self) -> ParallelLimits:
+    def limits(self) -> MigrationConfiguration:
         """The parallel limits: the CR's, else the command line's."""
-        defaults = ParallelLimits(self._options.parallel_migrations, self._options.parallel_outbound)
         kubevirt = deployed_kubevirt(self._kubevirts.list())
-        return parallel_limits_of(kubevirt.spec.configuration, defaults) if kubevirt else defaults
+        configured = kubevirt.spec.configuration.migrations if kubevirt else None
+        return configured or MigrationConfiguration(self._options.parallel_migrations, self._options.parallel_outbound)
 
 
 def vmi_keys(pod: Pod) -> list[str]:

@@ -17,8 +17,8 @@ from typing import Final, Self
 
 from kubeloop.api.meta import Object
 from kubeloop.workqueue.queue import loop_time
+from pkg.api.kubevirt import MigrationConfiguration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import DEFAULT_PARALLEL_LIMITS
 from pkg.util.kubevirt.profiles import NEWEST, PROFILES
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class StandInOptions:
     source_linger: float = 31.0
     phase_delay: float = 0.2
     overhead_profile: str = "1.8"
-    parallel_migrations: int = DEFAULT_PARALLEL_LIMITS.per_cluster
-    parallel_outbound: int = DEFAULT_PARALLEL_LIMITS.per_node
+    parallel_migrations: int = MigrationConfiguration().parallel_migrations_per_cluster
+    parallel_outbound: int = MigrationConfiguration().parallel_outbound_migrations_per_node
     first_retry: float = 5.0
     max_retry: float = 300.0
     finished_linger: float = math.inf

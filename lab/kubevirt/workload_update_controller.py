@@ -80,4 +80,6 @@ class WorkloadUpdateHandler:
 
     def _places(self) -> int:
         """Returns the number of further migrations that the limit for the cluster allows."""
-        return max(0, self.configuration.limits().per_cluster - len(self.creator.migrations.running()))
+        return max(
+            0, self.configuration.limits().parallel_migrations_per_cluster - len(self.creator.migrations.running())
+        )

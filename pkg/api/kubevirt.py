@@ -340,8 +340,10 @@ class VirtualMachine(Object):
 
 
 class MigrationConfiguration(Struct):
-    parallel_migrations_per_cluster: int | None = None
-    parallel_outbound_migrations_per_node: int | None = None
+    """The limits of migrations at once, with KubeVirt's own defaults: in the cluster, and away from one node."""
+
+    parallel_migrations_per_cluster: int = 5
+    parallel_outbound_migrations_per_node: int = 2
 
 
 class SupportContainerResources(Struct):

@@ -26,7 +26,6 @@ from pkg.util.kubevirt.migration import (
     is_refused,
     migration_of,
     parallel_limit_reason,
-    parallel_limits_of,
     refusing_quota,
     takes_place,
 )
@@ -238,7 +237,7 @@ class _Wait:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
         states = [m.status.migration_state for m in self.snapshot.migrations if takes_place(m)]
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
-        limits = parallel_limits_of(self.snapshot.rendering(self.instance.namespace).kubevirt)
+        limits = self.snapshot.rendering(self.instance.namespace).kubevirt.migrations
         return parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
 
 

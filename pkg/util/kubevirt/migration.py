@@ -11,14 +11,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object, from_rfc3339
 from kubeloop.api.objects import by_creation, condition_is_true
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import (
-    KubeVirtConfiguration,
     MigrationConfiguration,
     MigrationState,
     VirtualMachineInstance,
@@ -300,36 +299,17 @@ def migration_state_fields(state: MigrationState | None) -> object:
 # ---- how many may run ----------------------------------------------------------------------------------------
 
 
-class ParallelLimits(NamedTuple):
-    """KubeVirt's limits of migrations at once, with its defaults: in the cluster, and away from one node."""
-
-    per_cluster: int = 5
-    per_node: int = 2
-
-
-DEFAULT_PARALLEL_LIMITS: Final = ParallelLimits()
-
-
-def parallel_limits_of(
-    configuration: KubeVirtConfiguration, default: ParallelLimits = DEFAULT_PARALLEL_LIMITS
-) -> ParallelLimits:
-    """Returns the limits in the KubeVirt CR; `default` has those that it does not set."""
-    migrations = configuration.migrations or MigrationConfiguration()
-    cluster, node = migrations.parallel_migrations_per_cluster, migrations.parallel_outbound_migrations_per_node
-    return ParallelLimits(
-        default.per_cluster if cluster is None else cluster, default.per_node if node is None else node
-    )
-
-
-def parallel_limit_reason(running: Iterable[Collection[str]], node: str, limits: ParallelLimits) -> str:
+def parallel_limit_reason(
+    running: Collection[Collection[str]], node: str, limits: MigrationConfiguration | None
+) -> str:
     """Returns why a migration away from `node` has to wait, "" if it need not. `running` has the source nodes of every
     migration that runs or has a target pod already; more than one while a VMI's nodeName has moved on and its migration
     has not ended."""
-    sources = list(running)
-    if len(sources) >= limits.per_cluster:
-        return f"{len(sources)} migrations run, {limits.per_cluster} may"
-    outbound = sum(node in nodes for nodes in sources)
-    return f"{outbound} migrations leave {node}, {limits.per_node} may" if outbound >= limits.per_node else ""
+    limits = limits or MigrationConfiguration()
+    if len(running) >= limits.parallel_migrations_per_cluster:
+        return f"{len(running)} migrations run, {limits.parallel_migrations_per_cluster} may"
+    outbound, most = sum(node in nodes for nodes in running), limits.parallel_outbound_migrations_per_node
+    return f"{outbound} migrations leave {node}, {most} may" if outbound >= most else ""
 
 
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)

@@ -20,7 +20,7 @@ from kubeloop.api.quantity import QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import parallel_limit_reason, parallel_limits_of
+from pkg.util.kubevirt.migration import parallel_limit_reason
 from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
@@ -241,9 +241,9 @@ class Window:
             return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
         if too_late:
             return self.policy.sweep, "a window is open for other migrations: it is for the next one"
-        limits = parallel_limits_of(self.observed.facts.rendering.kubevirt)
-        node = trusted_status(target.vmi).node_name or ""
-        limit_reason = parallel_limit_reason(self.observed.facts.running, node, limits) if target.launcher else ""
+        facts, node = self.observed.facts, trusted_status(target.vmi).node_name or ""
+        limits = facts.rendering.kubevirt.migrations
+        limit_reason = parallel_limit_reason(facts.running, node, limits) if target.launcher else ""
         return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
     def _judge(self, target: RefusedTarget, window_quotas: Sequence[WindowQuota], is_member: bool) -> None:
