@@ -76,7 +76,6 @@ def _names(kind: type) -> tuple[dict[str, inspect.Type], dict[str, str]]:
 
 
 Operation = dict[str, Any]
-
 _ABSENT: Any = object()
 
 

@@ -26,7 +26,6 @@ _ACRONYMS = {
     )
 }  # fmt: skip
 """Words that Kubernetes writes in capitals within a field's name: podIP, externalIPs, nonResourceURLs."""
-
 PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
 """The order of deletion: an object is deleted before those that it owns, after them, or without them."""
 

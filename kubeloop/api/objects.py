@@ -17,10 +17,8 @@ from kubeloop.api.registry import kind_of
 
 S = TypeVar("S", bound=Struct)
 Patch = dict[str, Any]
-
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers", "owner_references")
 _IDENTITY = ("name", "namespace", "uid")
-
 type_info = functools.cache(inspect.type_info)
 
 

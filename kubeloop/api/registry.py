@@ -9,7 +9,6 @@ from kubeloop.api import core, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
-
 BY_TYPE: dict[type, Resource[Any]] = {}
 """Every Resource by the type that its objects decode into; the first definition of a type stays."""
 

@@ -10,7 +10,6 @@ from kubeloop.api.meta import LabelSelector
 Labels = Mapping[str, str]
 Selects = Callable[[Labels], bool]
 """A selector: reports whether an object with these labels is selected."""
-
 _SET = re.compile(r"^\s*(?P<key>[-\w./]+)\s+(?P<how>in|notin)\s+\((?P<values>[^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*(?P<key>[-\w./]+)\s*(?P<how>==|=|!=)\s*(?P<value>[^\s!=,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[-\w./]+)\s*$")

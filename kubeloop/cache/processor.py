@@ -15,7 +15,6 @@ from kubeloop.cache.lister_watcher import Listing
 from kubeloop.cache.store import STEP, Indexer, is_version
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T", bound=Object)
 _In = TypeVar("_In", bound=Object, contravariant=True)
 

@@ -55,7 +55,6 @@ SLOW_IN_A_ROW = 3
 """The number of WatchLists in silence after which the server is taken for one that does not know them."""
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
-
 KEEPS_POSITION = (
     *(Unreachable, errors.TooManyRequests, errors.ServiceUnavailable, errors.Unauthorized, errors.Forbidden),
     *errors.STATUS_404,

@@ -18,7 +18,6 @@ from kubeloop.client.decode import WatchEvent
 from kubeloop.client.errors import STATUS_404, ApiError, Forbidden, Gone, NotInstalled, Unreachable
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T", bound=Object)
 
 

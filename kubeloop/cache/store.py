@@ -12,9 +12,7 @@ import msgspec
 from kubeloop.api.meta import Object, ObjectMeta
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T", bound=Object)
-
 IndexFunc = Callable[[T], Iterable[str]]
 """Names the index values of an object. Must depend on the object alone: called again when it is removed."""
 STEP: Final = 500

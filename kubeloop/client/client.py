@@ -18,7 +18,6 @@ from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.transport import Transport, TransportOptions
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
 R = TypeVar("R")

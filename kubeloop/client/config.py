@@ -4,6 +4,7 @@ rules of Go's httpproxy); loading.py finds it."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import os
 import re
@@ -202,10 +203,12 @@ def _matches(entry: str, hostname: str, port: str) -> bool:
     if entry == "*":
         return True
     address = _address(hostname)
-    if "/" in entry and (network := _network(entry)) is not None:
-        if address is not None and network.version > address.version:
-            address = ipaddress.IPv6Address(f"::ffff:{address}")
-        return address is not None and address in network
+    with contextlib.suppress(ValueError):
+        if "/" in entry:
+            network = ipaddress.ip_network(entry, strict=False)
+            if address is not None and network.version > address.version:
+                address = ipaddress.IPv6Address(f"::ffff:{address}")
+            return address is not None and address in network
     name, colon, only = entry.rpartition(":")
     if not colon or (":" in name and not name.endswith("]")):
         name, only = entry, ""
@@ -224,10 +227,3 @@ def _address(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return None

@@ -24,16 +24,13 @@ from kubeloop.client.errors import ApiError
 from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 _KEEP_ALIVE: Final = 60.0
 _READ_BUFFER: Final = 512 * 1024
 _HEADER: Final = 10 * 1024 * 1024
 """Bytes of an answer's head: Go's transport reads as many. aiohttp refuses what is longer than 8 KiB, warnings for
 instance, when the server has already done what was asked."""
 _HEAD_LIMITS: Final = {"max_line_size": _HEADER, "max_field_size": _HEADER, "max_headers": 100_000}
-
 _SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 """TCP's options, where the platform has them: 35 seconds after the peer has vanished a connection is known to be dead,
 whether it was idle (15 s, then a probe each 5 s) or something was sent and not confirmed (30 s, in milliseconds).

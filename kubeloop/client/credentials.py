@@ -25,7 +25,6 @@ from kubeloop.client.errors import ConfigError
 from kubeloop.errors import one_line
 
 logger = logging.getLogger(__name__)
-
 REREAD_SECONDS = 60.0
 """The time for which a token from a file is used: client-go's `cachingTokenSource` period."""
 _NO_HEADER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

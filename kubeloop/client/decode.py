@@ -30,16 +30,12 @@ from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
 
 logger = logging.getLogger(__name__)
-
 _UNDECODABLE_OBJECTS = FRAMEWORK["rest_client_undecodable_objects_total"].counter()
-
 T = TypeVar("T", bound=Object)
 Item = TypeVar("Item")
 Page = TypeVar("Page")
-
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after which a WatchList has sent everything that was there."""
-
 MAX_LINE = 64 * 1024 * 1024
 """Bytes without a line's end after which the server is not taken for an API server."""
 
@@ -114,7 +110,6 @@ _STATUS = msgspec.json.Decoder(Status)
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NAME_OF, _KIND_OF = operator.attrgetter("metadata.name"), operator.attrgetter("kind")
 _CHANGES = (b'{"type":"ADDED"', b'{"type":"MODIFIED"', b'{"type":"DELETED"')
-
 _REPORTED = Once(600.0)
 """The reports by kind and key: a tenant who writes a bad one again and again does not fill the log."""
 

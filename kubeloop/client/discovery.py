@@ -37,7 +37,6 @@ class _ApiGroupList(Struct):
 
 
 L = TypeVar("L", _ApiResourceList, _ApiGroupList)
-
 _RESOURCES = msgspec.json.Decoder(_ApiResourceList)
 _GROUPS = msgspec.json.Decoder(_ApiGroupList)
 

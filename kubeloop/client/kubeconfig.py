@@ -20,7 +20,6 @@ from kubeloop.client.tls import TLSSettings
 from kubeloop.errors import one_line
 
 log = logging.getLogger(__name__)
-
 _CLUSTER_CONFIG: Final = "client.authentication.k8s.io/exec"
 """The extension of a cluster that a plugin is handed as `config`."""
 
@@ -235,9 +234,8 @@ def _provider_token(provider: dict[str, Any]) -> str:
         from kubernetes.config.kube_config import KubeConfigLoader
 
         with tempfile.TemporaryDirectory(prefix="kubeconfig-", ignore_cleanup_errors=True) as folder:
-            loader = KubeConfigLoader({**content, "current-context": "a"}, temp_file_path=folder)
             configuration = Configuration()
-            loader.load_and_set(configuration)
+            KubeConfigLoader({**content, "current-context": "a"}, temp_file_path=folder).load_and_set(configuration)
             # Older releases keep it under another name.
             keys = configuration.api_key
             token: str | None = keys.get("BearerToken") or keys.get("authorization")

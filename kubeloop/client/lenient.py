@@ -20,7 +20,6 @@ from msgspec import inspect
 from kubeloop.api.objects import inner_types, type_info
 
 T = TypeVar("T")
-
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
 """The errors that a decoder raises for bytes of another type."""
 MAX_DEPTH: Final = 100

@@ -17,12 +17,9 @@ from kubeloop.client.errors import STATUS_404, BadRequest, ServerError, check_na
 from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
 T = TypeVar("T", bound=Object)
-
 PAGE_SIZE = 500
 SLIM_PAGE_SIZE = 100
 """Objects of a page of which a part is dropped: a whole page is held until then."""
-
-
 _PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 

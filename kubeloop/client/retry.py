@@ -18,7 +18,6 @@ from kubeloop.client.errors import ApiError, Conflict, ServerError, ServiceUnava
 from kubeloop.errors import one_line
 
 T = TypeVar("T")
-
 CONFLICT_TRIES = 6
 """Other writers may come first five times in one go; after that a queue's backoff takes over."""
 

@@ -17,7 +17,6 @@ from kubeloop.client.errors import ConfigError
 from kubeloop.errors import one_line
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-
 logger = logging.getLogger(__name__)
 
 
@@ -134,9 +133,4 @@ def load_pair(certificate: bytes, key: bytes, *contexts: ssl.SSLContext) -> None
         file = Path(folder, "pem")
         file.write_bytes(key + b"\n" + certificate)
         for context in contexts:
-            context.load_cert_chain(file, password=_no_password)
-
-
-def _no_password() -> str:
-    """Refuses a key with a password: OpenSSL would ask for it on the terminal."""
-    raise ValueError("the key is encrypted")
+            context.load_cert_chain(file, password="")  # or OpenSSL would ask for one on the terminal

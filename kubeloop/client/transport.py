@@ -28,7 +28,6 @@ from kubeloop.errors import one_line
 from kubeloop.metrics import FRAMEWORK
 
 R = TypeVar("R")
-
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 30.0
 READ_TIMEOUT = 90.0
