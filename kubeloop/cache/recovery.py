@@ -73,30 +73,6 @@ class Silent(Unreachable):
 _SILENT = FRAMEWORK["reflector_silent_watches"].gauge()
 
 
-class Backoff:
-    """Delays double from `base`, each drawn from [d, 2d] so that clients of a restarted server spread out. No delay is
-    longer than `maximum` (client-go's last step is jittered beyond its 30 s; here it is not)."""
-
-    def __init__(self, base: float, maximum: float, rand: random.Random | None = None) -> None:
-        self._base = base
-        self._maximum = maximum
-        self._rand = rand or random.Random()
-        self._step = 0.0
-
-    @property
-    def calm(self) -> bool:
-        return not self._step
-
-    def next(self) -> float:
-        """Seconds to wait after one more failure."""
-        self._step = min(self._step * 2 if self._step else self._base, self._maximum / 2)
-        return self._step * (1 + self._rand.random())
-
-    def reset(self) -> None:
-        """The other side was healthy for a while: start from `base` again."""
-        self._step = 0.0
-
-
 @dataclass(slots=True)
 class Attempt:
     """The result of a list-and-watch: whether its watch was opened, its duration and its number of events."""
@@ -120,7 +96,7 @@ class Recovery:
     def __init__(self, options: ReflectorOptions, rand: random.Random) -> None:
         self._options = options
         self._rand = rand
-        self._backoff = Backoff(options.backoff_base, options.backoff_max, rand)
+        self._step = 0.0  # of the back-off; 0: nothing failed since it was reset
         self._poll = options.missing_poll
         # In a row: watches that were over within SHORT, and those of them that brought nothing.
         self._short_watches = self._empty_watches = 0
@@ -135,7 +111,7 @@ class Recovery:
         self._count(attempt)
         if not self._empty_watches:
             return Next(0.0 if not self._short_watches else self._short_delay())
-        return Next(self._backoff.next(), resume=self._empty_watches < _EMPTY_IN_A_ROW)
+        return Next(self._back_off(), resume=self._empty_watches < _EMPTY_IN_A_ROW)
 
     def after_failure(self, attempt: Attempt, err: Exception) -> Next:
         self._count(attempt)
@@ -145,24 +121,32 @@ class Recovery:
             return Next(delay, resume=False)
         if not isinstance(err, ApiError):
             # Not the server's doing: a bug of ours. The store may have half an event, so it is listed again.
-            return Next(self._backoff.next(), resume=False)
+            return Next(self._back_off(), resume=False)
         if self._unreachable_before and not isinstance(err, Unreachable):
-            self._backoff.reset()  # it answers again: what it says now has nothing to do with the long pauses before
+            self._step = 0.0  # it answers again: what it says now has nothing to do with the long pauses before
         self._unreachable_before = isinstance(err, Unreachable)
         if err.retry_after:
             # The server knows when: its word takes the place of the back-off, which does not grow by it.
             delay = max(err.retry_after, self._options.backoff_base)
         elif position_lost(err):
             # Every watch gets this from a server that was restarted: its watch cache begins anew.
-            delay = self._backoff.next() if self._lost_before else 0.0
+            delay = self._back_off() if self._lost_before else 0.0
             self._lost_before = True
         else:
-            delay = self._short_delay() if attempt.opened else self._backoff.next()
+            delay = self._short_delay() if attempt.opened else self._back_off()
         return Next(delay, resume=isinstance(err, KEEPS_POSITION))
+
+    def _back_off(self) -> float:
+        """Returns the wait after one more failure: the step doubles, and each wait is drawn from [step, 2 steps] so
+        that clients of a restarted server spread out. (client-go's last is jittered beyond its 30 s; here it is
+        not.)"""
+        longest = self._options.backoff_max / 2
+        self._step = min(self._step * 2 if self._step else self._options.backoff_base, longest)
+        return self._step * (1 + self._rand.random())
 
     def _count(self, attempt: Attempt) -> None:
         if attempt.lasted >= self._options.healthy_after or attempt.events:
-            self._backoff.reset()
+            self._step = 0.0
             self._lost_before = False
         if attempt.opened:
             is_short = attempt.lasted < SHORT
@@ -172,8 +156,8 @@ class Recovery:
     def _short_delay(self) -> float:
         """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
         second."""
-        is_calm = self._backoff.calm and self._short_watches <= 1
-        delay = self._backoff.next()
+        is_calm = not self._step and self._short_watches <= 1
+        delay = self._back_off()
         return 0.0 if is_calm else delay
 
 

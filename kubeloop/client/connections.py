@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiohttp
 from aiohttp import BytesPayload
-from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
+from aiohttp.abc import AbstractStreamWriter
 
 from kubeloop.client.errors import ApiError
 from kubeloop.once import Once
@@ -41,9 +42,10 @@ def open_session(headers: Mapping[str, str], connections: int) -> aiohttp.Client
     """A session with `connections` at most, 0: without a limit."""
     parameters = inspect.signature(aiohttp.ClientSession).parameters
     limits: dict[str, Any] = {name: value for name, value in _HEAD_LIMITS.items() if name in parameters}
+    resolver = aiohttp.ThreadedResolver(_Lookups())  # type: ignore[arg-type]
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=connections, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=_open_socket
+            limit=connections, keepalive_timeout=_KEEP_ALIVE, resolver=resolver, socket_factory=_open_socket
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,
@@ -88,29 +90,14 @@ class GuardedBody(BytesPayload):
         await super().write_with_length(writer, content_length)
 
 
-class _Resolver(AbstractResolver):
-    """The system's, in a thread of its own."""
+class _Lookups:
+    """A loop's lookups of names, in threads of their own."""
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        options = family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
-        addresses = await in_own_thread(socket.getaddrinfo, host, port, *options)
-        return [
-            ResolveResult(
-                hostname=host,
-                # The interface of a link-local address is a part of it.
-                host=socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0],
-                port=int(address[1]),
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, protocol, _, address in addresses
-        ]
+    async def getaddrinfo(self, host: str, port: int, **options: Any) -> Any:
+        return await in_own_thread(partial(socket.getaddrinfo, host, port, **options))
 
-    async def close(self) -> None:
-        """Does nothing: no resource is kept."""
+    async def getnameinfo(self, address: Any, flags: int) -> Any:
+        return await in_own_thread(socket.getnameinfo, address, flags)
 
 
 class _OwnThreads(Executor):

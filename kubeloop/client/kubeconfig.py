@@ -168,13 +168,10 @@ def _mode(plugin: Exec) -> str:
 
 
 def _tls(cluster: ClusterEntry, user: User) -> TLSSettings:
-    with_certificate = user.client_certificate or user.client_certificate_data
-    return TLSSettings(
-        ca=_part(cluster, "certificate_authority"),
-        certificate=_part(user, "client_certificate") if with_certificate else None,
-        key=_part(user, "client_key") if with_certificate else None,
-        verify=not cluster.insecure_skip_tls_verify,
-    )
+    certificate = _part(user, "client_certificate")
+    key = _part(user, "client_key") if certificate else None
+    verify = not cluster.insecure_skip_tls_verify
+    return TLSSettings(_part(cluster, "certificate_authority"), certificate, key, verify)
 
 
 def _part(entry: ClusterEntry | User, name: str) -> Path | str | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kubeloop.cache.recovery import Attempt, Backoff, Next, Recovery, ReflectorOptions
+from kubeloop.cache.recovery import Attempt, Next, Recovery, ReflectorOptions
 from kubeloop.client.errors import (
     ApiError,
     BadRequest,
@@ -137,14 +137,18 @@ def test_once_woken_it_is_looked_for_more_often_for_a_while() -> None:
     assert [following.delay for following in polls(memory, 10)] == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
+def waits(seed: int, count: int) -> list[float]:
+    memory = Recovery(ReflectorOptions(), random.Random(seed))
+    return [memory.after_failure(Attempt(), Unreachable("away")).delay for _ in range(count)]
+
+
 def test_the_back_off_grows_to_30_s_jitter_included() -> None:
     for seed in range(50):
-        backoff = Backoff(0.8, 30.0, random.Random(seed))
-        delays = [backoff.next() for _ in range(12)]
+        delays = waits(seed, 12)
         assert all(0.8 <= delay <= 30.0 for delay in delays)
         assert all(later > earlier / 2 for earlier, later in itertools.pairwise(delays))
         assert delays[-1] >= 15.0
 
 
 def test_backoff_is_spread() -> None:
-    assert len({Backoff(0.8, 30.0, random.Random(seed)).next() for seed in range(50)}) == 50
+    assert len({waits(seed, 1)[0] for seed in range(50)}) == 50
