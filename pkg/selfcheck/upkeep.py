@@ -128,17 +128,16 @@ def problems(
 
 
 def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]) -> list[str]:
-    weaknesses = []
-    if spec.get("failurePolicy", "Fail") != "Fail":
-        weaknesses.append("lets pods pass when it fails")
     rules = (spec.get("matchConstraints") or {}).get("resourceRules") or []
-    if not any("pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules):
-        weaknesses.append(f"is not about {operation} of pods")
+    about_pods = any("pods" in rule.get("resources", ()) and operation in rule.get("operations", ()) for rule in rules)
     expressions = " ".join(str(validation.get("expression", "")) for validation in spec.get("validations") or [])
-    missing = [account for account in accounts if f"'{account}'" not in expressions]
-    if missing and len(missing) == len(accounts):
-        weaknesses.append(f"{_REFUSES}: it does not name {', '.join(missing)}")
-    return weaknesses
+    names_account = not accounts or any(f"'{account}'" in expressions for account in accounts)
+    weaknesses = {
+        "lets pods pass when it fails": spec.get("failurePolicy", "Fail") != "Fail",
+        f"is not about {operation} of pods": not about_pods,
+        f"{_REFUSES}: it does not name {', '.join(accounts)}": not names_account,
+    }
+    return [weakness for weakness, is_present in weaknesses.items() if is_present]
 
 
 def _binds(spec: Mapping[str, Any], name: str) -> bool:
