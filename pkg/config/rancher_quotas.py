@@ -11,6 +11,8 @@ import logging
 import re
 from collections.abc import Iterable
 
+from cachetools import TTLCache
+
 from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.registry import RESOURCE_QUOTAS, SELF_SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.client import Client
@@ -21,12 +23,14 @@ from pkg.util.constants import RANCHER_SUDO_GROUP, RANCHER_SUDO_USER, RANCHER_WE
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Reader
 from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.util.resourcequota.rancher import SILENCE
 
 log = logging.getLogger(__name__)
 
 _DENIED_BY_RANCHER = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
 RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 """The user and its groups, for ClientConfig.impersonate."""
+_MOST_PROJECTS = 10_000
 ASKS_AGAIN = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
 _LOOK = 60.0
@@ -131,26 +135,25 @@ class ProjectTurns:
     whose migrations never stop has another request ready at any moment."""
 
     def __init__(self) -> None:
-        self._holders: dict[str, tuple[str, float]] = {}
-        """By project: the namespace whose request has no answer yet, and until when it is waited for."""
-        self._next: dict[str, tuple[str, float]] = {}
-        """By project: a namespace that waits, and until when it is expected to ask again."""
+        self._holders: TTLCache[str, str] = TTLCache(_MOST_PROJECTS, SILENCE, loop_time)
+        """By project: the namespace whose request has no answer yet, for as long as it is waited for."""
+        self._next: TTLCache[str, str] = TTLCache(_MOST_PROJECTS, ASKS_AGAIN, loop_time)
+        """By project: a namespace that waits, for as long as it is expected to ask again."""
 
-    def take(self, project: str, namespace: str, now: float, seconds: float) -> float:
-        """Gives the namespace the turn for so many seconds, or until it is ended, and returns 0.0; returns the seconds
-        that are left where another one has it, or is next."""
-        others = [by.get(project, ("", 0.0)) for by in (self._holders, self._next)]
-        seconds_left = max(until - now if other not in ("", namespace) else 0.0 for other, until in others)
-        if seconds_left > 0:
-            if others[1][0] == namespace or others[1][1] <= now:
-                self._next[project] = namespace, now + ASKS_AGAIN
-            return seconds_left
-        if project:
-            self._holders[project] = namespace, now + seconds
-            self._next.pop(project, None)
-        return 0.0
+    def take(self, project: str, namespace: str) -> bool:
+        """Gives the namespace the turn until it is ended, or is not waited for any more; reports False where another
+        one has it, or is next."""
+        following = self._next.get(project, namespace)
+        if {following, self._holders.get(project, namespace)} == {namespace}:
+            if project:
+                self._holders[project] = namespace
+                self._next.pop(project, None)
+            return True
+        if following == namespace:
+            self._next[project] = namespace
+        return False
 
     def end(self, project: str, namespace: str) -> None:
         """Ends the namespace's turn, if it has it."""
-        if self._holders.get(project, ("", 0.0))[0] == namespace:
+        if self._holders.get(project) == namespace:
             del self._holders[project]

@@ -44,7 +44,7 @@ from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
-from pkg.util.resourcequota.rancher import SILENCE, is_granted, project_of, request_of
+from pkg.util.resourcequota.rancher import is_granted, project_of, request_of
 
 log = logging.getLogger(__name__)
 
@@ -200,11 +200,9 @@ class ResourceQuotaHandler:
         """Has Rancher write the quota, or ends a request of ours. Raises RetryAfter while another namespace of the
         project has the turn, Invalid when the namespace is no longer what was decided from."""
         namespace, now = observed.rancher.namespace, self.clock()
-        if decided.namespace.get(constants.ANNOTATION_REQUEST) and (
-            seconds_left := self._turns.take(project_of(namespace), namespace.name, now, SILENCE)
-        ):
-            reason = "another namespace of the Rancher project has a request under way"
-            raise RetryAfter(min(seconds_left, _TURN), reason)
+        requests = decided.namespace.get(constants.ANNOTATION_REQUEST)
+        if requests and not self._turns.take(project_of(namespace), namespace.name):
+            raise RetryAfter(_TURN, "another namespace of the Rancher project has a request under way")
         state.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
         state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()

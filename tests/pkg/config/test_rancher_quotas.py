@@ -10,10 +10,12 @@ import pytest
 
 from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
+from kubeloop.testing.virtual_time import virtual_time
 from pkg.config import rancher_quotas
 from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
+from pkg.util.resourcequota.rancher import SILENCE
 from tests.kinds import Server
 from tests.objects import quota
 
@@ -106,33 +108,37 @@ async def test_quotas_decided_at_once_take_the_way_of_one_answer(monkeypatch: py
     assert (await asyncio.gather(*ways), questions) == ([IMPERSONATE] * 3, 1)
 
 
-def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
+@virtual_time
+async def test_turns_of_a_project_are_taken_one_after_the_other() -> None:
     turns = ProjectTurns()
-    assert turns.take("p", "a", 0.0, 10.0) == 0.0
-    assert (turns.take("p", "b", 1.0, 10.0), turns.take("q", "b", 1.0, 10.0)) == (9.0, 0.0)
+    assert turns.take("p", "a")
+    assert (turns.take("p", "b"), turns.take("q", "b"), turns.take("", "b"), turns.take("", "a")) == (
+        False, True, True, True,
+    )  # fmt: skip
     turns.end("p", "b")
-    assert turns.take("p", "b", 1.0, 10.0) == 9.0
-    assert turns.take("p", "b", 11.0, 10.0) == 0.0
-    assert turns.take("p", "a", 12.0, 10.0) == 9.0
+    assert not turns.take("p", "b")
+    await asyncio.sleep(SILENCE + 0.1)
+    assert turns.take("p", "b")
+    assert not turns.take("p", "a")
     turns.end("p", "b")
-    assert turns.take("p", "a", 12.0, 10.0) == 0.0
+    assert turns.take("p", "a")
 
 
-def test_who_has_had_its_turn_waits_for_the_next() -> None:
+@virtual_time
+async def test_who_has_had_its_turn_waits_for_the_next() -> None:
     """A namespace whose migrations come and go all the time has another request ready at any moment."""
     turns = ProjectTurns()
-    turns.take("p", "a", 0.0, 10.0)
-    turns.take("p", "b", 1.0, 10.0)
+    assert (turns.take("p", "a"), turns.take("p", "b")) == (True, False)
     turns.end("p", "a")
-    assert turns.take("p", "a", 1.1, 10.0) == pytest.approx(ASKS_AGAIN - 0.1)
-    assert turns.take("p", "b", 1.1, 10.0) == 0.0
+    assert (turns.take("p", "a"), turns.take("p", "b")) == (False, True)
     turns.end("p", "b")
-    assert turns.take("p", "a", 1.2, 10.0) == 0.0
+    assert turns.take("p", "a")
 
 
-def test_who_asks_no_longer_is_not_waited_for() -> None:
+@virtual_time
+async def test_who_asks_no_longer_is_not_waited_for() -> None:
     turns = ProjectTurns()
-    turns.take("p", "a", 0.0, 10.0)
-    turns.take("p", "b", 1.0, 10.0)
+    assert (turns.take("p", "a"), turns.take("p", "b")) == (True, False)
     turns.end("p", "a")
-    assert turns.take("p", "a", 1.1 + ASKS_AGAIN, 10.0) == 0.0
+    await asyncio.sleep(ASKS_AGAIN + 0.1)
+    assert turns.take("p", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -16,6 +17,7 @@ from pkg.config.settings import Settings
 from pkg.controller.resourcequota.register import register
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
+from pkg.util.resourcequota.rancher import SILENCE
 from tests.decisions import by_value
 from tests.kinds import Clock, Events, Server
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, by_name, quota, vmi, vmim
@@ -164,12 +166,13 @@ async def test_namespaces_of_a_project_request_one_after_the_other() -> None:
     assert by_value({"c": cluster.annotation("ns2")["limitsCpu"]}) == by_value({"c": RAISED["limits.cpu"]})
 
 
+@pytest.mark.virtual_time
 async def test_a_turn_that_rancher_does_not_end_ends_by_itself() -> None:
     cluster = ProjectCluster()
     cluster.migrate("ns1")
     cluster.migrate("ns2")
     await cluster.look("ns1")
-    cluster.clock.now += 10.0
+    await asyncio.sleep(SILENCE + 0.1)
     await cluster.look("ns2")
     assert ANNOTATION_REQUEST in cluster.namespaces.now("ns2").annotations
 
