@@ -13,7 +13,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from kubeloop.api.core import ResourceQuota, ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from kubeloop.client.client import Client, own_user
 from kubeloop.client.errors import ApiError
@@ -141,7 +141,9 @@ class WindowObserver:
         never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
-        if locked := ", ".join(obj.name for obj in self.facts.source.quotas.list(namespace) if self._is_locked(obj)):
+        quotas, may_write = self.facts.source.quotas.list(namespace), self.rancher.way is RancherQuotas.IMPERSONATE
+        locked = ", ".join(quota.name for quota in quotas if is_default(quota) and self.rancher.lock)
+        if locked and not may_write:
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
         config = await self._proven_config()
         self._own_user = self._own_user or await own_user(self.client)
@@ -150,9 +152,6 @@ class WindowObserver:
             raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
         accounts = virt_controllers(kubevirts, settings.kubevirt_users)
         return partial(lock_webhook, namespace, config, owners=users, virt_controllers=accounts)
-
-    def _is_locked(self, quota: ResourceQuota) -> bool:
-        return is_default(quota) and bool(self.rancher.lock) and self.rancher.way is not RancherQuotas.IMPERSONATE
 
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""

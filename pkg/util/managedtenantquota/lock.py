@@ -13,9 +13,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kubeloop.api.core import ValidatingWebhookConfiguration
-from kubeloop.api.meta import from_rfc3339, rfc3339
+from kubeloop.api.meta import rfc3339
 from pkg.util import constants
-from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABEL, LOCK_LABELS
+from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABELS
+from pkg.util.kubevirt.migration import seconds_of
 
 TIMEOUT_SECONDS: Final = 10
 NAMESPACE_CONTROLLERS: Final = (
@@ -61,10 +62,7 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
         return None
     annotations, name = configuration.annotations, configuration.name
     namespace = name.removeprefix("lock.").removesuffix(".com")
-    is_labelled, is_own = (
-        configuration.labels.get(LOCK_LABEL) == LOCK_LABELS[LOCK_LABEL],
-        ANNOTATION_SINCE in annotations,
-    )
+    is_own, is_labelled = ANNOTATION_SINCE in annotations, LOCK_LABELS.items() <= configuration.labels.items()
     if name != lock_name(namespace) or not (is_labelled or is_own):
         return None
     created_at = parse_time(configuration.metadata.creation_timestamp)
@@ -91,25 +89,20 @@ def client_config(
         config["url"] = urlsplit(config["url"])._replace(path=path).geturl()
     elif config.get("service"):
         config["service"] = {**config["service"], "path": path}
-    else:
-        return None
-    return config if config.get("caBundle") else None
+    return config if config.get("caBundle") and (config.get("url") or config.get("service")) else None
 
 
+_BUDGETS = "virtualmachinemigrationresourcequotas"
 _RULES: Final = [
     {"apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": verbs, "scope": "Namespaced"}
     for group, resources, verbs in (
         ("", ["resourcequotas"], ["UPDATE", "DELETE"]),
-        (
-            "mtq.kubevirt.io",
-            ["virtualmachinemigrationresourcequotas", "virtualmachinemigrationresourcequotas/status"],
-            ["CREATE", "UPDATE", "DELETE"],
-        ),
+        ("mtq.kubevirt.io", [_BUDGETS, f"{_BUDGETS}/status"], ["CREATE", "UPDATE", "DELETE"]),
         ("", ["pods"], ["CREATE"]),
         ("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
     )
 ]
-_OF_QUOTAS: Final = "request.resource.resource in ['resourcequotas', 'virtualmachinemigrationresourcequotas']"
+_OF_QUOTAS: Final = f"request.resource.resource in ['resourcequotas', '{_BUDGETS}']"
 _IS_TARGET: Final = (
     "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
     f" && '{LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
@@ -205,7 +198,4 @@ def _is_one_of(users: Sequence[str]) -> str:
 
 def parse_time(text: str | None) -> float:
     """Returns the seconds since the epoch, or 0 for a text that is no time: a lock without a time does not stay."""
-    try:
-        return from_rfc3339(text or "")
-    except ValueError:
-        return 0.0
+    return seconds_of(text or "") or 0.0

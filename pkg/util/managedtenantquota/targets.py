@@ -24,6 +24,7 @@ from pkg.util.kubevirt.sides import ControlledPods, target_launchers
 from pkg.util.managedtenantquota.lock import admission_key
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import is_extended
+from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.util.resourcequota.vm import VmUsage
@@ -73,6 +74,8 @@ class WindowQuota:
         """`hard`: the limits before it was raised, `vms`: the namespace's under these; `max_headroom`: what may be
         added."""
         self.quota = quota
+        self.is_taken = has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
+        """The annotation strategy, ours or Harvester's own, has something on it: not to be raised by both."""
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._vms = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms}

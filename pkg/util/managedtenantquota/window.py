@@ -27,7 +27,6 @@ from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, rec
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, WindowShortage, refused_targets
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
-from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.vm import vms_one_by_one
 
@@ -253,9 +252,8 @@ class Window:
         except QuantityError as exc:
             self._report_shortages(target, [WindowShortage("/", f"what it needs cannot be determined: {exc}")])
             return
-        if taken := [wq.quota.name for wq in window_quotas if wq.quota.name in blocking and is_taken(wq.quota)]:
+        if names := ", ".join(wq.quota.name for wq in window_quotas if wq.quota.name in blocking and wq.is_taken):
             # The other strategy is about to give it back: its limits are not the original ones.
-            names = ", ".join(taken)
             target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
             self._recheck(self.policy.sweep)
             return
@@ -308,9 +306,3 @@ class Window:
 
     def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
         self.problems.append(self.observed.problem(reason, message, key, *objects))
-
-
-def is_taken(quota: ResourceQuota) -> bool:
-    """Reports whether the annotation strategy, ours or Harvester's own, has something on the quota: it is not to be
-    raised by both."""
-    return has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
