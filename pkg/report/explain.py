@@ -17,18 +17,8 @@ from pkg.report.snapshot import NO_FAILURE, Document, FailureEvent, Snapshot
 from pkg.report.status import AT_ONCE, observe
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
+from pkg.util.kubevirt import migration as migrations
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import (
-    abort_requested,
-    extra_devices_text,
-    is_decentralized,
-    is_finished,
-    is_refused,
-    migration_of,
-    parallel_limit_reason,
-    refusing_quota,
-    takes_place,
-)
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.window import Window
 
@@ -83,16 +73,16 @@ def not_running(namespace: str, vm: str, reason: str) -> Explanation:
 def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
     """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's limits count them."""
     namespace, vm = instance.namespace, instance.name
-    active = [m for m in snapshot.migrations_of(instance) if not is_finished(m)]
+    active = [m for m in snapshot.migrations_of(instance) if not migrations.is_finished(m)]
     reason = causes.unstarted_reason(snapshot, instance)
-    if reason and not any(map(is_decentralized, active)):  # its receiver waits for the VM
+    if reason and not any(map(migrations.is_decentralized, active)):  # its receiver waits for the VM
         return not_running(namespace, vm, reason)
     quota_fits = fits(snapshot, namespace, [instance], would=not active)
     explained = None
     if active:
-        migration = max(active, key=lambda m: (is_refused(m), m.metadata.creation_timestamp or ""))
+        migration = max(active, key=lambda m: (migrations.is_refused(m), m.metadata.creation_timestamp or ""))
         created = migration.metadata.creation_timestamp
-        explained = ExplainedMigration(migration.name, migration.phase, created, is_refused(migration))
+        explained = ExplainedMigration(migration.name, migration.phase, created, migrations.is_refused(migration))
         verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
     else:
         verdict, prospect = _prospect_verdict(quota_fits)
@@ -142,9 +132,9 @@ class _Wait:
     def verdict(self) -> tuple[Verdict, str]:
         """Returns what it waits for, if it waits, in a word and in a sentence."""
         migration, name, phase = self.migration, self.migration.name, self.migration.phase or "unset"
-        if abort_requested(migration):
+        if migrations.abort_requested(migration):
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
-        targets = [pod for pod in self.snapshot.pods if migration_of(pod) == migration.uid]
+        targets = [pod for pod in self.snapshot.pods if migrations.migration_of(pod) == migration.uid]
         target_reason = "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(pod)))
         if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}{target_reason}"
@@ -157,7 +147,7 @@ class _Wait:
             return self._shortage_verdict(too_small, notes)
         if verdict := self._creation_verdict():
             return verdict
-        if is_refused(migration):
+        if migrations.is_refused(migration):
             return self._retry_verdict()
         reason = _joined(self._parallel_limit_note(), *notes) or self._unexplained_note()
         sentences = f"{name} fits; KubeVirt has not started it yet", reason
@@ -181,7 +171,7 @@ class _Wait:
         """Returns what a migration waits for that was refused and fits now."""
         name = self.migration.name
         message = (self._failures() or [NO_FAILURE])[-1].message
-        if devices := extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
+        if devices := migrations.extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if self.snapshot.installed.is_stopped:
@@ -197,7 +187,7 @@ class _Wait:
         failures = [
             failure
             for failure in self._failures()
-            if not (is_refused(self.migration) and refusing_quota(failure.message) in quota_names)
+            if not (migrations.is_refused(self.migration) and migrations.refusing_quota(failure.message) in quota_names)
         ]
         if not failures:
             return None
@@ -235,10 +225,10 @@ class _Wait:
 
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
-        states = [m.status.migration_state for m in self.snapshot.migrations if takes_place(m)]
+        states = [m.status.migration_state for m in self.snapshot.migrations if migrations.takes_place(m)]
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
         limits = self.snapshot.rendering(self.instance.namespace).kubevirt.migrations
-        return parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
+        return migrations.parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
 
 
 def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> list[str]:
@@ -261,6 +251,6 @@ def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> l
         return problems
     if refused and refused.wait_reason:
         return [refused.wait_reason]
-    if is_refused(vmim):
+    if migrations.is_refused(vmim):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
