@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kubeloop.api.meta import Object, is_older
@@ -298,13 +299,13 @@ def _read_for_removal(obj: Object) -> object:
     return meta.uid, meta.finalizers, meta.deletion_timestamp and meta.resource_version
 
 
+@dataclass(eq=False)
 class _RemovalHandler(Generic[T]):
     """A handler that keeps `finalizer` on every object and calls `handler` when one is deleted: wrangler's OnRemove."""
 
-    def __init__(self, finalizer: str, handler: RemovalFunction[T], client: ResourceClient[T]) -> None:
-        self.finalizer = finalizer
-        self._handler = handler
-        self._client = client
+    finalizer: str
+    handler: RemovalFunction[T]
+    client: ResourceClient[T]
 
     async def __call__(self, key: str, obj: T | None) -> T | None:
         """Returns the object as it was written. Raises what the handler raises (the finalizer then stays) and ApiError
@@ -314,11 +315,11 @@ class _RemovalHandler(Generic[T]):
         finalizers = obj.metadata.finalizers or []
         has_finalizer = self.finalizer in finalizers
         if obj.deleting and has_finalizer:
-            returned = await self._handler(key, obj)
+            returned = await self.handler(key, obj)
             return await self._release(reconcile.same_object(obj, returned) or obj)
         if not obj.deleting and not has_finalizer:
             with contextlib.suppress(NotFound):  # gone meanwhile: nothing left to hold
-                return await self._client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})
+                return await self.client.patch(obj, {"metadata": {"finalizers": [*finalizers, self.finalizer]}})
         return None
 
     async def _release(self, obj: T) -> T | None:
@@ -328,11 +329,11 @@ class _RemovalHandler(Generic[T]):
         """
 
         async def attempt(again: bool) -> T | None:
-            now = await self._client.get(name=obj.name, namespace=obj.namespace) if again else obj
+            now = await self.client.get(name=obj.name, namespace=obj.namespace) if again else obj
             finalizers = [name for name in now.metadata.finalizers or () if name != self.finalizer]
             if now.uid != obj.uid or finalizers == (now.metadata.finalizers or []):
                 return None
-            return await self._client.patch(now, {"metadata": {"finalizers": finalizers}})
+            return await self.client.patch(now, {"metadata": {"finalizers": finalizers}})
 
         with contextlib.suppress(NotFound):
             return await retry_on_conflict(attempt)

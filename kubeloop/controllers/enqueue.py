@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, KeysView, Sequence, ValuesView
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from kubeloop.api.meta import Object
@@ -35,17 +36,15 @@ def generation(obj: Object) -> object:
     return (meta.uid, meta.deletion_timestamp, meta.resource_version if meta.generation is None else meta.generation)
 
 
+@dataclass(eq=False)
 class EnqueueHandler(Generic[T]):
     """An informer's event handler: `enqueue` gets each key (and a priority) that `keys_of` returns for an object that
     was added, changed (old and new) or deleted; with `reads`, only changes in what one of them returns. It raises
     ValueError or TypeError for what is not a key."""
 
-    def __init__(
-        self, keys_of: Resolver[T], enqueue: Callable[[str, int], None], reads: Sequence[Reads[T]] | None = None
-    ) -> None:
-        self.reads = reads
-        self._keys_of = keys_of
-        self._enqueue = enqueue
+    keys_of: Resolver[T]
+    enqueue: Callable[[str, int], None]
+    reads: Sequence[Reads[T]] | None = None
 
     def on_add(self, obj: T, is_in_initial_list: bool) -> None:
         self._enqueue_all(LOW_PRIORITY if is_in_initial_list else DEFAULT_PRIORITY, obj)
@@ -65,17 +64,17 @@ class EnqueueHandler(Generic[T]):
         keys: dict[str, None] = {}
         for obj in objects:
             try:
-                resolved = self._keys_of(obj)
+                resolved = self.keys_of(obj)
                 if isinstance(resolved, str):
                     raise TypeError(f"a list of keys is expected, not the text {resolved!r}")
                 keys.update(dict.fromkeys(resolved))
             except Exception:
-                log.exception("%s cannot map %s to keys", described(self._keys_of), obj.key)
+                log.exception("%s cannot map %s to keys", described(self.keys_of), obj.key)
         for key in keys:
             try:
-                self._enqueue(key, priority)
+                self.enqueue(key, priority)
             except (TypeError, ValueError) as error:
-                log.error("%s returned for %s: %s", described(self._keys_of), objects[0].key, error)
+                log.error("%s returned for %s: %s", described(self.keys_of), objects[0].key, error)
 
 
 def owners(resource: Resource[Any], any_owner: bool) -> Resolver[Object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
@@ -34,12 +35,12 @@ class Checks(Protocol):
     def notes(self) -> list[str]: ...
 
 
+@dataclass(eq=False)
 class HealthServer:
     """The server that `serve_health` starts. `addresses` are the bound (host, port) pairs, in the order asked for."""
 
-    def __init__(self) -> None:
-        self.addresses: list[tuple[str, int]] = []
-        self._listeners: list[Listener] = []
+    addresses: list[tuple[str, int]] = field(default_factory=list)
+    _listeners: list[Listener] = field(default_factory=list)
 
     async def listen(self, pages: Mapping[str, Page], bind_address: str) -> None:
         """Serves pages by path. Raises BindError."""

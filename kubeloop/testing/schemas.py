@@ -6,6 +6,7 @@ assert await check_served(client, SERVICES) == []"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import inspect
@@ -46,15 +47,15 @@ async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
     return check_struct(resource.type, schema, definitions)
 
 
+@dataclass
 class _Comparison:
     """The comparison of a kind with its schema; a struct in several places of it is compared at the first."""
 
-    def __init__(self, definitions: Definitions) -> None:
-        self._definitions = definitions
-        self._compared: set[tuple[type, int]] = set()
+    definitions: Definitions
+    seen: set[tuple[type, int]] = field(default_factory=set)
 
     def compared(self, path: str, kind: inspect.Type, schema: Schema) -> Iterator[str]:
-        schema = resolved(schema, self._definitions)
+        schema = resolved(schema, self.definitions)
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
         expected, declared_types = _expected(schema), {_TYPES[type(o)] for o in kinds if type(o) in _TYPES}
         if expected and declared_types and not expected & declared_types:
@@ -70,21 +71,21 @@ class _Comparison:
                 yield from self.compared(f"{path}.*", option.value_type, schema["additionalProperties"])
 
     def _fields(self, path: str, kind: inspect.StructType, properties: Mapping[str, Schema]) -> Iterator[str]:
-        if (kind.cls, id(properties)) in self._compared:
+        if (kind.cls, id(properties)) in self.seen:
             return
-        self._compared.add((kind.cls, id(properties)))
+        self.seen.add((kind.cls, id(properties)))
         prefix = f"{path}." if path else ""
         whole = issubclass(kind.cls, Struct) and kind.cls.whole
         alike = {name.lower(): name for name in properties}
-        for field in kind.fields:
-            name = field.encode_name
+        for part in kind.fields:
+            name = part.encode_name
             if name in properties:
-                yield from self.compared(prefix + name, field.type, properties[name])
+                yield from self.compared(prefix + name, part.type, properties[name])
             elif not whole:
                 suggestion = alike.get(name.lower())
                 yield f"{prefix}{name} is not in the schema" + (f", which has {suggestion}" if suggestion else "")
         if whole:
-            for name in sorted(properties.keys() - {field.encode_name for field in kind.fields}):
+            for name in sorted(properties.keys() - {part.encode_name for part in kind.fields}):
                 yield f"{kind.cls.__name__} says that it declares all, and lacks {prefix}{name}"
 
 
