@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kubeloop.api.selectors import Selects, selector
-from kubeloop.client.errors import ApiError, BadRequest, Conflict, PatchConflict
+from kubeloop.client.errors import BadRequest, Conflict, PatchConflict
 
 Raw = dict[str, Any]
 
@@ -22,6 +22,8 @@ _FIELDS = {
     "nodes": ("spec.unschedulable",),
 }
 """The fields beside metadata.name and metadata.namespace; custom kinds have no others."""
+
+_UNPROCESSABLE = "the server rejected our request due to an error in our request"
 
 Matches = Callable[[Raw], bool]
 
@@ -51,7 +53,7 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
         match op:
             case "test":
                 if not _test_succeeds(document, path, value):
-                    raise _unprocessable()
+                    raise PatchConflict(_UNPROCESSABLE)
             case "add" | "move" | "copy":
                 document = _changed(document, path, "add", value)
             case "replace" | "remove":
@@ -110,7 +112,7 @@ def _resolve(document: Any, path: str) -> Any:
         try:
             document = document[int(name)] if isinstance(document, list) else document[name]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise _unprocessable() from None
+            raise PatchConflict(_UNPROCESSABLE) from None
     return document
 
 
@@ -119,35 +121,22 @@ def _changed(document: Any, path: str, op: str, value: Any) -> Any:
         return value
     place, key = _resolve(document, path.rpartition("/")[0]), _names(path)[-1]
     try:
+        where: Any = key
         if isinstance(place, list):
-            _change_list(place, key, op, value)
-        elif op == "remove":
-            del place[key]
+            where = len(place) if key == "-" else int(key)
+        if op == "remove":
+            del place[where]
+        elif op == "add" and isinstance(place, list):
+            place.insert(range(len(place) + 1)[where], value)
         else:  # a `replace` of a key that is not there adds it
-            place[key] = value
+            place[where] = value
     except (KeyError, IndexError, ValueError, TypeError):
-        raise _unprocessable() from None
+        raise PatchConflict(_UNPROCESSABLE) from None
     return document
-
-
-def _change_list(place: list[Any], key: str, op: str, value: Any) -> None:
-    index = len(place) if key == "-" else int(key)
-    if op == "add":
-        if index > len(place):
-            raise IndexError
-        place.insert(index, value)
-    elif op == "remove":
-        del place[index]
-    else:
-        place[index] = value
 
 
 def _names(path: str) -> list[str]:
     return [name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[1:]]
-
-
-def _unprocessable() -> ApiError:
-    return PatchConflict("the server rejected our request due to an error in our request")
 
 
 Path = tuple[str, ...]
@@ -173,15 +162,11 @@ def applied(current: Raw, body: Raw, manager: str, managers: Managers, *, force:
     other_managers = {name: fields for name, fields in managers.items() if name != manager}
     if not force:
         _check_conflicts(current_fields, desired, own_fields, other_managers)
-    dropped = [
-        path
-        for path, value in own_fields.items()
-        if path not in desired and current_fields.get(path, _ABSENT) == value
-        if not any(fields.get(path, _ABSENT) == value for fields in other_managers.values())
-    ]
     new = copy.deepcopy(current)
-    for path in dropped:
-        _remove(new, path)
+    for path, value in own_fields.items():
+        is_shared = any(fields.get(path, _ABSENT) == value for fields in other_managers.values())
+        if path not in desired and current_fields.get(path, _ABSENT) == value and not is_shared:
+            _remove(new, path)
     for path, value in desired.items():
         _set(new, path, value)
     remaining = {
