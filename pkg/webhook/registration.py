@@ -143,12 +143,9 @@ class Registrar(Registration):
         self._last_webhooks[key] = with_their_bundle(webhooks, present) if is_written else present
         if is_written and last_webhooks != present:
             change = "changed" if current else "deleted"
-            self._warn(EVENT_CHANGED, f"{resource.kind} {name} was {change} by another client, and is written again")
+            message = f"{resource.kind} {name} was {change} by another client, and is written again"
+            _warn(self._report, EVENT_CHANGED, message)
         return is_written
-
-    def _warn(self, reason: str, message: str) -> None:
-        log.warning("%s", message)
-        self._report(reason, message)
 
     def _compare(self, mark: str) -> None:
         """Warns of a replica with other flags, at the second look in a row: then it is no rollout."""
@@ -158,7 +155,7 @@ class Registrar(Registration):
             self._other_seen = loop_time()
         if self._differing == 2:
             message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
-            self._warn(EVENT_OTHER_FLAGS, message)
+            _warn(self._report, EVENT_OTHER_FLAGS, message)
 
     async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
         """Returns the mark of the replica that answered, and whether this one's address is probed. Raises NotReached,
@@ -203,7 +200,7 @@ class Registrar(Registration):
         message = "the webhooks are withdrawn until the API server reaches them again"
         if strict:
             message = f"the API server does not reach the webhooks, writes to {strict} fail"
-        self._warn(EVENT_NOT_REACHED, f"{message}: {error}")
+        _warn(self._report, EVENT_NOT_REACHED, f"{message}: {error}")
 
 
 async def unregister(client: Client) -> list[str]:
@@ -256,14 +253,15 @@ class Leftovers:
                 fault = f"the webhooks {names} are registered and do not answer: {exc}"
         elif self._was_registered:
             kind = VALIDATING_WEBHOOK_CONFIGURATIONS.kind
-            self._warn(EVENT_CHANGED, f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client")
+            _warn(self.tell, EVENT_CHANGED, f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client")
         if configuration is not None or self._was_registered:
             UNREACHABLE.set(bool(fault))
         self._was_registered = configuration is not None
         self._failing = self._failing + 1 if fault else 0
         if self._failing == 2:
-            self._warn(EVENT_NOT_REACHED, fault)
+            _warn(self.tell, EVENT_NOT_REACHED, fault)
 
-    def _warn(self, reason: str, message: str) -> None:
-        log.warning("%s", message)
-        self.tell(reason, message)
+
+def _warn(tell: Tell, reason: str, message: str) -> None:
+    log.warning("%s", message)
+    tell(reason, message)

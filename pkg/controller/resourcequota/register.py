@@ -70,6 +70,22 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
     def keys_with_migrations(_: object) -> set[str]:
         return {key for migration in migrations.cache().list() for key in keys_in_namespace(migration)}
 
+    migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
+    quotas.informer.add_event_handler(pace.quota_handlers())
+    management.pods.informer.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
+    quotas.watch_related(management.namespaces, keys_in_namespace)
+    quotas.watch_related(management.limit_ranges, keys_in_namespace)
+    quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
+    quotas.watch_related(management.settings, keys_with_migrations)
+    quotas.watch_related(management.kubevirts, keys_with_migrations)
+    _watch_machines(management, pace, keys_in_namespace)
+    _watch_rancher(management, settings)
+
+
+def _watch_machines(management: Management, pace: Pace, keys_in_namespace: Callable[[Object], list[str]]) -> None:
+    """Watches VMIs that migrate, and where an administrator lets volumes move, VMs and claims too."""
+    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
+
     def moves_volumes(name: str) -> bool:
         namespace = management.namespaces.cache().get(name=name)
         return namespace is not None and constants.ANNOTATION_STORAGE_MIGRATION in namespace.annotations
@@ -86,6 +102,16 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
         counting = quotas.cache().list(pvc.namespace) if matters else ()
         return [quota.key for quota in counting if any(map(counts_of_claims, quota.hard))]
 
+    vms, pvcs = management.virtual_machines, management.persistent_volume_claims
+    vmis = management.virtual_machine_instances
+    vmis.informer.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
+    quotas.watch_related(vms, keys_of_vm, reads=lambda vm: vm.spec)
+    quotas.watch_related(pvcs, keys_of_pvc, reads=lambda pvc: (pvc.uid, pvc.labels, pvc.spec, pvc.status))
+
+
+def _watch_rancher(management: Management, settings: Settings) -> None:
+    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
+
     def keys_of_default_quotas(configuration: ValidatingWebhookConfiguration) -> list[str]:
         """Rancher's webhooks have changed: another way of writing its quotas may be needed."""
         is_ranchers = configuration.name.startswith(constants.RANCHER_WEBHOOKS)
@@ -98,29 +124,9 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
         names = [sibling.name for sibling in siblings if project_of(sibling) == project]
         return [quota.key for name in names if migrations.cache().list(name) for quota in quotas.cache().list(name)]
 
-    pods, instances = management.pods.informer, management.virtual_machine_instances.informer
-    migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
-    quotas.informer.add_event_handler(pace.quota_handlers())
-    pods.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
-    instances.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
-    quotas.watch_related(management.namespaces, keys_in_namespace)
     quotas.watch_related(management.namespaces, keys_in_project, reads=annotation_of)
-    quotas.watch_related(management.limit_ranges, keys_in_namespace)
-    quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
-    quotas.watch_related(
-        management.persistent_volume_claims, keys_of_pvc, reads=lambda pvc: (pvc.uid, pvc.labels, pvc.spec, pvc.status)
-    )
-    quotas.watch_related(
-        management.virtual_machines,
-        keys_of_vm,
-        reads=lambda vm: (vm.spec.update_volumes_strategy, vm.spec.template.spec.volumes),
-    )
-    quotas.watch_related(management.settings, keys_with_migrations)
-    quotas.watch_related(management.kubevirts, keys_with_migrations)
     if not settings.dry_run:
-        quotas.watch_related(
-            management.locks, keys_of_default_quotas, reads=lambda configuration: locks_quotas([configuration])
-        )
+        quotas.watch_related(management.locks, keys_of_default_quotas, reads=lambda webhooks: locks_quotas([webhooks]))
 
 
 @dataclass(eq=False)
