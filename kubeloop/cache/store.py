@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -41,11 +42,11 @@ class Indexer(Generic[T]):
     def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}
         self._index_funcs: dict[str, IndexFunc[T]] = {}
-        # Index name -> value -> the objects by key. Buckets hold the objects themselves, so that by_index costs no
-        # look-ups; an emptied bucket is dropped at once (namespaces and VMs come and go for months).
-        self._indices: dict[str, dict[str, dict[str, T]]] = {}
-        self._holes: dict[str, set[str]] = {}
-        # Invariant: by index, the keys of the objects for which its function raised; no set is empty.
+        # Index name -> value -> the objects by key. An emptied bucket is dropped at once (namespaces and VMs come and go
+        # for months).
+        self._indices: dict[str, defaultdict[str, dict[str, T]]] = {}
+        self._holes: set[tuple[str, str]] = set()
+        # Invariant: the indexes and the keys of the objects for which their functions raised.
         self.add_indexers({NAMESPACE_INDEX: lambda obj: (obj.metadata.namespace,), **(indexers or {})})
 
     def __len__(self) -> int:
@@ -97,7 +98,8 @@ class Indexer(Generic[T]):
             values = self._values(name, func, key, obj)
             if old_values:
                 self._leave(index, [value for value in old_values if value not in values], key)
-            self._enter(index, values, key, obj)
+            for value in values:
+                index[value][key] = obj
         return old
 
     update = add
@@ -138,17 +140,17 @@ class Indexer(Generic[T]):
         return old
 
     def _fill(self, name: str, func: IndexFunc[T]) -> None:
-        index = self._indices[name] = {}
-        self._holes.pop(name, None)
+        index = self._indices[name] = defaultdict(dict)
         for key, obj in self._items.items():
-            self._enter(index, self._values(name, func, key, obj), key, obj)
+            for value in self._values(name, func, key, obj):
+                index[value][key] = obj
 
     def holes(self) -> builtins.list[str]:
         """The indexes whose functions raised, with the objects for which they did, a line each."""
-        return [self._incomplete(name) for name in self._holes]
+        return [self._incomplete(name) for name in sorted({index for index, _ in self._holes})]
 
     def _index(self, name: str) -> dict[str, dict[str, T]]:
-        if self._holes and name in self._holes:
+        if self._holes and any(index == name for index, _ in self._holes):
             raise IndexIncomplete(self._incomplete(name))
         try:
             return self._indices[name]
@@ -157,12 +159,9 @@ class Indexer(Generic[T]):
 
     def _last_values(self, name: str, func: IndexFunc[T], key: str, old: T) -> tuple[str, ...]:
         """The values under which an object that is about to leave stands; a hole that it made is closed."""
-        is_hole = bool(self._holes) and key in self._holes.get(name, ())
-        values = () if is_hole else self._values(name, func, key, old)
-        if self._holes and name in self._holes:
-            self._holes[name].discard(key)
-            if not self._holes[name]:
-                del self._holes[name]
+        values = () if self._holes and (name, key) in self._holes else self._values(name, func, key, old)
+        if self._holes:
+            self._holes.discard((name, key))
         return values
 
     def _values(self, name: str, func: IndexFunc[T], key: str, obj: T) -> tuple[str, ...]:
@@ -176,20 +175,12 @@ class Indexer(Generic[T]):
             return values
         except Exception:
             log.exception("index %s: no value for %s; the index cannot be read until that is repaired", name, key)
-            self._holes.setdefault(name, set()).add(key)
+            self._holes.add((name, key))
             return ()
 
     def _incomplete(self, name: str) -> str:
-        return f"index {name} is incomplete, its function raised for {shorten_keys(self._holes[name])}"
-
-    @staticmethod
-    def _enter(index: dict[str, dict[str, T]], values: Iterable[str], key: str, obj: T) -> None:
-        for value in values:
-            bucket = index.get(value)
-            if bucket is None:
-                index[value] = {key: obj}
-            else:
-                bucket[key] = obj
+        keys = shorten_keys(key for index, key in self._holes if index == name)
+        return f"index {name} is incomplete, its function raised for {keys}"
 
     @staticmethod
     def _leave(index: dict[str, dict[str, T]], values: Iterable[str], key: str) -> None:
