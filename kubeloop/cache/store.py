@@ -42,8 +42,7 @@ class Indexer(Generic[T]):
     def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}
         self._index_funcs: dict[str, IndexFunc[T]] = {}
-        # Index name -> value -> the objects by key. An emptied bucket is dropped at once (namespaces and VMs come and go
-        # for months).
+        # Index name -> value -> the objects by key. An emptied bucket is dropped at once (VMs come and go for months).
         self._indices: dict[str, defaultdict[str, dict[str, T]]] = {}
         self._holes: set[tuple[str, str]] = set()
         # Invariant: the indexes and the keys of the objects for which their functions raised.
