@@ -59,6 +59,7 @@ class Fit(Document, frozen=True, kw_only=True):
     is about, goes by other limits than spec.hard, "" where it does not; `waits_for_leftover`: the pods of an earlier
     migration take the place of the target, and end by themselves."""
 
+    namespace: str
     quota: str = field(name="name")
     kept_by: str
     fits: bool
@@ -94,7 +95,7 @@ def fits(
         observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
         fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
         if fit.needs:
-            quota_fits.append(fit if fit.fits_then else _with_budget(fit, snapshot, namespace))
+            quota_fits.append(fit if fit.fits_then else _with_budget(fit, snapshot))
     return quota_fits
 
 
@@ -130,6 +131,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
     elif notes == [reason]:
         notes = [f"nothing: {reason}"]
     return Fit(
+        namespace=quota.namespace,
         quota=quota.name,
         kept_by=keeper_of(observed, policy.mode, installed),
         fits=not _missing(needs),
@@ -146,9 +148,9 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
     )
 
 
-def _with_budget(fit: Fit, snapshot: Snapshot, namespace: str) -> Fit:
+def _with_budget(fit: Fit, snapshot: Snapshot) -> Fit:
     """Returns the fit with what the namespace's migration budget may add under a lock. Two budgets add nothing."""
-    budgets = sorted(snapshot.source.budgets.list(namespace), key=lambda budget: budget.name)
+    budgets = sorted(snapshot.source.budgets.list(fit.namespace), key=lambda budget: budget.name)
     if not budgets:
         return fit
     names, missing = ", ".join(budget.name for budget in budgets), fit.missing

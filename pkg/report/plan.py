@@ -59,12 +59,6 @@ class Violation(Document, frozen=True):
     why: str
 
 
-class NamespaceFit(Fit, frozen=True):
-    """The fit of several VMs of a namespace at once."""
-
-    namespace: str
-
-
 class MigrationPlan(Document, frozen=True):
     """The plan of several VMs. `together` has the namespaces' quotas when all the VMs of an evacuated node migrate at
     once, `violations` those that would not move."""
@@ -72,7 +66,7 @@ class MigrationPlan(Document, frozen=True):
     ratio: str | None = field(name="overheadRatio")
     node: str | None = field(name="evacuate")
     vms: Sequence[VmPlan]
-    together: Sequence[NamespaceFit] = ()
+    together: Sequence[Fit] = ()
     violations: Sequence[Violation] = ()
 
 
@@ -267,7 +261,7 @@ def plan_evacuations(
 ) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
     vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
-    together: dict[str, list[NamespaceFit]] = defaultdict(list)
+    together: dict[str, list[Fit]] = defaultdict(list)
     instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
     for in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
         for node in sorted({vm.node or "" for vm in vm_plans}):
@@ -283,14 +277,14 @@ def plan_evacuations(
     return plans
 
 
-def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> list[NamespaceFit]:
+def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> list[Fit]:
     """Returns the fits of all these VMs at once, without those that migrate already."""
     namespace, idle = vms[0].namespace, {vm.vm for vm in vms if not vm.migrates}
     quota_fits = fits(snapshot, namespace, [vmi for vmi in snapshot.instances if vmi.name in idle], ratio, would=True)
     if snapshot.source.budgets.list(namespace):
         all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
         quota_fits = [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
-    return [NamespaceFit(namespace=namespace, **structs.asdict(fit)) for fit in quota_fits]
+    return quota_fits
 
 
 _Leaving = Sequence[tuple[VmPlan, VirtualMachineInstance]]
