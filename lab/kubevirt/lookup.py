@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object
@@ -112,14 +113,11 @@ class Configuration:
     def rendering(self, name: str) -> Rendering:
         """Returns the rendering for pods of the namespace of this name."""
         namespace = self._namespaces.get_by_key(name)
-        return rendering(
-            self._kubevirts.list(),
-            self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO),
-            (),
-            PROFILES[self._options.overhead_profile],
-            namespace.labels if namespace else {},
-            limited_resources(limit for quota in self._quotas.list(name) for limit in quota.hard),
-        )
+        setting = self._settings.get_by_key(constants.SETTING_OVERHEAD_RATIO)
+        profile = PROFILES[self._options.overhead_profile]
+        limits = limited_resources(limit for quota in self._quotas.list(name) for limit in quota.hard)
+        configured = rendering(self._kubevirts.list(), setting, profile, namespace.labels if namespace else {})
+        return replace(configured, quota_limits=limits)
 
     @property
     def launcher_image(self) -> str:

@@ -32,6 +32,7 @@ from pkg.util.kubevirt.compute_container import fill_memory, memory_overcommit
 from pkg.util.kubevirt.profiles import MemoryRequest
 from pkg.util.kubevirt.rendering import Rendering
 
+_PREFERRED = ("autoattach_graphics_device", "autoattach_pod_interface", "autoattach_serial_console", "tpm")
 _SPECS: Mapping[str, Any] = {"instancetype": InstancetypeSpec, "preference": PreferenceSpec}
 
 
@@ -134,14 +135,8 @@ def _float32(number: float) -> float:
 
 def _with_preference(domain: DomainSpec, spec: PreferenceSpec) -> DomainSpec:
     """Returns the domain with what is preferred where it says nothing itself."""
-    devices, preferred = domain.devices, spec.devices
-    preferences = {
-        "autoattach_graphics_device": preferred.preferred_autoattach_graphics_device,
-        "autoattach_pod_interface": preferred.preferred_autoattach_pod_interface,
-        "autoattach_serial_console": preferred.preferred_autoattach_serial_console,
-        "tpm": preferred.preferred_tpm,
-    }
-    devices = replace(devices, **{name: value for name, value in preferences.items() if getattr(devices, name) is None})
+    unset = [name for name in _PREFERRED if getattr(domain.devices, name) is None]
+    devices = replace(domain.devices, **{name: getattr(spec.devices, f"preferred_{name}") for name in unset})
     firmware, efi = domain.firmware or Firmware(), spec.firmware.preferred_efi
     if efi is not None and firmware.bootloader is None:
         firmware = replace(firmware, bootloader=Bootloader(efi=efi))

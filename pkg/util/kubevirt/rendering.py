@@ -105,17 +105,12 @@ def factor_of(ratio: str) -> float:
 def rendering(
     kubevirts: Sequence[KubeVirt],
     setting: Setting | None,
-    limit_ranges: Sequence[LimitRange],
     profile: Profile | None = None,
     namespace_labels: Mapping[str, str] | None = None,
-    quota_limits: frozenset[str] = frozenset(),
-    kubernetes: Releases = NEWEST,
-    *,
-    policy_in_force: bool = False,
 ) -> Rendering:
-    """Returns how KubeVirt renders a launcher pod in a namespace now. The ratio is the KubeVirt CR's, which
-    virt-controller reads; by default Harvester's setting, which Harvester copies into the CR; without both none. The
-    CR's configuration counts once it is deployed."""
+    """Returns how KubeVirt renders a launcher pod in a namespace now, as far as its CR and the namespace's labels say.
+    The ratio is the CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies into the
+    CR; without both none. The CR's configuration counts once it is deployed."""
     kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
@@ -127,14 +122,10 @@ def rendering(
         ratio or (harvester_ratio if setting else ""),
         profile or profile_for_version(observed_version(kubevirts)),
         configuration,
-        tuple(limit_ranges),
-        quota_limits,
-        memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
+        memory_limits_ratio=memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
         auto_cpu_limit=limit_selector is not None and _selects(limit_selector, labels),
         usual_ratio=normalize_ratio("", default),
-        kubernetes=kubernetes,
         harvester_ratio=harvester_ratio,
-        policy_in_force=policy_in_force,
     )
 
 

@@ -56,17 +56,11 @@ def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = 
 
 
 def target_usage(
-    vmi: VirtualMachineInstance,
-    source: Side | None,
-    rendering: Rendering,
-    spec: ResourceQuotaSpec,
-    *,
-    resized: bool | None = None,
+    vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
-    """Returns what the quota will charge for the migration's target side: launcher pod and attachment pods. `resized`
-    is `launcher_usage`'s. Raises QuantityError if a quantity of the VMI is invalid."""
-    launcher = launcher_usage(vmi, source, rendering, spec, resized=resized)
-    return add(launcher, attachments_usage(vmi, source, rendering, spec))
+    """Returns what the quota will charge for the migration's target side: launcher pod and attachment pods. Raises
+    QuantityError if a quantity of the VMI is invalid."""
+    return add(launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec))
 
 
 def source_usage_today(
@@ -77,7 +71,9 @@ def source_usage_today(
     LimitRange, perhaps a tenant's, gives to later pods, and for a quota's limit that came after the source. Raises
     QuantityError if a quantity of the VMI is invalid."""
     limits = rendering.quota_limits - younger_limits(source.launcher, rendering)
-    return target_usage(vmi, source, replace(rendering, limit_ranges=(), quota_limits=limits), spec, resized=False)
+    then = replace(rendering, limit_ranges=(), quota_limits=limits)
+    launcher = launcher_usage(vmi, source, then, spec, is_grown=False)
+    return add(launcher, attachments_usage(vmi, source, then, spec))
 
 
 def younger_limits(launcher: Pod, rendering: Rendering) -> frozenset[str]:
@@ -93,13 +89,13 @@ def launcher_usage(
     rendering: Rendering,
     spec: ResourceQuotaSpec,
     *,
-    resized: bool | None = None,
+    is_grown: bool = True,
 ) -> ResourceList:
     """Returns the usage of the launcher pod that comes after the source's; empty if the quota's scopes do not match it.
-    `resized`: whether CPUs or memory were plugged in, which the source does not have; None: as the VMI says."""
+    `is_grown`: with the CPUs and memory that were plugged in since."""
     if source is None:
         return usage_of([rendered_pod(vmi, rendering)], spec, rendering.kubernetes)
-    pod, resized = source.launcher, is_resized(vmi) if resized is None else resized
+    pod, resized = source.launcher, is_grown and is_resized(vmi)
     if not is_charged(pod, spec, releases=rendering.kubernetes):
         return {}
     pod = _with_resize(vmi, pod, rendering) if resized else _as_of_today(vmi, pod, rendering)

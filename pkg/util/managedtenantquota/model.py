@@ -37,9 +37,8 @@ class WindowPolicy:
     longest_pause: float = 600.0
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
     first_pause: float = 0.5
-    """A migration for which the API server refused to lock, save or raise is left alone for this long, and twice as
-    long after each further time, up to `sweep`. Where the lock stood for longer than this, it is left alone for that
-    long at first, and up to as many times longer or `longest_pause`."""
+    """A migration for which the API server refused to lock, save or raise is left alone for this long, or as long as
+    the lock stood, and twice as long after each further time: up to `sweep`, or as many times longer."""
     cache_delay: float = 0.5
     """For so long status.used may count a target pod that the cache does not show yet."""
     crowding: float = 30.0
@@ -48,9 +47,8 @@ class WindowPolicy:
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
-    """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too
-    long for a place that other namespaces compete for); so is one whose namespace cannot be locked: a webhook that
-    restarts is back in seconds."""
+    """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too long for a
+    place that other namespaces compete for); so is a namespace that cannot be locked."""
 
     @property
     def longest(self) -> float:
@@ -145,11 +143,8 @@ def with_largest_defaults(rendering: Rendering) -> Rendering:
     if len(rendering.limit_ranges) < 2:
         return rendering
     items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == "Container"]
-    item = LimitRangeItem(
-        type="Container",
-        default=_largest(item.default for item in items),
-        default_request=_largest(item.default_request for item in items),
-    )
+    default, request = _largest(item.default for item in items), _largest(item.default_request for item in items)
+    item = LimitRangeItem(type="Container", default=default, default_request=request)
     return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
@@ -89,15 +89,12 @@ class Source:
 
     def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
         """Returns how launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
-        stored = self.namespaces.get(name=namespace)
-        return rendering(
-            self.kubevirts.list(),
-            self.settings.get(name=constants.SETTING_OVERHEAD_RATIO),
-            self.limit_ranges.list(namespace),
-            profile,
-            stored.labels if stored else {},
-            self.quota_limits(namespace),
-            self.kubernetes(),
+        stored, setting = self.namespaces.get(name=namespace), self.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
+        return replace(
+            rendering(self.kubevirts.list(), setting, profile, stored.labels if stored else {}),
+            limit_ranges=tuple(self.limit_ranges.list(namespace)),
+            quota_limits=self.quota_limits(namespace),
+            kubernetes=self.kubernetes(),
             policy_in_force=self.policy_in_force(),
         )
 

@@ -205,7 +205,7 @@ GATED: dict[str, tuple[str, Mapping[str, Any], bool]] = {
 
 @sentences(GATED, "version, developer, image_volume")
 def test_container_disks_by_release_and_gates(version: str, developer: Mapping[str, Any], image_volume: bool) -> None:
-    rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None, ()), overhead=0)
+    rendered = render_containers(WITH_CONTAINER_DISK, rendering([installed(version, developer)], None), overhead=0)
     assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
 
 
@@ -228,7 +228,7 @@ def test_the_device_of_the_hypervisor(
 ) -> None:
     hypervisors = {"hypervisors": [{"name": name} for name in names]}
     cr = edited(installed(version, developer), spec={"configuration": hypervisors})
-    rendered = render_containers(WITH_CONTAINER_DISK, rendering([cr], None, ()), overhead=0)
+    rendered = render_containers(WITH_CONTAINER_DISK, rendering([cr], None), overhead=0)
     (compute,) = [container for container in rendered.containers if container.name == "compute"]
     limits = compute.resources.limits or {}
     devices = {f"devices.kubevirt.io/{name}" for name in ("kvm", "mshv")}
@@ -236,7 +236,7 @@ def test_the_device_of_the_hypervisor(
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:
-    assert rendering([installed("v1.9.0", {}, phase="Deploying")], None, ()).kubevirt.developer_configuration is None
+    assert rendering([installed("v1.9.0", {}, phase="Deploying")], None).kubevirt.developer_configuration is None
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_a_cr_that_is_not_deployed_says_nothing() -> None:
 )
 def test_a_namespaces_ratio_of_limits_to_requests(label: str, ratio: float) -> None:
     labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
-    assert rendering([], None, (), namespace_labels=labels).memory_limits_ratio == ratio
-    assert rendering([], None, ()).memory_limits_ratio == 2.0
+    assert rendering([], None, namespace_labels=labels).memory_limits_ratio == ratio
+    assert rendering([], None).memory_limits_ratio == 2.0
 
 
 # ---- its accounts --------------------------------------------------------------------------------------------

@@ -33,12 +33,14 @@ def computed(case: RenderedCase, compute: Computed) -> ResourceList:
     (namespace,) = of_kind(Namespace, case.documents)
     limits = limited_resources(name for quota in of_kind(ResourceQuota, case.documents) for name in quota.hard)
     kubevirts = list(of_kind(KubeVirt, case.documents))
-    current_rendering = rendering(kubevirts, None, (), namespace_labels=namespace.labels, quota_limits=limits)
+    current_rendering = rendering(kubevirts, None, namespace_labels=namespace.labels)
     nads = [d["metadata"] for d in case.documents if d["kind"] == "NetworkAttachmentDefinition"]
     resources = {f"{m['namespace']}/{m['name']}": next(iter(m["annotations"].values())) for m in nads}
     pods = [apply_limit_ranges(pod, ()) for pod in of_kind(Pod, case.documents)]
     source = Side(pods[0], tuple(pods[1:])) if pods else None
-    return compute(vmi, source, replace(current_rendering, network_resources=resources), ResourceQuotaSpec())
+    return compute(
+        vmi, source, replace(current_rendering, network_resources=resources, quota_limits=limits), ResourceQuotaSpec()
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
