@@ -30,6 +30,7 @@ def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_s
     level-triggered, the next start goes on. A second signal ends the process at once with 128 + its number. What main
     raises comes out here. Must be called in the main thread."""
     stop, runner, signalled = asyncio.Event(), asyncio.Runner(), False
+    loop = runner.get_loop()
     last_resort = threading.Timer(exit_seconds, _exit, [0])
     last_resort.daemon = True
 
@@ -44,7 +45,7 @@ def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_s
             _exit(128 + number)
         signalled = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: this process is about to end
-            runner.get_loop().call_soon_threadsafe(drain, number)
+            loop.call_soon_threadsafe(drain, number)
 
     old_handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

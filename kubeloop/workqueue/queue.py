@@ -7,8 +7,8 @@ import contextlib
 import time
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterator
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.registry import Collector
@@ -50,18 +50,13 @@ class Queue(Generic[K]):
         self._settled = asyncio.Event()
         self._shutting_down = False
         self._draining = False
-        self._metrics = QueueMetrics(name, self._depth) if name else None
+        self._metrics = QueueMetrics(self, name) if name else None
         self.name = name
 
     def __len__(self) -> int:
         """The number of items that a worker can take now, without those that were added again during their
         processing."""
         return sum(map(len, self._lines.values()))
-
-    def _depth(self) -> int:
-        """Returns the number of items that need processing, as client-go counts them: those that were added again
-        too."""
-        return len(self._dirty)
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
         """Marks an item as in need of processing. Ignored once the queue is shutting down.
@@ -180,18 +175,16 @@ WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 class QueueMetrics:
     """Counts and durations of a queue's items, under client-go's names, so that dashboards that know `workqueue_*` work
-    as they are. `depth` is asked at every scrape: a bound method of the queue, which it keeps alive no longer."""
+    as they are."""
 
-    def __init__(self, name: str, depth: Callable[[], int]) -> None:
-        self.name = name
-        self.depth = weakref.WeakMethod(depth)
+    def __init__(self, queue: Queue[Any], name: str) -> None:
         self._added_at: dict[Hashable, float] = {}
         self._started: dict[Hashable, float] = {}
         self._adds = ADDS.labels(name)
         self._retries = RETRIES.labels(name)
         self._queue_duration = QUEUE_DURATION.labels(name)
         self._work_duration = WORK_DURATION.labels(name)
-        _instances.add(self)
+        _QUEUES[queue] = self
 
     def add(self, item: Hashable) -> None:
         self._adds.inc()
@@ -215,7 +208,7 @@ class QueueMetrics:
         return [now - started for started in self._started.values()]
 
 
-_instances: weakref.WeakSet[QueueMetrics] = weakref.WeakSet()
+_QUEUES: weakref.WeakKeyDictionary[Queue[Any], QueueMetrics] = weakref.WeakKeyDictionary()
 
 
 class _Gauges(Collector):
@@ -224,10 +217,9 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         waiting: Counter[str] = Counter()
         running: defaultdict[str, list[float]] = defaultdict(list)
-        for metrics in list(_instances):
-            depth = metrics.depth()
-            waiting[metrics.name] += depth() if depth else 0
-            running[metrics.name] += metrics.running()
+        for queue, metrics in list(_QUEUES.items()):
+            waiting[queue.name] += len(queue._dirty)  # as client-go counts them: those that were added again too
+            running[queue.name] += metrics.running()
         for gauge, values in (
             ("workqueue_depth", waiting),
             ("workqueue_unfinished_work_seconds", {name: sum(ages) for name, ages in running.items()}),

@@ -2,7 +2,7 @@
 
     cluster = FakeCluster()
     cluster.put(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
-    management = Management(cluster.client())
+    management = ControllerFactory(cluster.client())
 
 It takes the place of the transport, so that paths, bodies, decoding and errors are those of a real client. It has
 get, list (pages, selectors), watch (bookmarks, WatchList, 410 after `compact`), create (generateName), update,
