@@ -237,9 +237,7 @@ class WebhookOptions:
         metavar="NAMESPACE/NAME",
     )
     service_name: str = option(DEFAULT_SERVICE, "Service that the API server calls.", metavar="NAME")
-    secret_name: str = option(
-        DEFAULT_SECRET, "Secret with the self-issued certificate of all replicas.", metavar="NAME"
-    )
+    secret_name: str = option(DEFAULT_SECRET, "Secret of the self-issued certificate of all replicas.", metavar="NAME")
     tls_cert_file: Path | None = optional("Serve this certificate instead of a self-issued one; reloaded on change.")
     tls_key_file: Path | None = optional("Private key of --tls-cert-file.")
     tls_ca_file: Path | None = optional(

@@ -168,9 +168,7 @@ def _quota_parts(quota: QuotaStatus, installed: Installed) -> Iterator[Renderabl
     rows = [reports.amounts_row(name, row.base, row.added, row.hard, row.used) for name, row in resources]
     title = f"{quota.namespace}/{quota.name}   {installed.keeper_title(quota.kept_by)}"
     yield from reports.table(title, ["resource", "base#", "added#", "hard#", "used#"], rows)
-    entries = [
-        [entry.vm, entry.state, entry.since or "-", format_amounts(entry.resources)] for entry in quota.additions
-    ]
+    entries = [[e.vm, e.state, e.since or "-", format_amounts(e.resources)] for e in quota.additions]
     if quota.compensation:
         entries.append(["(refused pods)", "compensation", "-", format_amounts(quota.compensation)])
     if entries:
