@@ -41,12 +41,11 @@ class VirtualMachineMigrationResourceQuota(Object):
         return self.spec.additional_migration_resources or {}
 
 
-_KIND = "VirtualMachineMigrationResourceQuota"
 VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS = Resource(
     "mtq.kubevirt.io",
     "v1alpha1",
-    f"{_KIND.lower()}s",
-    _KIND,
+    "virtualmachinemigrationresourcequotas",
+    "VirtualMachineMigrationResourceQuota",
     VirtualMachineMigrationResourceQuota,
     status_subresource=True,
 )

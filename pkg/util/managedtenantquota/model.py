@@ -9,7 +9,7 @@ from functools import reduce
 from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
 from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
-from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
@@ -94,8 +94,7 @@ class Observed:
     timers: WindowTimers = field(default_factory=WindowTimers)
 
     def problem(self, reason: str, message: str, key: str, *also: Object) -> Problem:
-        """Returns a problem about its budgets and `also`. With the same `key` it is the same although the text
-        differs."""
+        """Returns a problem about its budgets and `also`; with the same `key` it is the same, whatever the text."""
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
 
@@ -130,9 +129,7 @@ def with_running(facts: Facts, source: Source) -> Facts:
 
 def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     """Returns the nodes that the migration may come from: nodeName moves on before the migration has ended."""
-    if vmi is None:
-        return frozenset()
-    status = trusted_status(vmi)
+    status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
     state = status.migration_state
     return frozenset(filter(None, (status.node_name, state.source_node if state else None)))
 

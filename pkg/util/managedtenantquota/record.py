@@ -38,9 +38,8 @@ class Record:
 
     def text(self, quota: str) -> str:
         """Returns the value of the quota's annotation."""
-        return msgspec.json.encode(
-            _Annotation({quota: dict(self.hard)}, dict(self.additional)), order="sorted"
-        ).decode()
+        annotation = _Annotation({quota: dict(self.hard)}, dict(self.additional))
+        return msgspec.json.encode(annotation, order="sorted").decode()
 
     @property
     def limits(self) -> ResourceList:
@@ -63,11 +62,9 @@ class Record:
     def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
         """Returns the change that takes back what was added; no limit rises by it. `exactly`: only a limit that equals
         its raised value. Any other value was written by a person, and stays."""
-        now, raised_limits = parse_resource_list(hard), self.raised_limits
+        now, raised = parse_resource_list(hard), self.raised_limits
         back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
-        return format_resource_list(
-            {n: limit for n, limit in back.items() if not exactly or now[n] == raised_limits[n]}
-        )
+        return format_resource_list({n: limit for n, limit in back.items() if not exactly or now[n] == raised[n]})
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
