@@ -206,30 +206,17 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
         container_sums = _aggregate(spec, lambda c: _spec_view(LIMITS)(c) | _spec_view(REQUESTS)(c))
         container_requests = {name: str(container_sums[name]) for name in (CPU, MEMORY) if name in container_sums}
         requests = limits | container_requests | requests
-    if rule is PodLevelDefaults.WHEN_CREATED:
-        limits |= _missing_limits(spec, requests, limits, container_limits)
+    if rule is PodLevelDefaults.WHEN_CREATED:  # what is requested and every container limits: at least the request
+        lists = [c.resources.limits or {} for c in (*spec.containers, *(spec.init_containers or ()))]
+        missing = [name for name in requests if name not in limits and all(name in listed for listed in lists)]
+        limits |= {name: str(max(container_limits[name], parse_wire(requests[name]))) for name in missing}
     return ResourceRequirements(limits=_round_up(limits) or None, requests=_round_up(requests) or None)
-
-
-def _missing_limits(
-    spec: PodSpec, requests: RawResourceList, limits: RawResourceList, container_limits: ResourceList
-) -> RawResourceList:
-    """Returns limits for what is requested and every container limits: the total, at least the request."""
-    containers = [*spec.containers, *(spec.init_containers or ())]
-    return {
-        name: str(max(container_limits[name], parse_wire(requests[name])))
-        for name in requests
-        if name not in limits and all(name in (container.resources.limits or ()) for container in containers)
-    }
 
 
 def _round_up(raw: Mapping[str, RawQuantity] | None) -> RawResourceList:
     """Returns the list with amounts finer than a thousandth rounded up; all others as they were spelled."""
-    return {name: _round_up_to_milli(value) for name, value in (raw or {}).items()}
-
-
-def _round_up_to_milli(raw: RawQuantity) -> RawQuantity:
-    quantity = parse_wire(raw)
-    if quantity.nanos % _MILLI_IN_NANOS == 0:
-        return raw
-    return str(Quantity(quantity.milli_value() * _MILLI_IN_NANOS, quantity.format))
+    rounded = dict(raw or {})
+    for name, quantity in parse_resource_list(raw).items():
+        if quantity.nanos % _MILLI_IN_NANOS:
+            rounded[name] = str(Quantity(quantity.milli_value() * _MILLI_IN_NANOS, quantity.format))
+    return rounded
