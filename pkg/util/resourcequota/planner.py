@@ -77,7 +77,7 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
             decided = HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).decide()
     else:
         beside_harvester = management is QuotaManagement.DEFAULT and policy.mode is Mode.ASSIST
-        decided = _as_harvester(facts, policy) if beside_harvester else OwnRules(facts, policy).decide()
+        decided = (HarvesterRules if beside_harvester else OwnRules)(facts, policy).decide()
         if not facts.rancher.asks:  # a touch is a write of the quota
             return with_touch(facts, decided)
     return without_touch(quota, decided)
@@ -91,12 +91,7 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     if is_ours(quota) or not (entries.has_migrating_vm(quota.annotations) and is_default(quota)):
         return give_back(facts)
     migrations = [vmim for vmim in facts.migrations if is_finished(vmim) or has_entry(facts, vmim)]
-    return _as_harvester(replace(facts, migrations=migrations), replace(policy, mode=Mode.ASSIST))
-
-
-def _as_harvester(facts: Facts, policy: Policy) -> Plan:
-    base = base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
-    return HarvesterRules(facts, policy, base).decide()
+    return HarvesterRules(replace(facts, migrations=migrations), replace(policy, mode=Mode.ASSIST)).decide()
 
 
 # ---- giving back: no entry, spec.hard at its base, none of our marks -------------------------------------------
@@ -296,7 +291,8 @@ class HarvesterRules(QuotaDraft):
     Source: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go.
     """
 
-    def __init__(self, facts: Facts, policy: Policy, base: Base) -> None:
+    def __init__(self, facts: Facts, policy: Policy, base: Base | None = None) -> None:
+        base = base or base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
         annotations = dict(facts.quota.annotations)
         given_back = hand_over(facts, annotations) if is_ours(facts.quota) else {}
         super().__init__(facts, policy, base, annotations)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -38,17 +37,13 @@ from pkg.util.resourcequota.entries import MAX_LENGTH, is_entry
 from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_off
 
-_ANNOTATION = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
 SILENCE = 10.0
 """Seconds within which a Rancher that runs has answered a request."""
-_CACHED = 128
-"""Annotations of namespaces, of MAX_LENGTH at most: whoever may edit the namespaces of a project may rewrite them."""
 _CACHED_RECORDS = 8
 """Each may have 256 KiB: one decision reads the same record several times."""
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(NamedTuple):
     """Rancher's condition ResourceQuotaValidated on a namespace."""
 
     fits: bool
@@ -92,25 +87,12 @@ def project_of(namespace: Namespace | None) -> str:
 def validation_of(namespace: Namespace | None) -> Validation | None:
     """Returns Rancher's verdict about the namespace's request, or None if there is none."""
     text = namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "") if namespace else ""
-    return _validation(text) if len(text) <= MAX_LENGTH else None
-
-
-@lru_cache(_CACHED)
-def _validation(text: str) -> Validation | None:
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        for condition in json.loads(text)["Conditions"] if text else ():
+        for condition in json.loads(text)["Conditions"] if 0 < len(text) <= MAX_LENGTH else ():
             if condition["Type"] == constants.CONDITION_QUOTA_VALIDATED:
                 message, updated = condition.get("Message", ""), condition.get("LastUpdateTime", "")
                 return Validation(condition["Status"] == "True", str(message), str(updated))
     return None
-
-
-def is_validated(namespace: Namespace | None) -> bool:
-    """Reports whether Rancher validates the namespace's request: it is in a project, or has been validated.
-
-    Either suffices: who may edit the namespace can remove the condition, but not the project.
-    """
-    return bool(project_of(namespace)) or validation_of(namespace) is not None
 
 
 def request_of(namespace: Namespace | None) -> Request | None:
@@ -146,25 +128,17 @@ def annotation_of(namespace: Namespace | None) -> str:
     says something else was edited and counts as written. A form that saves the raised numbers changes nothing, nor does
     garbage.
     """
-    text = namespace.annotations.get(_ANNOTATION, "") if namespace else ""
+    text = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") if namespace else ""
     request = request_of(namespace)
     if not (request and text):
         return text
-    is_read = len(text) <= MAX_LENGTH
-    return _by_person(text, request.annotation, tuple(request.asked.items())) if is_read else request.annotation
-
-
-@lru_cache(_CACHED)
-def _by_person(text: str, original: str, raised: tuple[tuple[str, Quantity], ...]) -> str:
-    now, applied = limits_of_annotation(text), dict(raised)
-    if now == applied:
-        return original
-    try:
+    now, raised = limits_of_annotation(text), request.asked
+    with suppress(ResourceQuotaError):
         parse_base(text)
-        originals = parse_limits(original)
-        return with_limits(text, {n: originals[n] for n in now if n in originals and now[n] == applied.get(n)})
-    except ResourceQuotaError:
-        return original
+        if now != raised:
+            original = parse_limits(request.annotation)
+            return with_limits(text, {n: original[n] for n in now if n in original and now[n] == raised.get(n)})
+    return request.annotation
 
 
 def limits_of_annotation(text: str) -> ResourceList:
@@ -207,7 +181,10 @@ def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceLis
     write from its own. While it has Rancher raise it, a request is granted when spec.hard says all of it, and a limit
     when spec.hard says the person's number; whatever else Rancher writes then may be an earlier request of headroom's.
     """
-    if namespace is None or not is_default(quota) or not is_validated(namespace):
+    if namespace is None or not is_default(quota):
+        return None
+    # Either suffices: who may edit the namespace can remove the condition, but not the project.
+    if not project_of(namespace) and validation_of(namespace) is None:
         return None
     try:
         hard = parse_resource_list(quota.hard)
@@ -231,17 +208,10 @@ def is_granted(request: Request, quota: ResourceQuota) -> bool:
 
 def exceeding(annotation: str, granted: Mapping[str, Quantity] | None) -> dict[str, tuple[Quantity, Quantity]]:
     """Returns the limits that the annotation requests beyond the grant: what is requested, and what is granted."""
-    if granted is None:
-        return {}
-    try:
-        requested = parse_base(annotation)
-    except ResourceQuotaError:
-        return {}
-    return {
-        name: (limit, granted[name])
-        for name, limit in sorted(requested.items())
-        if name in granted and limit > granted[name]
-    }
+    with suppress(ResourceQuotaError):
+        requested = sorted(parse_base(annotation).items()) if granted else ()
+        return {n: (limit, granted[n]) for n, limit in requested if granted and limit > granted.get(n, limit)}
+    return {}
 
 
 # ---- a quota whose entries are kept on the namespace ---------------------------------------------------------
