@@ -25,7 +25,7 @@ from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.room import has_pod, run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import run_strategy, shortage_of, wants_to_run
 
 VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 LAUNCHERS_BY_VM = "launchers-by-vm"
@@ -90,7 +90,8 @@ class VMHandler:
         """Returns the shortage by live reads. A pod may be counted while the cache has only the new quota (harvester
         issue 7585)."""
         quotas, pods = await self._live_lists.fresh(vm.namespace)
-        return None if has_pod(vm, pods) else await self._shortage(vm, quotas, pods)
+        has_pod = any(vm_of(pod) == vm.name for pod in pods)
+        return None if has_pod else await self._shortage(vm, quotas, pods)
 
     async def _list_live(self, namespace: str) -> tuple[Sequence[ResourceQuota], Sequence[Pod]]:
         """Once for all VMs that wait: a tenant may start all of its own again and again."""

@@ -216,7 +216,8 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
 def _round_up(raw: Mapping[str, RawQuantity] | None) -> RawResourceList:
     """Returns the list with amounts finer than a thousandth rounded up; all others as they were spelled."""
     rounded = dict(raw or {})
-    for name, quantity in parse_resource_list(raw).items():
+    for name, value in (raw or {}).items():
+        quantity = parse_wire(value)
         if quantity.nanos % _MILLI_IN_NANOS:
             rounded[name] = str(Quantity(quantity.milli_value() * _MILLI_IN_NANOS, quantity.format))
     return rounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
 from kubeloop.api.meta import Object
@@ -87,20 +87,20 @@ class Source:
         plain = self.quotas.quotas if isinstance(self.quotas, WithRequests) else self.quotas
         object.__setattr__(self, "quotas", WithRequests(plain, self.namespaces))
 
-    def rendering(self, namespace: str, profile: Profile | None = None) -> Rendering:
-        """Returns how launcher pods are rendered there; `profile` overrides the KubeVirt object's version."""
+    def rendering(self, namespace: str, profile: Profile | None = None, cache: Cache | None = None) -> Rendering:
+        """Returns how launcher pods are rendered there, the same as long as nothing it is made of changes: what depends
+        on it is cached by it. `profile` overrides the KubeVirt object's version."""
         stored, setting = self.namespaces.get(name=namespace), self.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
-        return replace(
-            rendering(self.kubevirts.list(), setting, profile, stored.labels if stored else {}),
-            limit_ranges=tuple(self.limit_ranges.list(namespace)),
-            quota_limits=self.quota_limits(namespace),
-            kubernetes=self.kubernetes(),
-            policy_in_force=self.policy_in_force(),
+        inputs = tuple(self.kubevirts.list()), setting, profile, stored.labels if stored else {}
+        surroundings: dict[str, Any] = {
+            "limit_ranges": tuple(self.limit_ranges.list(namespace)),
+            "quota_limits": limited_resources(name for quota in self.quotas.list(namespace) for name in quota.hard),
+            "kubernetes": self.kubernetes(),
+            "policy_in_force": self.policy_in_force(),
+        }
+        return (cache or Cache()).get_or_compute(
+            ("rendering", namespace), (*inputs, surroundings), lambda: replace(rendering(*inputs), **surroundings)
         )
-
-    def quota_limits(self, namespace: str) -> frozenset[str]:
-        """Returns which of "cpu" and "memory" the namespace's quotas limit."""
-        return limited_resources(name for quota in self.quotas.list(namespace) for name in quota.hard)
 
 
 class WithRequests:
@@ -166,7 +166,7 @@ class Observer:
             claims=claims,
             machines={vm.name: vm for vm in source.machines.list(name)} if counted else {},
             storage_migration=namespace.annotations.get(constants.ANNOTATION_STORAGE_MIGRATION) == constants.TRUE,
-            rendering=self._rendering(source, name, namespace),
+            rendering=source.rendering(name, self._profile, self._cache),
             max_extra=namespace.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""),
             mtq=bool(source.budgets.list(name)),
             namespace_off=switched_off(namespace),
@@ -183,11 +183,3 @@ class Observer:
         others = [other for other in source.namespaces.list() if project_of(other) == project] if project else []
         siblings = sorted((other.name, annotation_of(other)) for other in others if other.name != name)
         return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), siblings)
-
-    def _rendering(self, source: Source, name: str, namespace: Namespace) -> Rendering:
-        """Returns the same rendering as long as nothing it is made of changes: what depends on it is cached by it."""
-        setting = source.settings.get(name=constants.SETTING_OVERHEAD_RATIO)
-        objects = (*source.kubevirts.list(), *source.limit_ranges.list(name), setting)
-        applies = source.kubernetes(), source.policy_in_force()
-        inputs = (*objects, namespace.labels, source.quota_limits(name), *applies)
-        return self._cache.get_or_compute(("rendering", name), inputs, lambda: source.rendering(name, self._profile))

@@ -334,11 +334,6 @@ def wants_to_run(vm: VirtualMachine) -> bool:
     return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
 
 
-def has_pod(vm: VirtualMachine, pods: Iterable[Pod]) -> bool:
-    """Reports whether any of these launcher pods, finished ones included, is the VM's."""
-    return any(vm_of(pod) == vm.name for pod in pods)
-
-
 def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
     """Returns what the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or
     when nothing readable limits it."""

@@ -139,27 +139,8 @@ class VmUsage:
         return (*self.old_sides, *self.old_claims)
 
 
-# ---- the two estimates ---------------------------------------------------------------------------------------
-
 _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
-
-
-class _Estimate(NamedTuple):
-    """When there is a need, by one way to compute it."""
-
-    since: Stage
-    """The stage of a migration from which on there is one."""
-    phases: Sequence[str | None]
-    """The phases of VMIs whose migration may go on. KubeVirt creates a target only of one that runs."""
-    needs_source: bool
-
-
-_ESTIMATES: Mapping[EstimateKind, _Estimate] = {
-    EstimateKind.EXACT: _Estimate(Stage.CREATED, (constants.VMI_PHASE_RUNNING,), needs_source=True),
-    # A VMI without any status is upstream's case.
-    EstimateKind.HARVESTER: _Estimate(Stage.ACTIVE, (constants.VMI_PHASE_RUNNING, None, ""), needs_source=False),
-}
 
 
 # ---- from objects to a VmUsage -------------------------------------------------------------------------------
@@ -179,20 +160,22 @@ def assess(
     namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
 ) -> VmUsage:
     """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
-    facts, estimate = namespace.facts, _ESTIMATES[namespace.estimate]
+    facts, is_exact = namespace.facts, namespace.estimate is EstimateKind.EXACT
     vmi = facts.instances.get(name)
     active = [migration for migration in migrations if migration.phase not in constants.FINAL_PHASES]
     sides = sides_of(vmi, migrations, namespace.pods)
-    can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in estimate.phases
-    stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, estimate, can_migrate)
+    # KubeVirt creates a target only of a VMI that runs; one without any status is upstream's case.
+    phases = (constants.VMI_PHASE_RUNNING,) if is_exact else (constants.VMI_PHASE_RUNNING, None, "")
+    can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
+    stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, can_migrate, is_exact=is_exact)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
     claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
     if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        by_formula = namespace.estimate is EstimateKind.HARVESTER
-        need = harvester_delta(vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio) if by_formula else target_limit
+        formula = partial(harvester_delta, vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio)
+        need = target_limit if is_exact else formula()
     ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and namespace.pods.ended_launchers else ()
     problems = [(EVENT_TOO_LARGE, text) for text in pods.excesses()]
     if need is None and stage >= Stage.ACTIVE:
@@ -222,13 +205,14 @@ def assess(
     )
 
 
-def _stage(stage: Stage, sides: Sides, estimate: _Estimate, can_migrate: bool) -> Stage:
-    """Returns the VM's stage, of which `stage` is what its migrations say."""
+def _stage(stage: Stage, sides: Sides, can_migrate: bool, *, is_exact: bool) -> Stage:
+    """Returns the VM's stage, of which `stage` is what its migrations say. By Harvester's estimate there is a need from
+    Pending on; exactly from the creation of a migration on, and only beside a source."""
     if sides.has_arrived and stage > Stage.FINISHED:
         return Stage.ARRIVED
-    if stage < estimate.since:
+    if stage < (Stage.CREATED if is_exact else Stage.ACTIVE):
         return min(stage, Stage.WITHOUT_TARGET)
-    is_ready = can_migrate and (bool(sides.source) or not estimate.needs_source)
+    is_ready = can_migrate and (bool(sides.source) or not is_exact)
     return max(stage, Stage.ACTIVE) if is_ready else Stage.WITHOUT_TARGET
 
 

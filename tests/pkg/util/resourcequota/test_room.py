@@ -17,7 +17,7 @@ from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, QuotaRoom, has_pod, run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import Pods, QuotaRoom, run_strategy, shortage_of, wants_to_run
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
@@ -165,20 +165,6 @@ def test_the_run_strategy(spec: dict[str, Any], strategy: str) -> None:
 
 def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
     assert not wants_to_run(vm(status=""))
-
-
-@pytest.mark.parametrize(
-    ("pods", "there"),
-    [
-        ([], False),
-        ([plain_launcher("vm1")], True),
-        ([plain_launcher("vm1", phase="Succeeded")], True),
-        ([plain_launcher("vm10")], False),
-        ([pod(labels={"vm.kubevirt.io/name": "vm1"})], False),
-    ],
-)
-def test_whether_the_vm_has_a_pod(pods: list[Pod], there: bool) -> None:
-    assert has_pod(vm(), pods) is there
 
 
 def need_of(machine: VirtualMachine, facts: Facts) -> ResourceList:
