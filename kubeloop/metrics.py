@@ -1,7 +1,6 @@
 """Definitions of metrics. Every metric is made from a row of a table, from which pages and checks are made as well.
 
-Promises: a gauge that is not set yet is not exported: 0 would be a statement.
-"""
+Promises: a gauge that is not set yet is not exported: 0 would be a statement."""
 
 from __future__ import annotations
 

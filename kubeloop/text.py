@@ -1,7 +1,6 @@
 """Text that others wrote, in what a terminal shows.
 
-Promises: nothing that is printed moves the cursor, changes colours or the direction of what follows.
-"""
+Promises: nothing that is printed moves the cursor, changes colours or the direction of what follows."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ class CacheReader(Generic[T]):
         return self._informer is None or self._informer.installed
 
     def get(self, *, name: str, namespace: str = "") -> T | None:
-        """The object, None when the cache has none; no namespace for cluster-scoped kinds. Raises BadRequest where
-        it is missing."""
+        """The object, or None; no namespace for cluster-scoped kinds. Raises BadRequest where it is missing."""
         if not namespace and self._informer is not None:
             check_namespace(self._informer.resource, namespace, name)
         return self.get_by_key(f"{namespace}/{name}" if namespace else name)

@@ -175,8 +175,7 @@ class Controller(Generic[T]):
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Ends this controller for good, and its watch, while others go on: what is queued is finished, at most
-        `timeout` seconds. Its cache can no longer be read. A factory makes another one when asked for the kind
-        again."""
+        `timeout` seconds. Its cache can no longer be read. A factory that is asked for the kind makes another one."""
         if not self._stopping:
             self._on_stop()
         await self.drain(timeout)
@@ -308,8 +307,7 @@ class _RemovalHandler(Generic[T]):
     client: ResourceClient[T]
 
     async def __call__(self, key: str, obj: T | None) -> T | None:
-        """Returns the object as it was written. Raises what the handler raises (the finalizer then stays) and ApiError
-        of the patch."""
+        """Returns the object as written. Raises what the handler raises (the finalizer then stays) and ApiError."""
         if obj is None:
             return None
         finalizers = obj.metadata.finalizers or []

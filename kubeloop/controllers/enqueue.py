@@ -25,8 +25,7 @@ Resolver = Callable[[T], Keys]
 """Names the keys, in a list, that an object of another kind concerns (wrangler's relatedresource.Resolver)."""
 
 Reads = Callable[[T], object]
-"""The part of an object that handlers read: an update that leaves it equal is not theirs (controller-runtime's
-predicates)."""
+"""The part of an object that handlers read: other changes are not theirs (controller-runtime's predicates)."""
 
 
 def generation(obj: Object) -> object:

@@ -34,8 +34,7 @@ QUEUE_LIMIT = 1000
 AGGREGATION_SECONDS = 600.0
 """A repeat within this time raises `count` of the event that is there (client-go's interval)."""
 SIMILAR_LIMIT = 10
-"""The number of messages of one reason on one object within that time from which on they share one event (client-go's
-aggregator)."""
+"""So many messages of one reason on one object within that time share one event (client-go's aggregator)."""
 SIMILAR_PREFIX = "(combined from similar events): "
 SPAM_BURST = 25
 SPAM_SECONDS = 300.0
@@ -272,8 +271,7 @@ def repeated(identity: Identity, occurrence: Occurrence, count: int) -> dict[str
 
 
 def reference_to(obj: Object) -> dict[str, str]:
-    """The involvedObject of an event about `obj`. Raises ValueError for an object that says no kind and whose type
-    stands in no registry."""
+    """The involvedObject of an event about `obj`. Raises ValueError for an object whose kind is not known."""
     api_version, kind = registry.kind_of(obj)
     reference = {"apiVersion": api_version, "kind": kind, "name": obj.name, "namespace": obj.namespace, "uid": obj.uid}
     reference["resourceVersion"] = obj.metadata.resource_version

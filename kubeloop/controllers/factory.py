@@ -183,8 +183,7 @@ class ControllerFactory:
 
     def unready(self) -> list[str]:
         """Returns the reasons for which objects of the server are not handled, a line each: `stale`, `hanging`,
-        `undecodable`. A restart would repair nothing of it, and an outage of the API server would restart every
-        replica."""
+        `undecodable`. A restart repairs nothing of it; an outage of the API server would restart every replica."""
         return self.stale() + self.hanging() + self.undecodable()
 
     def stale(self) -> list[str]:

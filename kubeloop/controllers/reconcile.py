@@ -131,8 +131,7 @@ class NamedHandler(Generic[T]):
         # Invariant: the keys of the calls that have not ended, each with when its call began.
 
     async def call(self, key: str, obj: T | None) -> Verdict[T]:
-        """Calls the handler. Raises nothing but what is meant for the worker: its own cancellation, an exit of the
-        process."""
+        """Calls the handler. Raises only what is meant for the worker: its cancellation, an exit of the process."""
         started = self._running[key] = loop_time()
         self._active.inc()
         try:
@@ -157,8 +156,7 @@ class NamedHandler(Generic[T]):
         return [f"{self.name} has been running for {age:.0f} s on {key}" for key, age in ages.items() if age > HANGING]
 
     def troubles(self) -> list[Trouble]:
-        """Keys that wait because the API server, or what it asks, refuses a request, and calls that have been waiting
-        for an answer for long."""
+        """Keys that wait because the API server, or what it asks, refuses a request; calls without an answer."""
         refused = [Trouble(self.name, key, error) for key, error in self._refused.items()]
         waiting = (key for key, began in self._running.items() if loop_time() - began >= UNANSWERED)
         return refused + [Trouble(self.name, key, None) for key in waiting if key not in self._refused]
@@ -182,8 +180,7 @@ class NamedHandler(Generic[T]):
         return _DONE if returned is None else Verdict(Outcome.DONE, returned=same_object(obj, returned))
 
     def _verdict(self, key: str, error: Exception) -> Verdict[T]:
-        """Returns the verdict on an error. In a group (of a TaskGroup) every error counts; failures in it are one
-        failure."""
+        """Returns the verdict on an error. In a group (of a TaskGroup) every error counts; its failures are one."""
         verdicts: list[Verdict[T]] = []
         failures: list[Exception] = []
         for leaf in _leaves(error):

@@ -97,8 +97,7 @@ class LeaderElector:
         MASTER.labels(str(lock)).set(0)
 
     def unready(self) -> list[str]:
-        """Returns the reason for which this candidate could not become the leader: it has not been able to read or
-        write the lease."""
+        """Returns the reason for which this candidate could not lead: it can't read or write the lease."""
         if self._clock() < self._answered_at + self._config.renew_deadline:
             return []
         return [f"lease {self._lock}: {self._trouble or 'not read yet'}"]
@@ -173,8 +172,7 @@ class LeaderElector:
         return True
 
     async def _give_up(self) -> bool:
-        """Releases the lease as it is now: a renewal whose answer was lost may be newer than the Lease that was
-        seen."""
+        """Releases the lease as it is now: a renewal whose answer was lost may be newer than what was seen."""
         lease = await self._lock.get()
         if lease.spec.holder_identity != self._lock.identity:
             return False

@@ -41,8 +41,7 @@ def check_struct(kind: type[Object], schema: Schema, definitions: Definitions | 
 
 
 async def check_served(client: Client, resource: Resource[Any]) -> list[str]:
-    """Checks as check_struct does, with the schema of the API server. Raises ApiError, KeyError where the server has
-    none."""
+    """Checks as check_struct does, with the server's schema. Raises ApiError, KeyError where the server has none."""
     schema, definitions = await served_schema(client.transport, resource.api_version, resource.kind)
     return check_struct(resource.type, schema, definitions)
 

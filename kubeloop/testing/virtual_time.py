@@ -31,8 +31,7 @@ Ts = TypeVarTuple("Ts")
 
 _STUCK_AFTER = 60.0
 _ON_ITS_WAY = 0.002
-"""Seconds after which what a socket sent has come to the other: the kernel hands it over at once, but for a moment in
-which it is busy."""
+"""Seconds after which what a socket sent has come to the other: the kernel hands it over at once if it is not busy."""
 
 
 class Stuck(Exception):
@@ -108,8 +107,7 @@ async def settle(turns: int = 20) -> None:
 
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Runs a coroutine as asyncio.run does, under virtual time. Tasks that still run at its end are cancelled: a test
-    need not stop them."""
+    """Runs a coroutine as asyncio.run does, under virtual time: tasks that still run at its end are cancelled."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(coroutine)
 

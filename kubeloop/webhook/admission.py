@@ -169,8 +169,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def time_left() -> float:
-    """Seconds that are left of the review's time for what the hook asks of others: one deadline for all of it. Outside
-    of a review REVIEW_SECONDS."""
+    """Seconds that are left of the review's time for all that a hook asks of others; outside of one REVIEW_SECONDS."""
     now = asyncio.get_running_loop().time()
     return _ENDS_AT.get(now + REVIEW_SECONDS) - now
 

@@ -1,5 +1,4 @@
-"""AdmissionServer, one replica: it starts and ends listener, certificate and registration in the right order, and
-watches them."""
+"""AdmissionServer, one replica: starts, watches and ends listener, certificate and registration."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ class AdmissionServer:
         return self._server.address
 
     async def start(self, bind_address: str) -> None:
-        """Loads the certificate, and the key by which the API server is known, and listens. Raises ApiError,
-        ConfigError, BindError."""
+        """Loads certificate and registered key, and listens. Raises ApiError, ConfigError, BindError."""
         await self._refresh()
         if self._registration is not None:
             await self._registration.adopt()
@@ -134,8 +132,7 @@ class AdmissionServer:
             self._metrics.certificate(self._certificate.expires)
 
     async def _look(self) -> bool:
-        """Renews and registers what is due, and reports whether all is well: at first when there is something that
-        answers."""
+        """Renews and registers what is due, and reports whether all is well."""
         try:
             await self._refresh()
             if self._registration is not None:

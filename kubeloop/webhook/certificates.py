@@ -99,8 +99,7 @@ def expiry(pair: KeyPair) -> float:
 
 
 def _sign(name: str, now: float, hosts: Collection[str] = (), by: KeyPair | None = None) -> KeyPair:
-    """A new key and its certificate, which never lasts longer than the CA that signs it. Without one it is a CA, which
-    signs itself."""
+    """A new key and its certificate, which ends no later than the CA that signs it; without one, a CA itself."""
     signs = by is None
     end = now + AUTHORITY_LIFE if by is None else min(now + SERVING_LIFE, expiry(by))
     key = ec.generate_private_key(ec.SECP256R1())

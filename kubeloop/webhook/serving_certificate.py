@@ -129,8 +129,7 @@ class SharedCertificates(ServingCertificate):
         return material if due is None else await self._write(due, secret)
 
     async def _write(self, material: Material, old: Secret | None) -> Material:
-        """Writes the material to be shared, and returns it. Raises AlreadyExists, Conflict: another replica was
-        first."""
+        """Writes and returns the material. Raises AlreadyExists, Conflict: another replica was first."""
         data = _data(material)
         try:
             if old is None:

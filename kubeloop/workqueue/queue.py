@@ -54,8 +54,7 @@ class Queue(Generic[K]):
         self.name = name
 
     def __len__(self) -> int:
-        """The number of items that a worker can take now, without those that were added again during their
-        processing."""
+        """The number of items that a worker can take now, without those that were added while they are processed."""
         return sum(map(len, self._lines.values()))
 
     def add(self, item: K, priority: int = DEFAULT_PRIORITY) -> None:
@@ -174,8 +173,7 @@ WORK_DURATION = FRAMEWORK["workqueue_work_duration_seconds"].histogram(_BUCKETS)
 
 
 class QueueMetrics:
-    """Counts and durations of a queue's items, under client-go's names, so that dashboards that know `workqueue_*` work
-    as they are."""
+    """Counts and durations of a queue's items under client-go's names: dashboards that know `workqueue_*` work."""
 
     def __init__(self, queue: Queue[Any], name: str) -> None:
         self._added_at: dict[Hashable, float] = {}

@@ -78,6 +78,5 @@ class MaxOfRateLimiter(Generic[K]):
 
 
 def default_controller_rate_limiter() -> RateLimiter[K]:
-    """Returns client-go's rate limiter: 5 ms doubled up to 1000 s an item, and 10 retries a second (100 at once) over
-    all."""
+    """Returns client-go's rate limiter: 5 ms doubled up to 1000 s an item; over all 10 a second (100 at once)."""
     return MaxOfRateLimiter(ItemExponentialFailureRateLimiter(), BucketRateLimiter())

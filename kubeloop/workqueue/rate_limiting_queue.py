@@ -20,8 +20,7 @@ _WITHOUT_LIMITER = 30.0
 
 
 class _Due(NamedTuple):
-    """The time at which an item is due, on the loop's clock. Items due at the same time go in the order of their
-    requests."""
+    """The time at which an item is due, on the loop's clock. At the same time requests go in their order."""
 
     when: float
     number: int

@@ -103,16 +103,14 @@ def _find(component: Component, environ: Environ) -> dict[str, Path]:
 
 
 def _fits(binary: Path, component: Component) -> bool:
-    """Reports whether this binary of `$KUBEBUILDER_ASSETS` may run as the component's. A Kubernetes binary has to be of
-    the same release."""
+    """Reports whether this binary of `$KUBEBUILDER_ASSETS` may run: one of Kubernetes has to be of the same release."""
     if component.name != "kubernetes":
         return _is_executable(binary)
     return versions.minor_release(reported_version(binary)) == versions.minor_release(component.version)
 
 
 def reported_version(binary: Path) -> str:
-    """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it cannot be run or prints something
-    else."""
+    """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it prints something else or can't run."""
     try:
         output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):

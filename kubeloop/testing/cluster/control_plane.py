@@ -167,8 +167,7 @@ def node_names(count: int) -> list[str]:
 
 
 def fake_node(name: str) -> dict[str, Any]:
-    """A Node that kwok keeps Ready, and on which it runs pods. There is no scheduler: a pod is created with its node's
-    name."""
+    """A Node that kwok keeps Ready, and on which it runs pods: created with its name, for there is no scheduler."""
     labels = {
         "type": "kwok",
         "kubernetes.io/arch": "amd64",

@@ -57,8 +57,7 @@ def artifact_of(component: Component, name: str, environ: Environ) -> tuple[str,
 
 
 def download(component: Component, name: str, scratch: Path, environ: Environ, progress: Progress) -> Path:
-    """Downloads binary `name` into the folder `scratch`, and returns its path. Raises DownloadError where no verified
-    release is in reach."""
+    """Downloads binary `name` into `scratch`, returns its path. DownloadError: no verified release is in reach."""
     if environ.get("KUBELOOP_DOWNLOAD", "").strip().lower() == "off":
         raise DownloadError("downloads are off")
     url, checksum_url, member = artifact_of(component, name, environ)

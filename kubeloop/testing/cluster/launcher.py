@@ -12,8 +12,7 @@ import sys
 
 
 def identity(pid: int) -> str:
-    """Returns what tells this process from a later one of the same pid: boot id and start time in clock ticks after
-    boot."""
+    """Returns what tells this process from a later one of the same pid: boot id, and start in ticks after the boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

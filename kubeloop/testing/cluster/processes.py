@@ -97,8 +97,7 @@ class Process:
                 os.close(descriptor)
 
     def restart(self, argv: Sequence[str] = ()) -> Process:
-        """Kills the process (SIGKILL: a crash, as far as it knows) and starts it again as it was started, or as
-        `argv`."""
+        """Kills the process (SIGKILL: as a crash) and starts it again as it was started, or as `argv`."""
         spec = self._spec()
         _end([self], signal.SIGKILL, _KILL_TIMEOUT)
         return spawn(self.name, argv or spec["argv"], self.directory, spec["env"])
@@ -145,8 +144,7 @@ def find(directory: Path, name: str) -> Process:
 
 
 def names(directory: Path) -> list[str]:
-    """Returns the names of all processes that the cluster in `directory` has, or had and did not stop; in alphabetical
-    order."""
+    """Returns the names of all processes that the cluster in `directory` has, or had and did not stop; sorted."""
     files = (directory / "processes").glob("*.*")
     return sorted({file.stem for file in files if file.suffix in (".json", ".pid")})
 

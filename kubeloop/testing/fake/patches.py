@@ -65,8 +65,7 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
 
 
 def field_selector(text: str, plural: str) -> Matches:
-    """Returns the selector of a text, as `metadata.name=a,status.phase!=Running`. Raises BadRequest for a field that
-    the kind does not offer."""
+    """Returns the selector of `metadata.name=a,status.phase!=Running`. BadRequest: the kind does not offer a field."""
     keys = []
     for part in filter(None, text.split(",")):
         key, equal, _ = part.replace("!=", "=", 1).partition("=")
