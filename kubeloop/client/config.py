@@ -87,11 +87,6 @@ class ClientConfig:
             object.__setattr__(self, "_contexts", TLSContexts(self.tls))
 
     @property
-    def hostname(self) -> str:
-        """The name or address in `host`, an IPv6 address without brackets."""
-        return split_url(self.host).hostname or ""
-
-    @property
     def refreshable(self) -> bool:
         """Reports whether a 401 may be retried with other credentials."""
         return self.credentials.refreshable or self.tls.on_disk
