@@ -49,7 +49,6 @@ _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
 _VMI_ANNOTATIONS = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
 _VMI_CONDITIONS = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
 _VM_ANNOTATIONS = (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,)
-_CLAIM_LABELS = (constants.LABEL_MIGRATION_NAME,)
 _CLAIM_ANNOTATIONS = (ANNOTATION_STORAGE_CLASS,)
 
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +89,7 @@ class CacheTransforms:
 
     def claim(self, claim: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
-        _keep_metadata(claim, _CLAIM_LABELS, _CLAIM_ANNOTATIONS)
+        _keep_metadata(claim, (), _CLAIM_ANNOTATIONS)
         spec, status = claim.spec, claim.status
         for part, names in ((spec, ("access_modes", "volume_mode", "volume_name")), (status, ("capacity", "phase"))):
             for name in names:

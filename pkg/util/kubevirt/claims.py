@@ -10,8 +10,7 @@
 
 Trusted is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
 sizes are also a tenant's to change: a claim of state counts as much as KubeVirt requests for a new one, at most; a move
-of volumes is a wish and counts as much as the existing claims, at most. A label only tells that a target's claim exists
-before the status names it, which does not change the headroom. Nothing is added for ResourceClaims of devices:
+of volumes is a wish and counts as much as the existing claims, at most. Nothing is added for ResourceClaims of devices:
 Kubernetes makes them after the pod, and any pod of the namespace could take what is added for them.
 """
 
@@ -35,8 +34,6 @@ from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, storage_usage
 
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
-ClaimByMigration = Mapping[str, str]
-"""The name of the claim that KubeVirt itself would take for a migration's target, by the migration's name."""
 
 STATE_PREFIX = "persistent-state-for"
 """What the names of the claims of state begin with, and the volume's."""
@@ -80,19 +77,17 @@ def state_claims(
     claims: Claims,
     rendering: Rendering,
     *,
-    labelled: ClaimByMigration,
     source_launchers: Collection[str],
     is_moving: bool,
 ) -> ExtraClaims:
     """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not;
     `source_launchers`: the names of the launchers in which it may live; `is_moving`: one of its migrations may still go
-    on, so that the target's claim may exist before any status names it. Raises QuantityError if a claim's quantity is
-    invalid."""
+    on. Raises QuantityError if a claim's quantity is invalid."""
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return NO_EXTRA_CLAIMS
     candidates = [
         pods
-        for pods in _migration_claims(vmi, migrations, labelled if is_moving else {})
+        for pods in _migration_claims(vmi, migrations)
         if (not pods.source_claim or len({*pods.claims}) > 1)
         # A deleted migration: a VMI may be created with a status, but nobody knows its launcher's name by then.
         and (pods.is_known or not {pods.source, pods.target}.isdisjoint(source_launchers))
@@ -116,14 +111,6 @@ def state_claims(
     return ExtraClaims(existing, pending, leftovers=leftovers)
 
 
-def labelled_claims(claims: Claims) -> ClaimByMigration:
-    """Returns the claims of state by their label for the migration. KubeVirt labels a target's claim, and a tenant may
-    label any claim; of several the first by name counts."""
-    labels = {name: claim.labels.get(constants.LABEL_MIGRATION_NAME) for name, claim in claims.items()}
-    names = sorted((name for name in labels if name.startswith(STATE_PREFIX)), reverse=True)
-    return {migration: name for name in names if (migration := labels[name])}
-
-
 def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
     """Returns the size that KubeVirt requests when it creates the VM's claim."""
     size = _STATE_SIZE + (profile.tracking_size if _tracks_blocks(vmi) else 0)
@@ -140,15 +127,12 @@ def target_claim_usage(vmi: VirtualMachineInstance, claims: Claims, rendering: R
 
 
 def state_claims_concerning(
-    vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    claims: Claims,
-    labelled: ClaimByMigration,
+    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
 ) -> list[PersistentVolumeClaim]:
     """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
         return []
-    names = {_state_claim_of(vmi)}.union(*(pods.claims for pods in _migration_claims(vmi, migrations, labelled)))
+    names = {_state_claim_of(vmi)}.union(*(pods.claims for pods in _migration_claims(vmi, migrations)))
     return [claims[name] for name in sorted(names) if name in claims]
 
 
@@ -158,14 +142,11 @@ def claim_fields_of(vmi: VirtualMachineInstance) -> object:
 
 
 def _migration_claims(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], labelled: ClaimByMigration
+    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration]
 ) -> Iterator[MigrationPods]:
     """Yields the claims that KubeVirt names of each migration, and of a deleted one if it names the current claim."""
     state = trusted_status(vmi).migration_state
-    for migration in migrations:
-        pods = pods_of(migration, state)
-        lacks_target = pods.is_active and not pods.target_claim
-        yield replace(pods, target_claim=labelled.get(migration.name, "")) if lacks_target else pods
+    yield from (pods_of(migration, state) for migration in migrations)
     if state and all(state.migration_uid != migration.uid for migration in migrations):
         pods = replace(pods_of_states("", state), ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
         if _state_claim_of(vmi) in pods.claims:

@@ -21,10 +21,8 @@ from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import (
     NO_EXTRA_CLAIMS,
-    ClaimByMigration,
     ExtraClaims,
     Move,
-    labelled_claims,
     moves_of,
     state_claims,
     state_claims_concerning,
@@ -152,7 +150,6 @@ class NamespaceFacts(NamedTuple):
     facts: Facts
     """Their rendering has the limits that their quota asks for."""
     pods: ControlledPods
-    labelled: ClaimByMigration
     estimate: EstimateKind
 
 
@@ -229,10 +226,8 @@ def _claims(
     claims, rendering = namespace.facts.claims, namespace.facts.rendering
     if claims is None or has_scopes(namespace.facts.quota.spec):
         return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
-    home, labelled = [side.launcher.name for side in sides.source], namespace.labelled
-    state = state_claims(
-        vmi, migrations, claims, rendering, labelled=labelled, source_launchers=home, is_moving=is_moving
-    )
+    home = [side.launcher.name for side in sides.source]
+    state = state_claims(vmi, migrations, claims, rendering, source_launchers=home, is_moving=is_moving)
     return state, volume_overlap(moves, claims, rendering.kubernetes)
 
 
@@ -253,8 +248,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
     change from one decision to the next, which finds the others in the facts' cache."""
     quota, claims = facts.quota, facts.claims
     facts = replace(facts, rendering=rendering_of(facts, base))
-    labelled = labelled_claims(claims) if claims else {}
-    namespace = NamespaceFacts(facts, controlled_pods(facts), labelled, policy.estimate)
+    namespace = NamespaceFacts(facts, controlled_pods(facts), policy.estimate)
     instances = facts.instances if claims is not None else {}
     moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
     scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
@@ -264,7 +258,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
         live = [is_live(pod, facts.now) for pod in pods if pod.deleting]
         inputs: list[object] = [vmi, facts.rendering, *scopes, *migrations, *pods, *live, claims is None]
         if claims is not None:
-            inputs += [*state_claims_concerning(vmi, migrations, claims, labelled), facts.storage_migration, *moves]
+            inputs += [*state_claims_concerning(vmi, migrations, claims), facts.storage_migration, *moves]
             inputs += [claims.get(claim) for move in moves for claim in (move.source, move.destination)]
         key: Hashable = None
         if vmi:

@@ -74,8 +74,7 @@ HOME = with_state(running_vmi())
 LATER, END = "2026-01-01T00:01:00Z", "2026-01-01T00:05:00Z"
 ENDED_AT = from_rfc3339(END)
 SOURCE, TARGET = claim("state-1"), claim("state-2", created=LATER)
-LABEL = {"kubevirt.io/migrationName": "migration-of-vm1"}
-UNNAMED = edited(TARGET, metadata={"name": "persistent-state-for-vm1-x", "labels": LABEL})
+UNNAMED = edited(TARGET, metadata={"name": "persistent-state-for-vm1-x"})
 MOVE = between_claims(vmim("Scheduling"))
 HANDED_OVER = MigrationState(
     migration_uid=MOVE.uid, source_persistent_state_claim="state-1", target_persistent_state_claim="state-2"
@@ -132,7 +131,6 @@ NEVER_RAN = changed(HOME, phase="Pending")
 CASES = {
     "pending: a claim is to come": ClaimCase([SOURCE], ONE, vmim()),
     "the claim is there, the pod is not": ClaimCase([SOURCE, TARGET], ONE, between_claims(vmim())),
-    "the claim is there, and no status names it yet": ClaimCase([SOURCE, UNNAMED], ONE, vmim()),
     "named, and not seen yet": ClaimCase([SOURCE], ONE, between_claims(vmim())),
     "the VMI names it, its migration does not": ClaimCase(
         [SOURCE, claim("state-2", "5Mi", created=LATER)],
@@ -178,8 +176,6 @@ CASES = {
     "one whose tenant wrote two": ClaimCase(
         [SOURCE, TARGET], {}, vmim(), changed(NEVER_RAN, migration_state=HANDED_OVER, volume_status=None)
     ),
-    "an abort is asked for, and no status names the claim": ClaimCase([SOURCE, UNNAMED], ONE, vmim(abort=True)),
-    "the migration is over, and a claim has its label": ClaimCase([SOURCE, UNNAMED], {}, vmim("Failed")),
     "a claim of an old name that a tenant made": ClaimCase([claim("state-1", created=END), TARGET], {}, DONE, MOVED),
 }
 
@@ -274,7 +270,7 @@ def test_an_entry_has_what_is_there_twice(case: ClaimCase) -> None:
 
 
 def test_no_claim_concerns_a_vm_without_a_vmi() -> None:
-    assert state_claims_concerning(None, [MOVE], {SOURCE.name: SOURCE}, {}) == []
+    assert state_claims_concerning(None, [MOVE], {SOURCE.name: SOURCE}) == []
 
 
 def test_nothing_is_read_where_no_quota_counts_claims() -> None:
