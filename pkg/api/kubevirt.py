@@ -54,8 +54,7 @@ class Memory(Struct):
 
 
 class Interface(Struct):
-    """`binding`: by the name that the KubeVirt CR registers; `passt` that of KubeVirt up to 1.2, `passtBinding` since
-    1.8."""
+    """`binding`: by its name in the KubeVirt CR; `passt` that of KubeVirt up to 1.2, `passtBinding` since 1.8."""
 
     model: str = ""
     sriov: Present | None = None
@@ -84,16 +83,11 @@ class Disk(Struct):
 
 
 class HostDevice(Struct):
-    """HostDevice and GPU: the extended resource that it counts as. With a claim it comes from dynamic resource
-    allocation, and counts as none."""
+    """HostDevice and GPU: the extended resource that it counts as; with a claim or request it counts as none."""
 
     device_name: str = ""
     claim_name: str | None = None
     request_name: str | None = None
-
-    @property
-    def is_claimed(self) -> bool:
-        return self.claim_name is not None or self.request_name is not None
 
 
 class Devices(Struct):
@@ -289,7 +283,6 @@ class VirtualMachineInstanceMigration(Object):
 
     @property
     def phase(self) -> str:
-        """`""` while KubeVirt has not looked at the migration yet."""
         return self.status.phase or ""
 
 

@@ -36,9 +36,8 @@ Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
 
 STATE_PREFIX = "persistent-state-for"
-"""What the names of the claims of state begin with, and the volume's."""
+"""The prefix of the names of claims of state, and of the volume's."""
 _STATE_SIZE = 10 * MI
-"""The size that KubeVirt requests."""
 _TRACKING_STATES = ("Initializing", "Enabled")
 _SHARED_ACCESS = "ReadWriteMany"
 
@@ -95,8 +94,7 @@ def state_claims(
     end_by_name: dict[str, str] = {}  # when the last migration that names the claim ended
     for pods in candidates:
         end_by_name |= {name: max(pods.ended_at, end_by_name.get(name, "")) for name in _existing_claims(pods, claims)}
-    active = [pods for pods in candidates if pods.is_active] if is_moving else []
-    current_claim = _state_claim_of(vmi)
+    active, current_claim = [pods for pods in candidates if pods.is_active and is_moving], _state_claim_of(vmi)
     used_names = {current_claim} | {name for pods in active for name in pods.claims}
     if current_claim not in claims and used_names.isdisjoint(end_by_name):
         used_names.update(sorted(end_by_name)[:1])
@@ -218,8 +216,7 @@ def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> l
         for volume in trusted_status(vmi).migrated_volumes or ()
         if volume.source is not None and volume.destination is not None
     ]
-    used_names: set[str] = set()
-    accepted = []
+    accepted, used_names = [], set[str]()
     for move in reported_moves or (_requested_moves(vmi, vm) if vm else ()):
         names = {move.source, move.destination}
         if len(names - {""}) == 2 and used_names.isdisjoint(names):

@@ -86,8 +86,9 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         names = [network.multus.network_name for network in vmi.spec.networks or () if network.multus is not None]
         keys = [name if "/" in name else f"{vmi.namespace}/{name}" for name in names]
         counted += filter(None, map(rendering.network_resources.get, keys))
-    named = [device for device in (*(devices.gpus or ()), *(devices.host_devices or ())) if device.device_name]
-    counted += [device.device_name for device in named if not (profile.device_claims and device.is_claimed)]
+    for device in (*(devices.gpus or ()), *(devices.host_devices or ())):
+        is_claimed = profile.device_claims and (device.claim_name is not None or device.request_name is not None)
+        counted += [device.device_name] if device.device_name and not is_claimed else []
     extended = {
         "sev": security is not None and is_sev(security, profile),
         "tdx": security is not None and security.tdx is not None and profile.tdx_device,

@@ -50,12 +50,8 @@ class Stage(IntEnum):
 
 
 _STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
-_WITHOUT_PLACE = constants.FINAL_PHASES | {
-    constants.PHASE_UNSET,
-    constants.PHASE_PENDING,
-    constants.PHASE_WAITING_FOR_SYNC,
-    constants.PHASE_SYNCHRONIZING,
-}
+_WAITING = {constants.PHASE_UNSET, constants.PHASE_PENDING}
+_WITHOUT_PLACE = {*constants.FINAL_PHASES, *_WAITING, constants.PHASE_WAITING_FOR_SYNC, constants.PHASE_SYNCHRONIZING}
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""
 
@@ -131,9 +127,8 @@ def seconds_of(timestamp: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A leftover that quota still counts: a side of the VM, or a claim of its state. `ended_at` is when the migration
-    did, in seconds since the epoch, None if that is not known. `keeps_target_away`: KubeVirt creates no target while
-    it is there."""
+    """A side of the VM, or a claim of its state, that quota still counts. `ended_at`: when the migration did (seconds
+    since the epoch), None if unknown. `keeps_target_away`: KubeVirt creates no target while it is there."""
 
     uid: str
     name: str
@@ -149,8 +144,7 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
     """Returns the state of a migration that is not finished."""
     if abort_requested(migration):
         return constants.STATE_ABORTING
-    is_waiting = migration.phase in (constants.PHASE_UNSET, constants.PHASE_PENDING)
-    return constants.STATE_PENDING if is_waiting else constants.STATE_MIGRATING
+    return constants.STATE_PENDING if migration.phase in _WAITING else constants.STATE_MIGRATING
 
 
 def annotations_for(
