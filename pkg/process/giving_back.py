@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.registry import NAMESPACES, PODS, RESOURCE_QUOTAS
+from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.client import Client, for_each
 from kubeloop.client.errors import ApiError, Forbidden, NotFound
 from kubeloop.client.resource_reader import list_installed
@@ -86,9 +86,6 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
     deadline = loop_time() + SILENCE
     while loop_time() < deadline:
         handler = ResourceQuotaHandler(
-            quotas,
-            client.resource(NAMESPACES),
-            client.resource(PODS),
             client,
             rancher,
             Reverts(client, clock),

@@ -16,7 +16,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
@@ -25,7 +25,6 @@ from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, R
 from pkg.util import constants
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
-from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer, Source
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -43,9 +42,6 @@ def register(
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
     handler = ResourceQuotaHandler(
-        quotas.client,
-        management.namespaces.client,
-        management.pods.client,
         management.client,
         rancher,
         management.reverts,
@@ -70,7 +66,7 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
     def keys_with_migrations(_: object) -> set[str]:
         return {key for migration in migrations.cache().list() for key in keys_in_namespace(migration)}
 
-    migrations.informer.add_event_handler(pace.migration_handlers(read_of_migration))
+    migrations.informer.add_event_handler(pace.migration_handlers())
     quotas.informer.add_event_handler(pace.quota_handlers())
     management.pods.informer.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
     quotas.watch_related(management.namespaces, keys_in_namespace)
@@ -86,26 +82,22 @@ def _watch_machines(management: Management, pace: Pace, keys_in_namespace: Calla
     """Watches VMIs that migrate, and where an administrator lets volumes move, VMs and claims too."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
-    def moves_volumes(name: str) -> bool:
-        namespace = management.namespaces.cache().get(name=name)
-        return namespace is not None and constants.ANNOTATION_STORAGE_MIGRATION in namespace.annotations
-
-    def keys_of_vm(vm: VirtualMachine) -> list[str]:
-        return keys_in_namespace(vm) if moves_volumes(vm.namespace) else []
+    def where_volumes_move(obj: Object) -> list[str]:
+        namespace = management.namespaces.cache().get(name=obj.namespace)
+        is_one = namespace is not None and constants.ANNOTATION_STORAGE_MIGRATION in namespace.annotations
+        return keys_in_namespace(obj) if is_one else []
 
     def keys_of_vmi(vmi: VirtualMachineInstance) -> list[str]:
-        migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
-        return keys_in_namespace(vmi) if migrating or moves_volumes(vmi.namespace) else []
+        is_migrating = migrations.cache().by_index(MIGRATIONS_BY_VMI, vmi.key)
+        return keys_in_namespace(vmi) if is_migrating else where_volumes_move(vmi)
 
     def keys_of_pvc(pvc: PersistentVolumeClaim) -> list[str]:
-        matters = pvc.name.startswith(claims.STATE_PREFIX) or moves_volumes(pvc.namespace)
-        counting = quotas.cache().list(pvc.namespace) if matters else ()
-        return [quota.key for quota in counting if any(map(counts_of_claims, quota.hard))]
+        return keys_in_namespace(pvc) if pvc.name.startswith(claims.STATE_PREFIX) else where_volumes_move(pvc)
 
     vms, pvcs = management.virtual_machines, management.persistent_volume_claims
     vmis = management.virtual_machine_instances
     vmis.informer.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
-    quotas.watch_related(vms, keys_of_vm, reads=lambda vm: vm.spec)
+    quotas.watch_related(vms, where_volumes_move, reads=lambda vm: vm.spec)
     quotas.watch_related(pvcs, keys_of_pvc, reads=lambda pvc: (pvc.uid, pvc.labels, pvc.spec, pvc.status))
 
 
@@ -115,7 +107,7 @@ def _watch_rancher(management: Management, settings: Settings) -> None:
     def keys_of_default_quotas(configuration: ValidatingWebhookConfiguration) -> list[str]:
         """Rancher's webhooks have changed: another way of writing its quotas may be needed."""
         is_ranchers = configuration.name.startswith(constants.RANCHER_WEBHOOKS)
-        return [quota.key for quota in quotas.cache().list() if is_ranchers and is_default(quota)]
+        return [quota.key for quota in filter(is_default, quotas.cache().list()) if is_ranchers]
 
     def keys_in_project(namespace: Namespace) -> list[str]:
         """What a namespace of a Rancher project requests no longer, another one may get."""
@@ -157,11 +149,8 @@ class Pace:
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
-    def migration_handlers(
-        self, read: Callable[[VirtualMachineInstanceMigration], object]
-    ) -> ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]:
-        """Returns the handlers of migrations: one is new or gone, or `read` returns another value of it. Only that one
-        may wait because of it."""
+    def migration_handlers(self) -> ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]:
+        """Returns the handlers of migrations. Only the one that is new, gone or different may wait because of it."""
 
         def enqueue(migration: VirtualMachineInstanceMigration, *, hurry: bool = False) -> None:
             for quota in self.quotas.cache().list(migration.namespace):
@@ -170,7 +159,7 @@ class Pace:
 
         return ResourceEventHandlerFuncs(
             lambda migration, _: enqueue(migration, hurry=not is_finished(migration)),
-            lambda old, new: enqueue(new) if read(old) != read(new) else None,
+            lambda old, new: enqueue(new) if read_of_migration(old) != read_of_migration(new) else None,
             lambda migration, _: enqueue(migration),
         )
 

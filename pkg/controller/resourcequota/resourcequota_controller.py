@@ -13,38 +13,39 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from kubeloop.api.core import Namespace, Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
+from kubeloop.api.core import Event, Namespace, ObjectReference, ResourceQuota
+from kubeloop.api.meta import ObjectMeta, RawResourceList
 from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList
+from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
-from kubeloop.client.resource_client import ResourceClient
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
+from pkg.api.rancher import PROJECTS
 from pkg.config.causes import LOWERS, Reverts
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites
 from pkg.config.time_slices import TimeSlices
-from pkg.controller.resourcequota.details import lacking_devices, room_of_project
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
+from pkg.util.kubevirt.migration import extra_devices_text, is_refused, refusing_quota
 from pkg.util.problems import Problem
 from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.entries import names_by_key, parse_resources, summarized
-from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL, EVENT_REVERTED
+from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read, summarized
+from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import is_granted, project_of, request_of
+from pkg.util.resourcequota.rancher_request import project_room
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ _TURN: Final = 0.05
 _GONE: Final = 60.0
 """Seconds after which a problem that was no longer found is reported again when it comes back."""
 _MOST_PROBLEMS: Final = 10_000
+_LONGEST: Final = 2048
+"""Characters that are read of an event's texts: a tenant may write a million, into as many events as it likes."""
 
 _WRITES = METRICS["headroom_resourcequota_patches_total"].counter()
 _TOUCHES = METRICS["headroom_resourcequota_touches_total"].counter()
@@ -86,11 +89,7 @@ class _QuotaState:
 class ResourceQuotaHandler:
     """Handles ResourceQuotas: the one writer of those that the annotation strategy raises."""
 
-    quotas: ResourceClient[ResourceQuota]
-    namespaces: ResourceClient[Namespace]
-    pods: ResourceClient[Pod]
     client: Client
-    """For what events say of problems."""
     rancher: RancherWrites
     reverts: Reverts
     observer: Observer
@@ -105,6 +104,7 @@ class ResourceQuotaHandler:
     _turns: ProjectTurns = field(default_factory=ProjectTurns, init=False)
 
     def __post_init__(self) -> None:
+        self._quotas, self._namespaces = self.client.resource(RESOURCE_QUOTAS), self.client.resource(NAMESPACES)
         self._reported: TTLCache[tuple[str, str], bool] = TTLCache(_MOST_PROBLEMS, _GONE, self.clock)
         # Quotas and the keys of their problems.
 
@@ -141,9 +141,9 @@ class ResourceQuotaHandler:
             now = quota
             if again:
                 log.debug("%s: conflict, retrying", quota.key)
-                now = await self.quotas.get(name=quota.name, namespace=quota.namespace)
+                now = await self._quotas.get(name=quota.name, namespace=quota.namespace)
                 if self.rancher.asks(now) or state.namespace is not None:
-                    state.namespace = await self.namespaces.get(name=quota.namespace)
+                    state.namespace = await self._namespaces.get(name=quota.namespace)
             return await self._plan_and_write(now, state)
 
         try:
@@ -175,15 +175,15 @@ class ResourceQuotaHandler:
                 manager = await self.reverts.note(quota, lowered)
                 reverted = Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")
                 await self._report_problems(observed, [reverted] if manager else [])
-            keys, instances = [*quota.annotations, *decided.annotations], observed.instances.values()
-            names = names_by_key(keys, observed.migrations, instances)
+            keys = *quota.annotations, *decided.annotations
+            names = names_by_key(keys, observed.migrations, observed.instances.values())
             decided = summarized(decided, quota, names)
             await self._write(quota, state, decided, used)
             self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:
             await self._request(observed, state, decided)
         if decided.annotations.get(constants.ANNOTATION_TOUCHED) and constants.ANNOTATION_TOUCHED in quota.annotations:
-            await self._report_problems(observed, await lacking_devices(self.client, observed))
+            await self._report_problems(observed, await self._lacking_devices(observed))
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
@@ -203,7 +203,7 @@ class ResourceQuotaHandler:
         requests = decided.namespace.get(constants.ANNOTATION_REQUEST)
         if requests and not self._turns.take(project_of(namespace), namespace.name):
             raise RetryAfter(_TURN, "another namespace of the Rancher project has a request under way")
-        state.namespace = await self.namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
+        state.namespace = await self._namespaces.json_patch(decided.namespace_patch(namespace), name=namespace.name)
         state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()
         log.info("%s: requested of Rancher: %s", observed.quota.key, _summary(observed.quota, decided))
@@ -211,8 +211,8 @@ class ResourceQuotaHandler:
     async def _observe_live(self, observed: Facts) -> Facts:
         """Returns the observation with live pods: a target pod that is counted already lacks nothing. The quota is read
         first, so that no pod is in its count that is not in the list."""
-        quota = await self.quotas.get(name=observed.quota.name, namespace=observed.quota.namespace)
-        pods = await self.pods.list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
+        quota = await self._quotas.get(name=observed.quota.name, namespace=observed.quota.namespace)
+        pods = await self.client.resource(PODS).list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
         source = replace(self.observer.source, pods=Listed(pods))
         namespace = observed.rancher.namespace if observed.rancher.asks else None
         return self.observer.observe(quota, observed.now, observed.timers, source=source, namespace=namespace)
@@ -255,7 +255,9 @@ class ResourceQuotaHandler:
         is_own_limit = state.written is not None and quota.hard == state.written.hard
 
         def wait(used: RawResourceList) -> None:
-            still_counted = is_own_limit and _exceeds(used, pending_usage, decided)
+            limits = {name: Quantity.parse(limit) for name, limit in decided.hard.items()}
+            is_more = (quantity_of(used, n) + pending_usage.get(n, ZERO) > limit for n, limit in limits.items())
+            still_counted = is_own_limit and any(is_more)
             seconds_left = timing.may_lower_after(since, now, migrations, still_counted=still_counted)
             if seconds_left > 0:
                 raise RetryAfter(seconds_left)
@@ -263,7 +265,7 @@ class ResourceQuotaHandler:
         wait(quota.used)
         if not is_own_limit or now >= since + timing.UNTIL_COUNTED:
             return {}
-        used = (await self.quotas.get(name=quota.name, namespace=quota.namespace)).used
+        used = (await self._quotas.get(name=quota.name, namespace=quota.namespace)).used
         wait(used)
         return used
 
@@ -316,9 +318,51 @@ class ResourceQuotaHandler:
             if not is_known:
                 log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
                 subject = observed.instances.get(problem.vm) or observed.quota
-                is_full = problem.reason == EVENT_PROJECT_FULL
-                room = await room_of_project(self.client, observed, self.observer.source) if is_full else ""
+                room = await self._project_room(observed) if problem.reason == EVENT_PROJECT_FULL else ""
                 self.events.event(subject, problem.kind, problem.reason, f"{problem}{room}")
+
+    # What events say beyond what decisions read. No decision goes by it: a tenant may write events.
+
+    async def _lacking_devices(self, observed: Facts) -> list[Problem]:
+        """Returns a problem for each VM that is refused although it has an entry: the devices that only its target asks
+        for, and the quota's base lacks. KubeVirt's events name them."""
+        quota, problems = observed.quota, []
+        entries = read(quota.annotations).by_key
+        try:
+            events = self.client.resource(EVENTS).transformed(as_read)
+            listed = await events.list(quota.namespace, field_selector=f"reason={constants.EVENT_FAILED_CREATE}")
+        except ApiError as exc:
+            log.debug("%s: events are not read: %s", quota.key, exc)
+            return []
+        for migration in filter(is_refused, observed.migrations):
+            name, since = migration.spec.vmi_name, migration.metadata.creation_timestamp or ""
+            entry = present_entry(entries, keys_of(entries, name, observed.instances.get(name)))
+            messages = (
+                (event.last_timestamp or "", event.message) for event in listed if event.involved_object.name == name
+            )
+            at, message = max(messages, default=("", ""))
+            devices = extra_devices_text(message, entry) if entry and at >= since else ""
+            if devices and refusing_quota(message) == quota.name:
+                problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))
+        return problems
+
+    async def _project_room(self, observed: Facts) -> str:
+        """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
+        in the cluster of Rancher's server."""
+        cluster, _, name = project_of(observed.rancher.namespace).partition(":")
+        try:
+            project = await self.client.resource(PROJECTS).get(name=name, namespace=cluster)
+        except ApiError as exc:
+            log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
+            return ""
+        return project_room(project, self.observer.source.namespaces.list(), observed.quota)
+
+
+def as_read(event: Event) -> Event:
+    """Returns the fields of an event that are read."""
+    subject = ObjectReference(name=event.involved_object.name[:_LONGEST])
+    metadata, message = ObjectMeta(name=event.name), event.message[:_LONGEST]
+    return Event(metadata=metadata, involved_object=subject, message=message, last_timestamp=event.last_timestamp)
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:
@@ -331,14 +375,6 @@ def _lowered_by_others(quota: ResourceQuota, written: ResourceQuota | None, deci
     own = written.hard if written is not None and written.uid == quota.uid else {}
     again = {name: Quantity.parse(limit) for name, limit in decided.hard.items() if own.get(name) == limit}
     return [name for name, limit in again.items() if quantity_of(quota.hard, name) < limit]
-
-
-def _exceeds(used: RawResourceList, pending_usage: ResourceList, decided: Plan) -> bool:
-    """Reports whether more is counted, or will be in a moment, than the plan leaves."""
-    return any(
-        quantity_of(used, name) + pending_usage.get(name, ZERO) > Quantity.parse(limit)
-        for name, limit in decided.hard.items()
-    )
 
 
 def _summary(quota: ResourceQuota, decided: Plan) -> str:

@@ -18,8 +18,8 @@ from pkg.api.harvesterhci import SETTINGS
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.causes import LOWERS, MANY, WINDOW, Cause
 from pkg.config.settings import Settings
-from pkg.controller.resourcequota.details import as_read
 from pkg.controller.resourcequota.register import register
+from pkg.controller.resourcequota.resourcequota_controller import as_read
 from pkg.util.constants import (
     ANNOTATION_APPLIED,
     ANNOTATION_BASE,
