@@ -30,8 +30,8 @@ def register_all(management: Management, events: EventRecorder, settings: Settin
     if settings.dry_run:
         resourcequota.register(management, events, settings)
         return
-    before_raise = namespace_controller.register_holding(management, events, settings)
-    resourcequota.register(management, events, settings, before_raise)
+    holding = namespace_controller.register_holding(management, events, settings)
+    resourcequota.register(management, events, settings, holding.before_raise)
     for controller in (namespace_controller, vm_controller, managedtenantquota_controller):
         controller.register(management, events, settings)
 

@@ -7,7 +7,6 @@ What a VMI lacks for half a second is written as it is then: shorter states are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -55,8 +54,13 @@ class VMIHandler:
         if vmi is None or vmi.deleting:
             return None
         if (migration_uid := migration.leftover_migration(vmi)) is not None:
-            await self._delete_pods(vmi, migration_uid)
-        changes = migration.annotations_for(vmi, self.migrations.cache().by_index(migration.MIGRATIONS_BY_VMI, key))
+            labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
+            for pod in leftover_pods(vmi, labelled):
+                if not pod.deleting:
+                    with suppress(NotFound):
+                        await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
+        migrations = self.migrations.cache().by_index(migration.MIGRATIONS_BY_VMI, key)
+        changes = dict(migration.annotations_for(vmi, migrations))
         if changes:
             seconds_left = self._differs_since.setdefault(key, loop_time()) + SETTLED - loop_time()
             if seconds_left > _EARLY:
@@ -71,19 +75,10 @@ class VMIHandler:
         is_waiting = loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY
         return [] if is_waiting else [key]
 
-    async def _delete_pods(self, vmi: VirtualMachineInstance, migration_uid: str) -> None:
-        labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
-        for pod in leftover_pods(vmi, labelled):
-            if not pod.deleting:
-                with suppress(NotFound):
-                    await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
-
-    async def _write(
-        self, vmi: VirtualMachineInstance, annotations: Mapping[str, str | None]
-    ) -> VirtualMachineInstance | None:
+    async def _write(self, vmi: VirtualMachineInstance, state: dict[str, str | None]) -> VirtualMachineInstance | None:
         """Writes the state and returns the VMI, or None if it is gone."""
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
-        patch = {"metadata": {"uid": vmi.uid, "annotations": dict(annotations)}}
+        patch = {"metadata": {"uid": vmi.uid, "annotations": state}}
         try:
             written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
         except NotFound:
@@ -93,10 +88,6 @@ class VMIHandler:
             with suppress(NotFound):
                 await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         return written
-
-
-def shown_of_migration(vmim: VirtualMachineInstanceMigration) -> object:
-    return vmim.uid, None if migration.is_finished(vmim) else migration.state_of(vmim)
 
 
 def read_of_vmi(vmi: VirtualMachineInstance) -> object:
@@ -112,9 +103,12 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     migrations.cache().add_indexer(migration.MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])
     if settings.dry_run:
         return
-    management.pods.cache().add_indexer(
-        PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration.migration_of(pod)}"]
-    )
-    states = VMIHandler(migrations, vmis.client, management.virtual_machines, management.pods)
+    pods = management.pods
+    pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration.migration_of(pod)}"])
+    states = VMIHandler(migrations, vmis.client, management.virtual_machines, pods)
     vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=read_of_vmi)
-    vmis.watch_related(migrations, states.keys_of_migration, reads=shown_of_migration)
+    vmis.watch_related(
+        migrations,
+        states.keys_of_migration,
+        reads=lambda vmim: (vmim.uid, None if migration.is_finished(vmim) else migration.state_of(vmim)),
+    )

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
@@ -91,17 +90,21 @@ class HoldingHandler:
         if namespace is None or namespace.deleting:
             self._labels.pop(key, None)
             return
-        policy = self._policy_for_pods()
+        policy = self.policy()
         if policy and not switched_off(namespace) and self._needs_label(key, policy):
             await self._ensure_label(key)
         elif self._is_labelled(key):
-            await self._remove_label(key, reserve=bool(policy))
+            label = self._labels[key]
+            label.unneeded_since = loop_time() if label.unneeded_since is None else label.unneeded_since
+            seconds_left = label.unneeded_since + LINGER - loop_time()
+            if policy and seconds_left > 0:
+                raise RetryAfter(seconds_left, "keeping the label for the next migration")
+            async with label.lock:
+                await self._write_label(key, None)
 
-    def depends_on_migrations(self) -> bool:
-        """Reports whether only namespaces with migrations, not all with a VM, have the label."""
-        return self._policy_for_pods() == FAIL
-
-    def _policy_for_pods(self) -> str:
+    def policy(self) -> str:
+        """Returns the failure policy for pods. With FAIL only namespaces with migrations, not all with a VM, are
+        labelled; with "" none."""
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
     def _needs_label(self, name: str, policy: str) -> bool:
@@ -115,14 +118,12 @@ class HoldingHandler:
     async def before_raise(self, namespace: str) -> None:
         """Sets the label; call before a quota of the namespace is raised. Raises RetryAfter while the label does not
         count yet. One that cannot be written does not delay a migration: the headroom is then not reserved."""
-        if not self._policy_for_pods():
+        if not self.policy():
             return
         try:
             await self._ensure_label(namespace)
         except ApiError as exc:
-            log.warning(
-                "namespace %s cannot be labelled, its added headroom is not reserved for migrations: %s", namespace, exc
-            )
+            log.warning("namespace %s cannot be labelled, its added headroom is not reserved: %s", namespace, exc)
             return
         seconds_left = self._labels[namespace].effective_from - loop_time()
         if seconds_left > 0:
@@ -140,15 +141,6 @@ class HoldingHandler:
             await self._write_label(name, constants.TRUE)
             settle = min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (loop_time() - began)))
             label.effective_from = loop_time() + settle
-
-    async def _remove_label(self, name: str, *, reserve: bool) -> None:
-        label = self._labels[name]
-        label.unneeded_since = loop_time() if label.unneeded_since is None else label.unneeded_since
-        seconds_left = label.unneeded_since + LINGER - loop_time()
-        if reserve and seconds_left > 0:
-            raise RetryAfter(seconds_left, "keeping the label for the next migration")
-        async with label.lock:
-            await self._write_label(name, None)
 
     def _is_labelled(self, name: str) -> bool:
         """True also if the namespace does not exist: it needs none."""
@@ -175,28 +167,26 @@ def _label_patch(value: str | None) -> dict[str, object]:
     return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
 
 
-def register_holding(
-    management: Management, events: EventRecorder, settings: Settings
-) -> Callable[[str], Awaitable[None]]:
-    """Registers the controller of the label, and returns what the writer of quotas calls before it raises one."""
+def register_holding(management: Management, events: EventRecorder, settings: Settings) -> HoldingHandler:
+    """Registers the controller of the label."""
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
     handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
     namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
 
     def where_migrations_matter(obj: Object) -> list[str]:
-        return [obj.namespace] if handler.depends_on_migrations() else []
+        return [obj.namespace] if handler.policy() == FAIL else []
 
     namespaces.watch_related(quotas, _namespace_of, reads=is_served)
     namespaces.watch_related(quotas, where_migrations_matter, reads=holding_state_of)
     namespaces.watch_related(management.virtual_machine_instance_migrations, where_migrations_matter, reads=is_finished)
     namespaces.watch_related(management.virtual_machine_instances, _namespace_of, reads=lambda _: None)
     namespaces.watch_related(management.virtual_machine_migration_resource_quotas, _namespace_of)
-    namespaces.watch_related(
-        registrations,
-        lambda _: {quota.namespace for quota in quotas.cache().list()},
-        reads=lambda registration: policy_for_pods([registration]),
-    )
-    return handler.before_raise
+
+    def with_quotas(_: object) -> set[str]:
+        return {quota.namespace for quota in quotas.cache().list()}
+
+    namespaces.watch_related(registrations, with_quotas, reads=lambda webhooks: policy_for_pods([webhooks]))
+    return handler
 
 
 def _namespace_of(obj: Object) -> list[str]:

@@ -55,12 +55,10 @@ class VMHandler:
     async def on_virtual_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
         """Halts the VM if its quotas refuse it for CONFIRM seconds. Raises RetryAfter while the VM wants to run and has
         no pod."""
-        if vm is None or vm.deleting:
+        if vm is None or vm.deleting or not wants_to_run(vm) or self.pods.cache().by_index(LAUNCHERS_BY_VM, key):
             self._short_since.pop(key, None)
-            return
-        if not wants_to_run(vm) or self.pods.cache().by_index(LAUNCHERS_BY_VM, key):
-            self._short_since.pop(key, None)
-            await self._clear(vm)
+            if vm is not None:
+                await self._clear(vm)
             return
         if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace))) is None:
             self._short_since.pop(key, None)
@@ -68,7 +66,10 @@ class VMHandler:
         seconds_left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
         if seconds_left > 0:
             raise RetryAfter(seconds_left, "confirming the shortage")
-        shortage = await self._live_shortage(vm)
+        # A pod may be counted while the cache has only the new quota (harvester issue 7585).
+        quotas, pods = await self._live_lists.fresh(vm.namespace)
+        has_pod = any(vm_of(pod) == vm.name for pod in pods)
+        shortage = None if has_pod else await self._shortage(vm, quotas, pods)
         if shortage is None:
             raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
         await self._halt(vm, shortage)
@@ -85,13 +86,6 @@ class VMHandler:
             if shortage := shortage_of(vm, observed):
                 return shortage
         return None
-
-    async def _live_shortage(self, vm: VirtualMachine) -> str | None:
-        """Returns the shortage by live reads. A pod may be counted while the cache has only the new quota (harvester
-        issue 7585)."""
-        quotas, pods = await self._live_lists.fresh(vm.namespace)
-        has_pod = any(vm_of(pod) == vm.name for pod in pods)
-        return None if has_pod else await self._shortage(vm, quotas, pods)
 
     async def _list_live(self, namespace: str) -> tuple[Sequence[ResourceQuota], Sequence[Pod]]:
         """Once for all VMs that wait: a tenant may start all of its own again and again."""
@@ -122,17 +116,10 @@ class VMHandler:
 
 def register(management: Management, events: EventRecorder, settings: Settings) -> None:
     """Registers the VM check, in both modes: Harvester's own check comes to the same end, later."""
-    vms, vmis = management.virtual_machines, management.virtual_machine_instances
-    management.pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
-    handler = VMHandler(
-        vms.client,
-        vmis.cache(),
-        management.resource_quotas,
-        management.pods,
-        Observer(management.source(), settings.profile),
-        events,
-        management.clock,
-    )
+    vms, vmis, pods = management.virtual_machines, management.virtual_machine_instances, management.pods
+    pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
+    quotas, observer = management.resource_quotas, Observer(management.source(), settings.profile)
+    handler = VMHandler(vms.client, vmis.cache(), quotas, pods, observer, events, management.clock)
     vms.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed, reads=_read_of_vm)
 
     def keys_of_halted_vm(vmi: VirtualMachineInstance) -> list[str]:

@@ -93,7 +93,7 @@ class OneNamespace:
         server = Server()
         self._management = Wired(server)
         self.events = Events()
-        self._before_raise = register_holding(self._management, self.events.recorder, Settings(reserve=reserve))
+        self._holding = register_holding(self._management, self.events.recorder, Settings(reserve=reserve))
         self.namespaces, self.quotas = server.kind(registry.NAMESPACES), server.kind(registry.RESOURCE_QUOTAS)
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances = server.kind(VIRTUAL_MACHINE_INSTANCES)
@@ -113,7 +113,7 @@ class OneNamespace:
         return await self._management.handle(registry.NAMESPACES, "ns1")
 
     async def before_raise(self) -> float | None:
-        return await retry_after(self._before_raise("ns1"))
+        return await retry_after(self._holding.before_raise("ns1"))
 
     @property
     def labelled(self) -> bool:
