@@ -110,8 +110,6 @@ def _object(value: object, field: str) -> Mapping[str, object]:
     return value
 
 
-# ---- what a quota grants, by the names of its spec.hard ------------------------------------------------------
-
 _ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
 """Two names of one thing: quota counts requests under both."""
 ALIAS: Mapping[str, str] = dict(_ALIASES) | {alias: name for name, alias in _ALIASES}
@@ -264,8 +262,6 @@ def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:
     text = f"changed while it was raised: {', '.join(changed)}; what was written is the new base"
     return (Problem(EVENT_BASE_CHANGED, text, kind="Normal"),)
 
-
-# ---- spec.hard -----------------------------------------------------------------------------------------------
 
 HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)
 """The resources that Harvester scales."""

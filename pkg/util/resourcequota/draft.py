@@ -69,8 +69,6 @@ class QuotaDraft:
         if annotations.get(constants.ANNOTATION_RESYNC_NEEDED) == constants.TRUE and base.limits is not None:
             annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.FALSE  # Harvester's order to compute again
 
-    # ---- entries ---------------------------------------------------------------------------------------------
-
     def _drop(self, keys: Set[str], stays: Callable[[VmUsage], bool], *, may_be_unknown: bool) -> None:
         """Removes the entries that nothing accounts for any longer: at once those of VMs whose migrations are over,
         other forms of the keys that are wanted, and headroom's own that no migration explains; after the grace the
@@ -145,8 +143,6 @@ class QuotaDraft:
         """Returns why `headroom` altogether, with `subject` in it, may not be: a cap, or Rancher; None where it may."""
         return refuse(self._caps, subject, headroom, size) or denied(self.facts, subject, headroom)
 
-    # ---- spec.hard -------------------------------------------------------------------------------------------
-
     def result(self, headroom: Mapping[str, Quantity] | None = None) -> Plan:
         """Returns the plan that is drafted, with spec.hard at the base and `headroom`, None: as it is."""
         policy, now = self.policy, self.facts.now
@@ -175,9 +171,6 @@ class QuotaDraft:
                 put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         self.hard |= difference(self.facts.quota.hard, raised)
         return raised
-
-
-# ---- how much may be added -----------------------------------------------------------------------------------
 
 
 def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:

@@ -78,9 +78,6 @@ class Entries(NamedTuple):
         return total([*self.by_key.values(), self.compensation])
 
 
-# ---- keys ----------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=16384)
 def migrating_key(vm_name: str) -> str:
     """Returns the full annotation key of a VM by name; hashed when the name leaves no room for itself."""
@@ -132,9 +129,6 @@ def has_headroom(annotations: Iterable[str]) -> bool:
 def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None) -> list[str]:
     """Returns the keys of this VM's entries, in all forms, in order."""
     return [key for key in migrating_keys(vm_name, vmi.uid if vmi else "") if key in annotations]
-
-
-# ---- values --------------------------------------------------------------------------------------------------
 
 
 def parse_resources(key: str, text: str, longest: int = MAX_LENGTH) -> ResourceList:
@@ -189,9 +183,6 @@ def names_by_key(
     for vmi in instances:
         names |= {migrating_key(vmi.name): vmi.name, migrating_uid_key(vmi.uid): vmi.name}
     return {key: names.get(key, Entry(key, "").vm) for key in entry_keys(keys)}
-
-
-# ---- writing -------------------------------------------------------------------------------------------------
 
 
 def put(annotations: dict[str, str], key: str, resources: Mapping[str, Quantity] | None) -> None:

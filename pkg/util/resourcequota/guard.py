@@ -117,9 +117,6 @@ def records_of_correction(
     return [{"op": "add", "path": pointer("/metadata/annotations", k), "value": v} for k, v in records.items()]
 
 
-# ---- namespaces that hold headroom ---------------------------------------------------------------------------
-
-
 def holds(quotas: Iterable[ResourceQuota], migrations: Iterable[VirtualMachineInstanceMigration]) -> bool:
     """Reports whether a namespace with these objects has added headroom, or is about to."""
     states = [holding_state_of(quota) for quota in quotas]

@@ -27,21 +27,16 @@ class QuotaManagement(Enum):
     is neither Rancher's default nor has the label "true"     | NONE       |            |
     was Rancher's default and still has headroom's mark       | NONE       |            |
     has Harvester's skip annotation, without headroom's mark  | SKIPPED    | yes        |
-    is Rancher's default ResourceQuota                        | DEFAULT    | yes        | yes
-    has the label "managed": "true"                           | LABELLED   | yes        | yes
-
+    is another one                                            | SERVED     | yes        | yes
     """
 
     NONE = "none"
     """What is headroom's on it goes."""
     OFF = "off"
-    """A person has switched headroom off: Harvester's controllers go on."""
+    """Harvester's controllers go on."""
     SKIPPED = "skipped"
-    """A person has switched auto-scaling off, Harvester's too: only what is over goes."""
-    DEFAULT = "default"
-    """Its base is the namespace's annotation."""
-    LABELLED = "labelled"
-    """Its base is recorded on it."""
+    """Only what is over goes."""
+    SERVED = "served"
 
 
 def management_of(quota: ResourceQuota) -> QuotaManagement:
@@ -51,19 +46,18 @@ def management_of(quota: ResourceQuota) -> QuotaManagement:
         (switched_off(quota), QuotaManagement.OFF),
         (not (is_default(quota) or is_labelled) or was_default(quota), QuotaManagement.NONE),
         (is_off(quota.annotations), QuotaManagement.SKIPPED),
-        (is_default(quota), QuotaManagement.DEFAULT),
     )
-    return next((management for fits, management in rows if fits), QuotaManagement.LABELLED)
+    return next((management for fits, management in rows if fits), QuotaManagement.SERVED)
 
 
 def is_served(quota: ResourceQuota) -> bool:
     """Reports whether headroom raises a quota."""
-    return management_of(quota) in (QuotaManagement.DEFAULT, QuotaManagement.LABELLED)
+    return management_of(quota) is QuotaManagement.SERVED
 
 
 def is_managed(quota: ResourceQuota) -> bool:
     """Reports whether headroom raises a quota, unless a person has switched auto-scaling off on it."""
-    return is_served(quota) or management_of(quota) is QuotaManagement.SKIPPED
+    return management_of(quota) in (QuotaManagement.SERVED, QuotaManagement.SKIPPED)
 
 
 def is_default(quota: ResourceQuota) -> bool:

@@ -76,7 +76,7 @@ def _decide(facts: Facts, policy: Policy) -> Plan:
         if is_default(quota):  # nothing is added, an entry goes with its migrations, one that is not explained stays
             decided = HarvesterRules(facts, replace(policy, foreign_grace=inf), Base(None)).decide()
     else:
-        beside_harvester = management is QuotaManagement.DEFAULT and policy.mode is Mode.ASSIST
+        beside_harvester = policy.mode is Mode.ASSIST and is_default(quota)
         decided = (HarvesterRules if beside_harvester else OwnRules)(facts, policy).decide()
         if not facts.rancher.asks:  # a touch is a write of the quota
             return with_touch(facts, decided)

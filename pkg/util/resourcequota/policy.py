@@ -36,14 +36,12 @@ class RancherQuotas(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The choices of an operator. Durations in seconds."""
-
     mode: Mode
     estimate: EstimateKind = EstimateKind.HARVESTER
     foreign_grace: float = 60.0
-    """An entry that no migration explains and that is not ours goes after this long."""
+    """Seconds after which an entry goes that no migration explains and that is not ours."""
     hold_limit: float = 600.0
-    """How long after its migration a source pod that never ends keeps its headroom."""
+    """Seconds for which a source pod that never ends keeps its headroom after its migration."""
     compensate: bool = True
     """A migration that is refused although its entry is applied gets what is missing."""
     render: bool = False

@@ -76,9 +76,6 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The condition ResourceQuotaValidated at that time, as text."""
 
 
-# ---- the namespace -------------------------------------------------------------------------------------------
-
-
 def project_of(namespace: Namespace | None) -> str:
     """Returns Rancher's project of a namespace, `CLUSTER:PROJECT`, or ""."""
     return namespace.annotations.get(constants.ANNOTATION_PROJECT, "") if namespace else ""
@@ -116,9 +113,6 @@ def format_request(request: Request) -> str:
     """Returns the record's JSON, compact, keys sorted."""
     entries = {key.removeprefix(constants.HARVESTER_PREFIX): json.loads(v) for key, v in request.entries.items()}
     return _compact(msgspec.to_builtins(replace(request, entries=entries), enc_hook=str))
-
-
-# ---- the person's request ------------------------------------------------------------------------------------
 
 
 def annotation_of(namespace: Namespace | None) -> str:
@@ -170,9 +164,6 @@ def with_limits(text: str, limits: Mapping[str, str]) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-# ---- Rancher's grant -----------------------------------------------------------------------------------------
-
-
 def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceList | None:
     """Returns the limits that Rancher granted a quota, zeros included; None where nobody validates: then the annotation
     alone is the base.
@@ -212,9 +203,6 @@ def exceeding(annotation: str, granted: Mapping[str, Quantity] | None) -> dict[s
         requested = sorted(parse_base(annotation).items()) if granted else ()
         return {n: (limit, granted[n]) for n, limit in requested if granted and limit > granted.get(n, limit)}
     return {}
-
-
-# ---- a quota whose entries are kept on the namespace ---------------------------------------------------------
 
 
 def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: bool = False) -> ResourceQuota:

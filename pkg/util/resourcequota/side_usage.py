@@ -118,8 +118,6 @@ class SideUsage:
                 amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
                 yield f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
-    # ---- how it is computed ----------------------------------------------------------------------------------
-
     @property
     def _vmi(self) -> VirtualMachineInstance:
         return self.known_vmi or VirtualMachineInstance()

@@ -141,9 +141,6 @@ _BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
 """The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
 
 
-# ---- from objects to a VmUsage -------------------------------------------------------------------------------
-
-
 class NamespaceFacts(NamedTuple):
     """All that is the same for all VMs of a namespace in one decision."""
 
@@ -229,9 +226,6 @@ def _claims(
     home = [side.launcher.name for side in sides.source]
     state = state_claims(vmi, migrations, claims, rendering, source_launchers=home, is_moving=is_moving)
     return state, volume_overlap(moves, claims, rendering.kubernetes)
-
-
-# ---- all of a namespace --------------------------------------------------------------------------------------
 
 
 def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], list[Problem]]:
