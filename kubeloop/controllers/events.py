@@ -22,8 +22,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.errors import described
 from kubeloop.metrics import FRAMEWORK
-from kubeloop.once import Tokens
 from kubeloop.workqueue.queue import loop_time
+from kubeloop.workqueue.rate_limiters import BucketRateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class EventRecorder:
         # The events that exist on the server; `count` has what the spam filter kept back too.
         self._written: TTLCache[Identity, Occurrence] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
         self._similar: TTLCache[Identity, set[str]] = TTLCache(_REMEMBERED, ttl=AGGREGATION_SECONDS, timer=loop_time)
-        self._buckets: LRUCache[About, Tokens] = LRUCache(_REMEMBERED)
+        self._buckets: LRUCache[About, BucketRateLimiter[About]] = LRUCache(_REMEMBERED)
         # The writes that an object has left.
         self._writers: dict[str, asyncio.Task[None]] = {}
         # Invariant: a namespace in which something is pending has one, and no other has.
@@ -128,7 +128,7 @@ class EventRecorder:
         if len(pending) >= QUEUE_LIMIT:
             DROPPED.labels("queue full").inc()
             return
-        if not self._buckets.setdefault(subject, Tokens(1 / SPAM_SECONDS, SPAM_BURST)).try_take(loop_time()):
+        if not self._buckets.setdefault(subject, BucketRateLimiter(1 / SPAM_SECONDS, SPAM_BURST)).allow(subject):
             DROPPED.labels("spam").inc()
             if (written := self._written.get(identity)) is not None:
                 written.count += 1

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn, Protocol
 
 from kubeloop.api.core import EventType, Lease, LeaseSpec
@@ -60,29 +60,24 @@ class Recorder(Protocol):
     def event(self, obj: Object, type: EventType, reason: str, message: str) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class LeaderElector:
     """A candidate for the leadership. `run` it in a task and give `before_write` to the transport of everything that a
     leader writes. `clock` gives seconds that never go back and go on while the process is stopped (time.monotonic)."""
 
-    def __init__(
-        self,
-        lock: LeaseLock,
-        config: LeaderElectionConfig | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], None] = lambda _: None,
-        on_new_leader: Callable[[str], None] = lambda _: None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """`tell` gets what is logged as a warning: why the lease can't be read or written, once a minute.
-        `on_new_leader` gets the identity of each holder that is seen, this one too (client-go's OnNewLeader).
-        `recorder` (a factory's) writes client-go's events on the Lease: became leader, stopped leading."""
-        self._lock = lock
-        self._config = config or LeaderElectionConfig()
-        self._clock = clock
-        self._tell = tell
-        self._on_new_leader = on_new_leader
-        self._recorder = recorder
+    lock: LeaseLock
+    config: LeaderElectionConfig | None = None
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+    tell: Callable[[str], None] = lambda _: None
+    """Gets what is logged as a warning: why the lease can't be read or written, once a minute."""
+    on_new_leader: Callable[[str], None] = lambda _: None
+    """Gets the identity of each holder that is seen, this one too (client-go's OnNewLeader)."""
+    recorder: Recorder | None = None
+    """A factory's: writes client-go's events on the Lease, became leader and stopped leading."""
+
+    def __post_init__(self) -> None:
+        self._config = self.config or LeaderElectionConfig()
         self._observed: Lease | None = None
         self._observed_at = 0.0
         # Invariant: when `_observed.spec` was first seen here; another holder is left its whole duration from then on.
@@ -91,25 +86,25 @@ class LeaderElector:
         # was answered: others may have seen it as early as that.
         self._freed_event = asyncio.Event()
         self._trouble = ""
-        self._reports = Once(_REPEAT, clock=clock)
+        self._reports = Once(_REPEAT, clock=self.clock)
         self._answered_at = float("-inf")
         # The time of the last answer to an attempt, whichever candidate holds the lease.
-        MASTER.labels(str(lock)).set(0)
+        MASTER.labels(str(self.lock)).set(0)
 
     def unready(self) -> list[str]:
         """Returns the reason for which this candidate could not lead: it can't read or write the lease."""
-        if self._clock() < self._answered_at + self._config.renew_deadline:
+        if self.clock() < self._answered_at + self._config.renew_deadline:
             return []
-        return [f"lease {self._lock}: {self._trouble or 'not read yet'}"]
+        return [f"lease {self.lock}: {self._trouble or 'not read yet'}"]
 
     def is_leader(self) -> bool:
         """Reports whether this candidate holds the lease now."""
-        return self._renewed_at is not None and self._clock() < self._renewed_at + self._config.renew_deadline
+        return self._renewed_at is not None and self.clock() < self._renewed_at + self._config.renew_deadline
 
     def before_write(self) -> None:
         """Raises NotLeader unless the lease is ours at this moment. The transport asks it at every send."""
         if not self.is_leader():
-            raise NotLeader(f"not written: the lease {self._lock} is not held")
+            raise NotLeader(f"not written: the lease {self.lock} is not held")
 
     def get_leader(self) -> str:
         """The identity of the holder that was seen last, "" for none."""
@@ -123,7 +118,7 @@ class LeaderElector:
 
     async def acquire(self) -> None:
         """Returns once the lease is ours."""
-        watch = asyncio.create_task(self._watch(), name=f"watch of lease {self._lock}")
+        watch = asyncio.create_task(self._watch(), name=f"watch of lease {self.lock}")
         try:
             while True:
                 self._freed_event.clear()
@@ -134,7 +129,7 @@ class LeaderElector:
         finally:
             watch.cancel()
             await asyncio.wait([watch])
-        log.info("holding the lease %s as %s", self._lock, self._lock.identity)
+        log.info("holding the lease %s as %s", self.lock, self.lock.identity)
         self._record("became leader", 1)
 
     async def renew(self) -> NoReturn:
@@ -142,16 +137,16 @@ class LeaderElector:
         replica took it meanwhile: what was decided before may be decided otherwise by now."""
         while self._renewed_at is not None:
             deadline = self._renewed_at + self._config.renew_deadline
-            await asyncio.sleep(min(self._config.retry_period, max(0.0, deadline - self._clock())))
-            if self._clock() < deadline:
-                await self._attempt(deadline - self._clock())
-            if self._clock() >= deadline:
+            await asyncio.sleep(min(self._config.retry_period, max(0.0, deadline - self.clock())))
+            if self.clock() < deadline:
+                await self._attempt(deadline - self.clock())
+            if self.clock() >= deadline:
                 cause = f": {self._trouble}" if self._trouble else ""
                 self._trouble = f"not renewed for {self._config.renew_deadline:g} s{cause}"
                 break
         self._renewed_at = None
         self._record("stopped leading", 0)
-        raise LeaseLost(f"lost the lease {self._lock}: {self._trouble}")
+        raise LeaseLost(f"lost the lease {self.lock}: {self._trouble}")
 
     async def release(self) -> bool:
         """Gives the lease up, so that another candidate takes it at once, and reports whether that was written. Call it
@@ -159,26 +154,26 @@ class LeaderElector:
         if not self.is_leader():
             return False
         self._renewed_at = None
-        MASTER.labels(str(self._lock)).set(0)
+        MASTER.labels(str(self.lock)).set(0)
         try:
             async with asyncio.timeout(self._config.retry_period):
                 if not await retry_on_conflict(lambda _: self._give_up()):
                     return False
         except (ApiError, TimeoutError) as err:
-            log.warning("lease %s not released: %s", self._lock, str(err) or "no answer in time")
+            log.warning("lease %s not released: %s", self.lock, str(err) or "no answer in time")
             return False
-        log.info("released the lease %s", self._lock)
+        log.info("released the lease %s", self.lock)
         self._record("stopped leading", 0)
         return True
 
     async def _give_up(self) -> bool:
         """Releases the lease as it is now: a renewal whose answer was lost may be newer than what was seen."""
-        lease = await self._lock.get()
-        if lease.spec.holder_identity != self._lock.identity:
+        lease = await self.lock.get()
+        if lease.spec.holder_identity != self.lock.identity:
             return False
         now, transitions = rfc3339(time.time(), "microseconds"), lease.spec.lease_transitions
         free = LeaseSpec(lease_duration_seconds=1, acquire_time=now, renew_time=now, lease_transitions=transitions)
-        await self._lock.update(free, lease.metadata.resource_version)
+        await self.lock.update(free, lease.metadata.resource_version)
         return True
 
     async def try_acquire_or_renew(self) -> bool:
@@ -189,8 +184,8 @@ class LeaderElector:
             return True
         lease = None
         with contextlib.suppress(NotFound):
-            self._observe(lease := await self._lock.get())
-        if self.get_leader() not in ("", self._lock.identity):
+            self._observe(lease := await self.lock.get())
+        if self.get_leader() not in ("", self.lock.identity):
             if self._renewed_at is not None:
                 self._renewed_at, self._trouble = None, f"{self.get_leader()} holds it"
                 return False
@@ -200,12 +195,12 @@ class LeaderElector:
 
     async def _write(self, lease: Lease | None) -> bool:
         """Writes this candidate into the lease if it is still `lease` (None: absent), and reports whether it was."""
-        sent = self._clock()
+        sent = self.clock()
         try:
             if lease is None:
-                written = await self._lock.create(self._own_spec(LeaseSpec()))
+                written = await self.lock.create(self._own_spec(LeaseSpec()))
             else:
-                written = await self._lock.update(self._own_spec(lease.spec), lease.metadata.resource_version)
+                written = await self.lock.update(self._own_spec(lease.spec), lease.metadata.resource_version)
         except (AlreadyExists, Conflict):
             return False
         except NotFound:
@@ -218,9 +213,9 @@ class LeaderElector:
 
     def _own_spec(self, spec: LeaseSpec) -> LeaseSpec:
         now, transitions = rfc3339(time.time(), "microseconds"), spec.lease_transitions or 0
-        is_renewal = spec.holder_identity == self._lock.identity
+        is_renewal = spec.holder_identity == self.lock.identity
         return LeaseSpec(
-            holder_identity=self._lock.identity,
+            holder_identity=self.lock.identity,
             lease_duration_seconds=math.ceil(self._config.lease_duration),
             acquire_time=spec.acquire_time if is_renewal else now,
             renew_time=now,
@@ -231,16 +226,16 @@ class LeaderElector:
         observed, holder = self._observed, self.get_leader()
         self._observed = lease
         if observed is None or observed.spec != lease.spec:
-            self._observed_at = self._clock()
+            self._observed_at = self.clock()
         if self.get_leader() not in (holder, ""):
-            if self.get_leader() != self._lock.identity:
-                log.info("the lease %s is held by %s", self._lock, self.get_leader())
-            self._on_new_leader(self.get_leader())
+            if self.get_leader() != self.lock.identity:
+                log.info("the lease %s is held by %s", self.lock, self.get_leader())
+            self.on_new_leader(self.get_leader())
 
     def _record(self, happened: str, leads: int) -> None:
-        MASTER.labels(str(self._lock)).set(leads)
-        if self._recorder is not None and self._observed is not None:
-            self._recorder.event(self._observed, "Normal", "LeaderElection", f"{self._lock.identity} {happened}")
+        MASTER.labels(str(self.lock)).set(leads)
+        if self.recorder is not None and self._observed is not None:
+            self.recorder.event(self._observed, "Normal", "LeaderElection", f"{self.lock.identity} {happened}")
 
     def _time_left(self) -> float:
         """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run
@@ -248,7 +243,7 @@ class LeaderElector:
         if not self.get_leader() or self._observed is None:
             return 0.0
         duration = self._observed.spec.lease_duration_seconds or self._config.lease_duration
-        return self._observed_at + duration - self._clock()
+        return self._observed_at + duration - self.clock()
 
     async def _attempt(self, seconds: float) -> None:
         """Calls try_acquire_or_renew without an exception, within a time that leaves room for another attempt."""
@@ -259,15 +254,15 @@ class LeaderElector:
             # The last attempt may have hardly any time: what failed before says more.
             self._note_failure(str(err) or self._trouble or "no answer in time")
         else:
-            self._answered_at = self._clock()
+            self._answered_at = self.clock()
             if self._renewed_at is not None:
                 self._trouble = ""
 
     def _note_failure(self, reason: str) -> None:
         if self._reports.is_due(reason):
-            message = f"lease {self._lock}: not acquired or renewed: {reason}"
+            message = f"lease {self.lock}: not acquired or renewed: {reason}"
             log.warning("%s", message)
-            self._tell(message)
+            self.tell(message)
         self._trouble = reason
 
     async def _pause(self) -> None:
@@ -282,13 +277,13 @@ class LeaderElector:
         """Watches the Lease: releases are seen at once, and renewals when they happen."""
         while True:
             try:
-                async with contextlib.aclosing(self._lock.watch()) as leases:
+                async with contextlib.aclosing(self.lock.watch()) as leases:
                     async for lease in leases:
                         self._observe(lease)
                         if not self.get_leader():
                             self._freed_event.set()
             except ApiError as err:
-                log.debug("lease %s: not watched: %s", self._lock, err)
+                log.debug("lease %s: not watched: %s", self.lock, err)
             except Exception:
-                log.exception("lease %s: not watched", self._lock)
+                log.exception("lease %s: not watched", self.lock)
             await asyncio.sleep(self._config.retry_period)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-from kubeloop.once import Tokens
 from kubeloop.workqueue.queue import loop_time
 
 K = TypeVar("K", bound=Hashable)
@@ -43,15 +42,29 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
 
 
 class BucketRateLimiter(Generic[K]):
-    """A token bucket over all items: `burst` at once, then `qps` a second. Every call takes its token."""
+    """A token bucket over all items (client-go's flowcontrol): `burst` at once, then `qps` a second. Every call takes
+    its token."""
 
     def __init__(self, qps: float = 10.0, burst: int = 100) -> None:
         if qps <= 0 or burst < 1:
             raise ValueError(f"qps and burst must be positive, not {qps} and {burst}")
-        self._tokens = Tokens(qps, burst)
+        self._qps = qps
+        self._burst = self._tokens = float(burst)
+        self._filled_at = 0.0
 
     def when(self, item: K) -> float:
-        return self._tokens.take(loop_time())
+        now = loop_time()
+        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._filled_at) * self._qps)
+        self._filled_at = now
+        # Below zero is a debt: what comes later waits for it too.
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens / self._qps)
+
+    def allow(self, item: K) -> bool:
+        """Takes a token if there is one, and reports whether there was."""
+        has_token = self.when(item) == 0
+        self._tokens += 0.0 if has_token else 1.0
+        return has_token
 
     def forget(self, item: K) -> None:
         """Tokens are not given back."""

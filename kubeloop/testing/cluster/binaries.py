@@ -130,8 +130,8 @@ def cache_directory(environ: Environ = os.environ) -> Path:
 
 
 def cache_folder(component: Component, environ: Environ = os.environ) -> Path:
-    platform = f"{versions.go_operating_system()}-{versions.go_architecture()}"
-    return cache_directory(environ) / "bin" / f"{component.name}-{component.version}-{platform}"
+    name = f"{component.name}-{component.version}-linux-{versions.go_architecture()}"
+    return cache_directory(environ) / "bin" / name
 
 
 def _is_executable(path: Path) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kubeloop.testing.cluster.errors import DownloadError
 from kubeloop.testing.cluster.progress import Progress
-from kubeloop.testing.cluster.versions import Component, Environ, go_architecture, go_operating_system
+from kubeloop.testing.cluster.versions import Component, Environ, go_architecture
 
 ANSWER_TIMEOUT = 3.0
 """Seconds in which a site has to answer: what follows otherwise is a build."""
@@ -50,7 +50,7 @@ def artifact_of(component: Component, name: str, environ: Environ) -> tuple[str,
     version, (official, *parts) = component.version, _RELEASES[component.name]
     base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or official).rstrip("/")
     words = {"name": name, "version": version, "number": version.removeprefix("v")}
-    words |= {"os": go_operating_system(), "arch": go_architecture()}
+    words |= {"os": "linux", "arch": go_architecture()}
     file, checksums, member = (part.format(**words) for part in parts)
     url = f"{base}/{file}"
     return url, f"{url.rpartition('/')[0]}/{checksums}", member

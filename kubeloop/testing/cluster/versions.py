@@ -31,7 +31,7 @@ GOMOD = Path(__file__).parent / "gomod"
 Environ = Mapping[str, str]
 """The variables of a process."""
 
-_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,4 @@ PROMETHEUS_COMPONENT = Component(
 
 def go_architecture() -> str:
     """Returns this machine's architecture as Go and the download sites spell it, e.g. "amd64"."""
-    machine = platform.machine().lower()
-    return _ARCHITECTURES.get(machine, machine)
-
-
-def go_operating_system() -> str:
-    """Returns this machine's operating system as Go spells it, e.g. "linux"."""
-    return platform.system().lower()
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())

@@ -292,7 +292,7 @@ def test_what_is_not_a_version_has_no_minor_release(text: str) -> None:
     assert minor_release(text) == ""
 
 
-@pytest.mark.parametrize(("machine", "go"), [("AMD64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")])
+@pytest.mark.parametrize(("machine", "go"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64")])
 def test_the_architecture_is_spelled_as_go_does(machine: str, go: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert go_architecture() == go
