@@ -15,8 +15,7 @@ from pkg.cmd.collect import load_collected
 from pkg.cmd.flags import group, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
-from pkg.report.causes import halted_reason
-from pkg.report.explain import Explanation, Verdict, not_running
+from pkg.report.explain import Explanation, Verdict, halted_reason, not_running
 from pkg.report.explain import explain as explain_instance
 from pkg.report.fit import Fit
 from pkg.report.installation import Installed

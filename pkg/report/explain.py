@@ -1,27 +1,59 @@
-"""Explains why a VM's migration waits, or whether one would. Pure."""
+"""Explains why a VM's migration waits, or whether one would; and, by name with the part of the page of limits, the
+reasons beside the quotas that headroom manages. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import field
 
+from kubeloop.api.core import Pod
 from kubeloop.api.meta import from_rfc3339
-from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.report import causes
+from kubeloop.api.objects import find_condition
+from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.text import quoted
+from pkg.api.kubevirt import (
+    VIRTUAL_MACHINE_INSTANCES,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
 from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text
-from pkg.report.snapshot import NO_FAILURE, Document, FailureEvent, Snapshot
+from pkg.report.snapshot import Document, FailureEvent, Snapshot
 from pkg.report.status import AT_ONCE, observe
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt import migration as migrations
-from pkg.util.kubevirt.evidence import trusted_status
+from pkg.util.kubevirt.claims import volume_overlap
+from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.window import Window
 
+STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
+    f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
+)
+_BLOCKED = (
+    (constants.CONDITION_BLOCKED_BY_BACKUP, "KubeVirt waits for a backup of the VM"),
+    (constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES, "KubeVirt waits until utility volumes are detached"),
+)
+_GATES = {
+    "ApplicationAwareQuotaGate": "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
+    "kueue.x-k8s.io/admission": "Kueue holds its target pod back",
+}
+_REFUSALS = {
+    "maximum ": "a LimitRange refuses its target pod",
+    "minimum ": "a LimitRange refuses its target pod",
+    " limit to request ratio": "a LimitRange refuses its target pod",
+    "must specify": "a quota refuses its target pod, which does not name what it limits",
+    "violates PodSecurity": "Pod Security refuses its target pod",
+}
+"""Words of the API server's message, and the reason."""
+_WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
+_START = "headroom adds nothing for a start: enlarge the quota"
+_REQUESTS_STORAGE = "requests.storage"
 _TOO_LARGE = " is requested and "
 """Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _UNEXPLAINED_AFTER = 60.0
@@ -74,7 +106,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
     """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's limits count them."""
     namespace, vm = instance.namespace, instance.name
     active = [m for m in snapshot.migrations_of(instance) if not migrations.is_finished(m)]
-    reason = causes.unstarted_reason(snapshot, instance)
+    reason = unstarted_reason(snapshot, instance)
     if reason and not any(map(migrations.is_decentralized, active)):  # its receiver waits for the VM
         return not_running(namespace, vm, reason)
     quota_fits = fits(snapshot, namespace, [instance], would=not active)
@@ -86,7 +118,7 @@ def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation
         verdict, summary = _Wait(snapshot, instance, migration, quota_fits).verdict()
     else:
         verdict, prospect = _prospect_verdict(quota_fits)
-        summary = _joined(f"it does not migrate; a target pod would {prospect}", *causes.vm_notes(snapshot, instance))
+        summary = _joined(f"it does not migrate; a target pod would {prospect}", *vm_notes(snapshot, instance))
     ratio = snapshot.rendering(namespace).ratio or None
     return Explanation(namespace, vm, verdict, summary, ratio, explained, quota_fits)
 
@@ -135,14 +167,14 @@ class _Wait:
         if migrations.abort_requested(migration):
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
         targets = [pod for pod in self.snapshot.pods if migrations.migration_of(pod) == migration.uid]
-        target_reason = "".join(f": {reason}" for pod in targets if (reason := causes.pending_target_reason(pod)))
+        target_reason = "".join(f": {reason}" for pod in targets if (reason := pending_target_reason(pod)))
         if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}{target_reason}"
-        if wait_reason := causes.kubevirt_wait_reason(migration):
+        if wait_reason := kubevirt_wait_reason(migration):
             return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"
         if targets and not self.quota_fits:
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}: its target pod exists{target_reason}"
-        notes = causes.vm_notes(self.snapshot, self.instance)
+        notes = vm_notes(self.snapshot, self.instance)
         if too_small := [fit for fit in self.quota_fits if not fit.fits]:
             return self._shortage_verdict(too_small, notes)
         if verdict := self._creation_verdict():
@@ -155,24 +187,21 @@ class _Wait:
 
     def _shortage_verdict(self, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
         """Returns what a migration waits for that does not fit into these quotas."""
-        shortage, namespace = (
-            f"{self.migration.name} does not fit: {_missing_amounts(too_small)}",
-            self.instance.namespace,
-        )
+        shortage = f"{self.migration.name} does not fit: {_missing_amounts(too_small)}"
         if refusals := _joined(*(fit.refusal for fit in too_small)):
             return Verdict.WAITS_FOR_HEADROOM, _joined(f"{shortage}, and headroom may not raise it", refusals, *notes)
         if unenforced := _joined(*(fit.not_enforced for fit in too_small if fit.fits_then)):
             return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
-        if self.snapshot.source.budgets.list(namespace):
-            notes = [*notes, *wait_reasons(observe(self.snapshot, namespace), self.migration)]
+        if self.snapshot.source.budgets.list(self.migration.namespace):
+            notes = [*notes, *wait_reasons(observe(self.snapshot, self.migration.namespace), self.migration)]
         return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
     def _retry_verdict(self) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
         name = self.migration.name
-        message = (self._failures() or [NO_FAILURE])[-1].message
+        message = next((failure.message for failure in reversed(self._failures())), "")
         if devices := migrations.extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
-            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {causes.MIGRATIONS}"
+            return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
         if self.snapshot.installed.is_stopped:
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
@@ -194,10 +223,10 @@ class _Wait:
         latest, note = failures[-1], ""
         if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' not in latest.message:
             sentence = f"{name} fits, but KubeVirt could not create its target pod: {latest}"
-            reason = causes.refusal_reason(self.snapshot, namespace, latest.message)
+            reason = refusal_reason(self.snapshot, namespace, latest.message)
             return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, reason)
         if _TOO_LARGE in latest.message:
-            changes = f"see what changes the VM's pods, such as a mesh's sidecar: {causes.ADMISSION}"
+            changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
             note = f"the pod asks for {self._more_than_expected}: {changes}"
         return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {latest}", note)
 
@@ -210,7 +239,7 @@ class _Wait:
             return ""
         return (
             f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks "
-            f"for {self._more_than_expected} is refused, and named in virt-controller's log: {causes.ADMISSION}"
+            f"for {self._more_than_expected} is refused, and named in virt-controller's log: {ADMISSION}"
         )
 
     @property
@@ -254,3 +283,113 @@ def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> l
     if migrations.is_refused(vmim):
         return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
     return ["resource quota has not refused its target pod: it waits for KubeVirt"]
+
+
+# ---- reasons beside the quotas ---------------------------------------------------------------------------------
+
+
+def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
+    """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; "" if nothing is
+    known."""
+    if migrations.is_decentralized(migration):
+        return (
+            "it is decentralized: nothing is added, as the receiver is its VM's only pod there and the base pays for "
+            f"it: {MIGRATIONS}"
+        )
+    for kind, text in _BLOCKED:
+        condition = find_condition(migration.status.conditions, kind)
+        if condition is not None and condition.status == "True":
+            return ": ".join(filter(None, [text, condition.message]))
+    return ""
+
+
+def pending_target_reason(target: Pod) -> str:
+    """Returns why a target pod that exists does not run; "" if no reason is known."""
+    spec, status = target.spec, target.status
+    if status.phase != constants.PHASE_PENDING:
+        return ""
+    for gate in spec.scheduling_gates or ():
+        if gate.name in _GATES:
+            return f"{_GATES[gate.name]} (scheduling gate {gate.name}): {ADMISSION}"
+    created = {claim.name for claim in status.resource_claim_statuses or () if claim.resource_claim_name}
+    if missing := {claim.name for claim in spec.resource_claims or () if claim.template} - created:
+        return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}: {PLACEMENT}"
+    scheduled = find_condition(status.conditions, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
+    if spec.node_name:
+        events = f"the events of pod {target.name} say what they wait for"
+        return f"its containers have not started on {spec.node_name}: {events}"
+    return f"kube-scheduler has not placed pod {target.name} yet"
+
+
+def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
+    """Returns what refused a pod, by what KubeVirt quotes of the API server; "" if that is not known."""
+    name = migrations.refusing_quota(message)
+    reasons = [reason for words, reason in _REFUSALS.items() if words in message]
+    if name and name not in {quota.name for quota in snapshot.quotas_of(namespace)}:
+        reasons.append(f"{name} is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota")
+    return f"{reasons[0]}: {ADMISSION}" if reasons else ""
+
+
+def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
+    """Returns what else is known of a VM: that KubeVirt does not migrate it; that its volumes move, and how much of
+    their disks counts twice meanwhile."""
+    notes = list(filter(None, [unmigratable_reason(snapshot, vmi)]))
+    if moves := snapshot.moves_of(vmi):
+        claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)}
+        doubled_size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
+        effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
+        notes.append(f"its volumes {', '.join(move.volume for move in moves)} move{effect}: {STORAGE}")
+    return notes
+
+
+def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+    """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
+    migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
+    if migratable is None or migratable.status != "False":
+        return next(_refusing_limits(snapshot, vmi), "")
+    reason = migratable.message or migratable.reason or "no reason is given"
+    return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
+
+
+def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterator[str]:
+    """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
+    maximums = [
+        (limit_range.name, parse_resource_list(item.max))
+        for limit_range in snapshot.source.limit_ranges.list(vmi.namespace)
+        for item in limit_range.spec.limits
+        if item.type == "Container"
+    ]
+    source = snapshot.source_side(vmi) if maximums else None
+    for name, most in maximums:
+        for container in source.launcher.spec.containers if source else ():
+            limits = parse_resource_list(container.resources.limits)
+            if beyond := [limit for limit in limits.keys() & most.keys() if limits[limit] > most[limit]]:
+                yield (
+                    f"LimitRange {name} refuses a target pod: a container may have "
+                    f"{format_amounts({limit: most[limit] for limit in beyond})}, {container.name} has "
+                    f"{format_amounts({limit: limits[limit] for limit in beyond})}: {ADMISSION}"
+                )
+
+
+def halted_reason(vm: VirtualMachine) -> str:
+    """Returns why a VM without a VMI does not run, if quota or storage is the reason; else ""."""
+    if shortage := vm.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA):
+        return f"it was halted: {quoted(shortage)}: {_START}"
+    if (printable_status := vm.status.printable_status) not in _WITHOUT_VOLUMES:
+        return ""
+    refused = "quota may refuse an import's pods or scratch space"
+    return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
+
+
+def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+    """Returns why a VMI is not one that KubeVirt migrates: it ends, or does not run, and what kept its pod from being
+    created, as far as an event says so; "" if it runs."""
+    if is_running(vmi) and not vmi.deleting:
+        return ""
+    reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
+    kind, since = VIRTUAL_MACHINE_INSTANCES.kind, vmi.metadata.creation_timestamp
+    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, kind, vmi, since):
+        reasons += [str(failures[-1]), *([_START] if migrations.refusing_quota(failures[-1].message) else ())]
+    return "; ".join(reasons)

@@ -18,7 +18,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
 from pkg.api import kubevirt
-from pkg.report.snapshot import NO_FAILURE, Document, Snapshot, usages_of
+from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.report.status import keeper_of, management_in, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
@@ -68,8 +68,8 @@ class Fit(Document, frozen=True, kw_only=True):
     fits_then: bool
     action: str
     refusal: str = ""
-    not_enforced: str = field(default="", name="notEnforced")
-    waits_for_leftover: bool = field(default=False, name="waitsForLeftover")
+    not_enforced: str = ""
+    waits_for_leftover: bool = False
 
     @property
     def missing(self) -> ResourceList:
@@ -173,7 +173,7 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     since = min(waiting_since, default="")
     failures = snapshot.failures_of(EVENT_PROJECT_FULL, RESOURCE_QUOTAS.kind, observed.quota, since)
-    return str((failures or [NO_FAILURE])[-1])
+    return str(failures[-1]) if failures else ""
 
 
 def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList) -> dict[str, PodNeed]:

@@ -10,15 +10,18 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
 from msgspec import field, structs
 
 from kubeloop.api.core import Affinity, Node, Pod, PodSpec, ResourceQuotaSpec
+from kubeloop.api.meta import LabelSelector
 from kubeloop.api.objects import condition_is_true
-from kubeloop.api.quantity import ZERO, Quantity
+from kubeloop.api.quantity import ZERO
 from kubeloop.api.registry import Resource
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
+from kubeloop.api.selectors import selector
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.report.causes import unmigratable_reason, vm_notes
+from pkg.report.explain import unmigratable_reason, vm_notes
 from pkg.report.fit import Fit, fits
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
@@ -27,9 +30,6 @@ from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
-_WINDOWS: Final = "one VM after another, under a lock each"
-_KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
-_EVERYWHERE: Final = ResourceQuotaSpec()
 _MEMORY: Final = "requests.memory"
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 """KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
@@ -141,8 +141,6 @@ def _vms(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio:
 
 
 class PlacedAffinity(Affinity):
-    """core/v1 Affinity with the nodes' part."""
-
     node_affinity: dict[str, Any] | None = None
 
 
@@ -165,7 +163,7 @@ class PlacedPod(Pod):
 
     def may_be_placed_on(self, node: Node) -> bool:
         """Reports whether the node has the labels that the pod requires."""
-        is_selected = (self.spec.node_selector or {}).items() <= node.labels.items()
+        is_selected = selector(self.spec.node_selector or {})(node.labels)
         return is_selected and (self.terms is None or any(_fulfils(term, node) for term in self.terms))
 
     @property
@@ -180,28 +178,12 @@ PLACED_PODS = Resource("", "v1", "pods", "Pod", PlacedPod)
 
 
 def _fulfils(term: Mapping[str, Any], node: Node) -> bool:
-    """Reports whether a node fulfils a term of node affinity; an empty one none does."""
-    requirements = [(node.labels, requirement) for requirement in term.get("matchExpressions") or ()]
-    requirements += [({"metadata.name": node.name}, requirement) for requirement in term.get("matchFields") or ()]
-    return bool(requirements) and all(
-        _is_fulfilled(requirement["operator"], labels.get(requirement["key"]), requirement.get("values") or [])
-        for labels, requirement in requirements
-    )
-
-
-def _is_fulfilled(operator: str, value: str | None, values: Sequence[str]) -> bool:
-    match operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" if value and value.isdecimal():
-            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
-    return False
+    """Reports whether a node fulfils a term of node affinity; none an empty one, nor what labels' selectors lack."""
+    requirements = msgspec.convert(term, LabelSelector)
+    try:
+        return bool(requirements.match_expressions) and selector(requirements)(node.labels)
+    except ValueError:  # Gt, Lt
+        return False
 
 
 @dataclass(frozen=True)
@@ -230,13 +212,11 @@ class NodeCapacity:
         is_labelled = any(SCHEDULABLE in node.labels for node in nodes)  # by KubeVirt, where it runs
         free_by_node: dict[str, ResourceList] = {}
         for node in nodes:
-            tainted = any(taint.effect in _KEEPS_AWAY for taint in node.spec.taints or ())
+            tainted = any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.spec.taints or ())
             is_ready = condition_is_true(node.status.conditions, "Ready") and not (tainted or node.spec.unschedulable)
             if is_ready and (not is_labelled or node.labels.get(SCHEDULABLE) == "true"):
-                allocatable = parse_resource_list(node.status.allocatable or {})
-                free_by_node[node.name] = {
-                    f"requests.{name}": allocatable[name] for name in ("cpu", "memory") if name in allocatable
-                }
+                allocatable = parse_resource_list(node.status.allocatable or {}).items()
+                free_by_node[node.name] = {f"requests.{name}": amount for name, amount in allocatable}
         for pod in self.pods or ():
             if pod.spec.node_name in free_by_node and not pod.terminal:
                 _take(free_by_node[pod.spec.node_name], pod_usage(pod))
@@ -257,7 +237,7 @@ def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = 
 
 
 def plan_evacuations(
-    snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None, capacity: NodeCapacity | None = None
+    snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None, capacity: NodeCapacity = NodeCapacity()
 ) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
     vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
@@ -283,7 +263,10 @@ def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> l
     quota_fits = fits(snapshot, namespace, [vmi for vmi in snapshot.instances if vmi.name in idle], ratio, would=True)
     if snapshot.source.budgets.list(namespace):
         all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
-        quota_fits = [structs.replace(fit, fits_then=all_fit, action=_WINDOWS) for fit in quota_fits]
+        quota_fits = [
+            structs.replace(fit, fits_then=all_fit, action="one VM after another, under a lock each")
+            for fit in quota_fits
+        ]
     return quota_fits
 
 
@@ -299,28 +282,28 @@ def _blocked_vms(snapshot: Snapshot, leaving: _Leaving) -> Iterator[Violation]:
 
 
 def _unplaced_vms(
-    snapshot: Snapshot, evacuated: str, leaving: _Leaving, capacity: NodeCapacity | None, ratio: str | None
+    snapshot: Snapshot, evacuated: str, leaving: _Leaving, capacity: NodeCapacity, ratio: str | None
 ) -> Iterator[Violation]:
     """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
     is free. The target requires of its node what the source's launcher does."""
-    if capacity is None or capacity.nodes is None or capacity.pods is None:
+    if capacity.nodes is None or capacity.pods is None:
         return
     free_by_node = {name: dict(free) for name, free in capacity.free_by_node.items() if name != evacuated}
-    open_nodes = [node for node in capacity.nodes if node.name in free_by_node]
-    targets = []
+    nodes, targets = {node.name: node for node in capacity.nodes}, []
     for vm, vmi in leaving:
+        if vm.migrates:
+            continue
         source = snapshot.source_side(vmi)
-        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace, ratio), _EVERYWHERE)
+        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace, ratio), ResourceQuotaSpec())
         requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
-        if not vm.migrates:
-            targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
+        targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
     for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
-        fitting: list[tuple[Quantity, str]] = []
-        for node in open_nodes:
-            free = free_by_node[node.name]
-            has_room = all(amount <= free.get(name, amount) for name, amount in requests.items())
-            if has_room and (launcher is None or launcher.may_be_placed_on(node)):
-                fitting.append((free.get(_MEMORY, ZERO), node.name))
+        fitting = [
+            (free.get(_MEMORY, ZERO), name)
+            for name, free in free_by_node.items()
+            if all(amount <= free.get(resource, amount) for resource, amount in requests.items())
+            and (launcher is None or launcher.may_be_placed_on(nodes[name]))
+        ]
         if fitting:
             _take(free_by_node[max(fitting)[1]], requests)
             continue

@@ -9,15 +9,7 @@ from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_
 
 import msgspec
 
-from kubeloop.api.core import (
-    Event,
-    LimitRange,
-    Namespace,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceQuota,
-    ValidatingWebhookConfiguration,
-)
+from kubeloop.api import core
 from kubeloop.api.meta import Object
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.text import quoted
@@ -47,10 +39,7 @@ class FailureEvent(NamedTuple):
     object_name: str
 
     def __str__(self) -> str:
-        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}" if self.time else ""
-
-
-NO_FAILURE: Final = FailureEvent("", "", "")
+        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,22 +93,22 @@ class Snapshot:
     """The lists. `now` is in seconds since the epoch."""
 
     now: float
-    namespaces: Sequence[Namespace] = ()
-    quotas: Sequence[ResourceQuota] = ()
+    namespaces: Sequence[core.Namespace] = ()
+    quotas: Sequence[core.ResourceQuota] = ()
     migrations: Sequence[VirtualMachineInstanceMigration] = ()
     instances: Sequence[VirtualMachineInstance] = ()
-    pods: Sequence[Pod] = ()
-    claims: Sequence[PersistentVolumeClaim] = ()
+    pods: Sequence[core.Pod] = ()
+    claims: Sequence[core.PersistentVolumeClaim] = ()
     machines: Sequence[VirtualMachine] = ()
-    limit_ranges: Sequence[LimitRange] = ()
+    limit_ranges: Sequence[core.LimitRange] = ()
     kubevirts: Sequence[KubeVirt] = ()
     settings: Sequence[Setting] = ()
     budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
     basis: Basis = field(default_factory=Basis)
-    locks: Sequence[ValidatingWebhookConfiguration] = ()
+    locks: Sequence[core.ValidatingWebhookConfiguration] = ()
     """The locks of namespaces that managed tenant quota has locked."""
     installed: Installed = field(default_factory=Installed)
-    failures: Sequence[Event] = ()
+    failures: Sequence[core.Event] = ()
     """About pods that could not be created, and headroom's about projects of Rancher without room."""
     cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     """What depends on objects alone: shared with the snapshots that are made of this one."""
@@ -139,7 +128,7 @@ class Snapshot:
         """Returns the volumes of a VM that move."""
         return moves_of(vmi, self.source.machines.get(namespace=vmi.namespace, name=vmi.name))
 
-    def quotas_of(self, namespace: str) -> list[ResourceQuota]:
+    def quotas_of(self, namespace: str) -> list[core.ResourceQuota]:
         """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
 
@@ -159,12 +148,12 @@ class Snapshot:
         rendering = self.source.rendering(namespace)
         return rendering if ratio is None else replace(rendering, ratio=ratio, harvester_ratio=ratio)
 
-    def observe(self, quota: ResourceQuota, ratio: str | None = None) -> Facts:
+    def observe(self, quota: core.ResourceQuota, ratio: str | None = None) -> Facts:
         """Returns the observation of the quota that a decision reads, now or with another overhead ratio."""
         facts = self.observer.observe(quota, self.now)
         return facts if ratio is None else replace(facts, rendering=self.rendering(quota.namespace, ratio))
 
-    def base(self, quota: ResourceQuota) -> ResourceList:
+    def base(self, quota: core.ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""
         hard = parse_resource_list(quota.hard)
         base = _exact_base(self.observe(quota)).limits or {} if is_served(quota) else {}

@@ -11,8 +11,7 @@ from typing import Any
 
 from kubeloop.api.core import Event, LimitRange, Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.report import causes
-from pkg.report.explain import Verdict, explain, not_running
+from pkg.report.explain import ADMISSION, MIGRATIONS, PLACEMENT, STORAGE, Verdict, explain, halted_reason, not_running
 from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.util import constants
 from tests.decisions import charged, sentences
@@ -67,7 +66,7 @@ class NamedCause:
 
 def refused(sentence: str, message: str, **more: Any) -> NamedCause:
     """Admission refused the target pod with this message."""
-    return NamedCause(sentence, causes.ADMISSION, failures=[error(message)], **more)
+    return NamedCause(sentence, ADMISSION, failures=[error(message)], **more)
 
 
 def waiting(sentence: str, part: str, **parts: Any) -> NamedCause:
@@ -86,7 +85,7 @@ CASES = {
     "a backup": NamedCause("KubeVirt waits for a backup of the VM: of b", "", blocked(BACKUP, "of b")),
     "utility volumes": NamedCause("waits until utility volumes are detached", "", blocked(UTILITY)),
     "to another cluster": NamedCause(
-        "it is decentralized", causes.MIGRATIONS, edited(vmim(), spec={"sendTo": {"migrationID": "m"}})
+        "it is decentralized", MIGRATIONS, edited(vmim(), spec={"sendTo": {"migrationID": "m"}})
     ),
     "a LimitRange's maximum": refused(
         "a LimitRange refuses its target pod", "maximum memory usage per Container is 2Gi, but limit is 4Gi"
@@ -108,7 +107,7 @@ CASES = {
     ),
     "a device that only the target has": NamedCause(
         f"its target asks for {NIC}, which its source does not have: the base of default-abc",
-        causes.MIGRATIONS,
+        MIGRATIONS,
         REFUSED,
         failures=[error(f"exceeded quota: default-abc, requested: {NIC}=1, used: {NIC}=0, limited: {NIC}=0")],
         verdict=Verdict.WAITS_FOR_QUOTA,
@@ -116,26 +115,26 @@ CASES = {
     ),
     "AAQ": waiting(
         "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
-        causes.ADMISSION,
+        ADMISSION,
         spec=gate("ApplicationAwareQuotaGate"),
     ),
-    "Kueue": waiting("Kueue holds its target pod back", causes.ADMISSION, spec=gate("kueue.x-k8s.io/admission")),
+    "Kueue": waiting("Kueue holds its target pod back", ADMISSION, spec=gate("kueue.x-k8s.io/admission")),
     "a ResourceClaim that quota refuses": waiting(
-        "ResourceClaims for its devices are not created: gpu: ", causes.PLACEMENT, spec={"resourceClaims": [CLAIMS]}
+        "ResourceClaims for its devices are not created: gpu: ", PLACEMENT, spec={"resourceClaims": [CLAIMS]}
     ),
-    "no node": waiting("no node fits its target pod: 0/3 nodes", causes.PLACEMENT, status={"conditions": [UNFIT]}),
+    "no node": waiting("no node fits its target pod: 0/3 nodes", PLACEMENT, status={"conditions": [UNFIT]}),
     "a scheduler that does not run": waiting("kube-scheduler has not placed pod ", ""),
     "an image or a volume": waiting(
         "its containers have not started on node-2: the events of pod ", "", spec={"nodeName": "node-2"}
     ),
     "a VM that cannot migrate": NamedCause(
         "KubeVirt does not migrate it: HostDeviceNotLiveMigratable",
-        causes.PLACEMENT,
+        PLACEMENT,
         instance=edited(HERE, status={"conditions": [KEPT]}),
     ),
     "a volume migration": NamedCause(
         "default-abc lacks 10.0Gi of requests.storage; its volumes root move, so that 20.0Gi count twice",
-        causes.STORAGE,
+        STORAGE,
         instance=edited(HERE, status={"migratedVolumes": [MOVED]}),
         verdict=Verdict.WAITS_FOR_QUOTA,
         notes=(("requests.storage", "10Gi"),),
@@ -189,7 +188,7 @@ HALTED = {
 @sentences(HALTED)
 def test_what_keeps_a_vm_without_a_vmi_from_running(case: tuple[VirtualMachine, str]) -> None:
     machine, reason = case
-    explanation = not_running("ns1", "vm1", causes.halted_reason(machine))
+    explanation = not_running("ns1", "vm1", halted_reason(machine))
     assert (explanation.verdict, explanation.document()["migration"]) == (Verdict.NOT_RUNNING, None)
     assert explanation.summary.endswith(reason or "there is nothing to migrate")
 
@@ -228,5 +227,5 @@ def test_nothing_is_named_that_is_not_there() -> None:
 def test_every_part_is_a_heading_of_the_page() -> None:
     headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9-]", "", heading.lower().replace(" ", "-")) for heading in headings}
-    parts = (causes.STORAGE, causes.MIGRATIONS, causes.ADMISSION, causes.PLACEMENT)
+    parts = (STORAGE, MIGRATIONS, ADMISSION, PLACEMENT)
     assert {part.partition("#")[2] for part in parts} <= anchors
