@@ -53,8 +53,6 @@ _QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
 """Names under which a quota may limit requests; `delta` has them as requests.… only."""
-_CONTROLLER: Final = "controller"
-"""Pods by `namespace/<uid of what controls them>`."""
 
 
 class Arch(StrEnum):
@@ -164,10 +162,12 @@ class _Cluster:
     def __init__(self, *, names_unknown: bool) -> None:
         self._names_unknown = names_unknown
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
-        self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
+        self._pods: dict[str, ControlledPods] = {}
+        """By namespace, until another pod of it is read."""
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
+        self._claims = CacheReader(self._indexers[core.PersistentVolumeClaim])
         self._source = Source(
             namespaces=CacheReader(self._indexers[core.Namespace]),
             limit_ranges=CacheReader(self._indexers[core.LimitRange]),
@@ -191,6 +191,7 @@ class _Cluster:
                 obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
             case core.Pod():
                 obj = apply_limit_ranges(obj, ())
+                self._pods.pop(obj.namespace, None)
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
         self._indexers[kind].add(obj)
@@ -219,20 +220,10 @@ class _Cluster:
 
     def claims(self, namespace: str) -> Mapping[str, core.PersistentVolumeClaim]:
         """Returns a namespace's claims by name."""
-        claims = CacheReader(self._indexers[core.PersistentVolumeClaim]).list(namespace)
-        return {claim.name: claim for claim in claims}
+        return {claim.name: claim for claim in self._claims.list(namespace)}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""
-        launchers = self._controlled_by(vmi)
-        attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
-        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
-
-    def _controlled_by(self, owner: Object) -> list[core.Pod]:
-        """Returns its pods; none of an object without a uid."""
-        return self._indexers[core.Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
-
-
-def _controllers(pod: core.Pod) -> list[str]:
-    owners = pod.metadata.owner_references or ()
-    return [f"{pod.namespace}/{owner.uid}" for owner in owners if owner.controller][:1]
+        if vmi.namespace not in self._pods:
+            self._pods[vmi.namespace] = ControlledPods(CacheReader(self._indexers[core.Pod]).list(vmi.namespace))
+        return next(reversed(sides_of(vmi, (), self._pods[vmi.namespace]).source), None)

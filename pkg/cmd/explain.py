@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich.console import RenderableType
 
 from kubeloop.client.client import Client
@@ -17,8 +18,6 @@ from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
 from pkg.report.explain import Explanation, Verdict, halted_reason, not_running
 from pkg.report.explain import explain as explain_instance
-from pkg.report.fit import Fit
-from pkg.report.installation import Installed
 from pkg.report.reader import FAILURE_SELECTOR, Absent, read_snapshot, require
 from pkg.report.snapshot import Snapshot
 
@@ -39,7 +38,10 @@ def explain(
 
     Of a VM that does not migrate: whether it could. Writes nothing.
     """
-    namespace, name = _split_name(vm)
+    namespace, slash, name = vm.partition("/")
+    if not slash or reports.NAME.fullmatch(name) is None:
+        raise WrongCall(f"a VM is named NAMESPACE/NAME, not {vm!r}")
+    reports.check_namespace(namespace)
     watching.check(report.output)
     if watching.watch and collected.folder:
         raise WrongCall("--from and --watch exclude each other")
@@ -68,8 +70,12 @@ def _answer(snapshot: Snapshot, explanation: Explanation) -> Answer:
 
     def parts() -> Iterator[RenderableType]:
         yield reports.line(f"{vm} {sentence}")
+        columns = ["resource", "requested#", "used#", "limited#", "missing#"]
         for fit in explanation.fits:
-            yield from _fit_parts(fit, snapshot.installed)
+            title = f"quota {fit.quota}   {snapshot.installed.keeper_title(fit.kept_by)}"
+            rows = [reports.amounts_row(name, *structs.astuple(need)) for name, need in fit.needs.items()]
+            yield from reports.table(title, columns, rows)
+            yield reports.line(f"headroom: {fit.action}")
         if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
             yield reports.line("what headroom does not cover, and what to do instead: docs/limits.md")
 
@@ -77,18 +83,3 @@ def _answer(snapshot: Snapshot, explanation: Explanation) -> Answer:
         return {vm: "; ".join([sentence, *(f"{fit.quota}: {fit.action}" for fit in explanation.fits)])}
 
     return Answer(snapshot, explanation.document, parts, lines, explanation.namespace)
-
-
-def _split_name(text: str) -> tuple[str, str]:
-    namespace, slash, name = text.partition("/")
-    if not slash or reports.NAME.fullmatch(name) is None:
-        raise WrongCall(f"a VM is named NAMESPACE/NAME, not {text!r}")
-    return reports.check_namespace(namespace), name
-
-
-def _fit_parts(fit: Fit, installed: Installed) -> Iterator[RenderableType]:
-    rows = [reports.amounts_row(name, n.requested, n.used, n.limited, n.missing) for name, n in fit.needs.items()]
-    title = f"quota {fit.quota}   {installed.keeper_title(fit.kept_by)}"
-    columns = ["resource", "requested#", "used#", "limited#", "missing#"]
-    yield from reports.table(title, columns, rows)
-    yield reports.line(f"headroom: {fit.action}")

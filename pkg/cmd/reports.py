@@ -127,18 +127,13 @@ class Answer:
         return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks())]
 
 
-Question = Callable[[Client], Awaitable[Answer]]
-
-
-def follow(kubeconfig: str | None, question: Question) -> None:
+def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:
     """Shows the answers one after the other, until a signal: in place on a terminal, else the lines that differ.
-
-    Raises ConfigError, and what the first question raises; later an API server that does not answer is reported
-    once."""
+    Raises ConfigError, and what the first question raises; later an API server without an answer is reported once."""
 
     async def watch(client: Client) -> None:
         if sys.stdout.isatty():
-            with Live(console=_console(), auto_refresh=False) as live:
+            with Live(console=console(), auto_refresh=False) as live:
                 async for answer in _answers(client, question):
                     clock = line(f"{time.strftime('%H:%M:%S')}; Ctrl-C ends")
                     live.update(Group(clock, *answer.framed()), refresh=True)
@@ -153,7 +148,7 @@ def follow(kubeconfig: str | None, question: Question) -> None:
     ask(kubeconfig, watch)
 
 
-async def _answers(client: Client, question: Question) -> AsyncIterator[Answer]:
+async def _answers(client: Client, question: Callable[[Client], Awaitable[Answer]]) -> AsyncIterator[Answer]:
     answer, failed = await question(client), ""
     while True:
         yield answer
@@ -179,9 +174,9 @@ def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], 
 
 def print_all(*parts: RenderableType) -> None:
     """Prints tables and lines, none of them cut; in colours only on a terminal."""
-    console = _console()
+    output = console()
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text), crop=False)  # a line is one line, for grep
+        output.print(part, soft_wrap=isinstance(part, Text), crop=False)  # a line is one line, for grep
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[RenderableType]:
@@ -213,12 +208,8 @@ def problem(text: str, indent: str = "") -> RenderableType:
     return line(f"{indent}! {text}", WRONG)
 
 
-def width() -> int:
-    """Returns how many columns the output has."""
-    return _console().width
-
-
-def _console() -> Console:
+def console() -> Console:
+    """Returns the console of the output, as wide as a terminal or $COLUMNS."""
     if sys.stdout.isatty():
         return Console()
     return Console(width=get_terminal_size((_COLUMNS, 24)).columns, no_color=True, highlight=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -105,10 +105,10 @@ class Reverts:
         reverted.times.append(now)
         if len(reverted.times) < MANY or reverted.times[0] < now - WINDOW:
             return ""
-        reverted.manager = reverted.manager or await self._manager(quota, list(lowered))
+        reverted.manager = reverted.manager or await self._manager(quota, lowered)
         return reverted.manager
 
-    async def _manager(self, quota: ResourceQuota, lowered: Sequence[str]) -> str:
+    async def _manager(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
         """Returns the last one that wrote any of these limits."""
         try:  # no cache keeps managedFields
             answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
@@ -116,7 +116,10 @@ class Reverts:
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN
-        owners = [entry for entry in entries if not _limits_of(entry).isdisjoint(lowered)]
+        limits = {f"f:{name}" for name in lowered}  # a metav1.ManagedFieldsEntry names what its manager wrote last
+        owners = [
+            entry for entry in entries if limits & entry.get("fieldsV1", {}).get("f:spec", {}).get("f:hard", {}).keys()
+        ]
         return max(owners, key=lambda entry: entry["time"], default={"manager": _UNKNOWN})["manager"]
 
     def causes(self) -> list[Cause]:
@@ -128,9 +131,3 @@ class Reverts:
             if reverted.manager:
                 by_manager.setdefault(reverted.manager, []).append(f"{RESOURCE_QUOTAS.kind} {key}")
         return [Cause(f"field manager {manager}", 0, LOWERS, keys, len(keys)) for manager, keys in by_manager.items()]
-
-
-def _limits_of(entry: Mapping[str, Any]) -> set[str]:
-    """Returns the limits that the manager of a metav1.ManagedFieldsEntry wrote last."""
-    fields = entry.get("fieldsV1", {}).get("f:spec", {}).get("f:hard", {})
-    return {name.removeprefix("f:") for name in fields}

@@ -88,7 +88,7 @@ class Management(ControllerFactory):
         self.reverts = Reverts(client, self.clock)
         self._releases = releases
         self.policy_in_force = False
-        """True while deploy/policy.yaml is in force, as `upkeep` has found out."""
+        """True while deploy/policy.yaml is in force and tenants can forge no pod, as `Upkeep` has found out."""
         self.slim, self.whole = CacheTransforms(), whole
 
     def source(self, *, claims: bool = True) -> Source:
@@ -109,9 +109,3 @@ class Management(ControllerFactory):
             kubernetes=self._releases,
             policy_in_force=lambda: self.policy_in_force,
         )
-
-    def set_policy_in_force(self, *, in_force: bool) -> None:
-        """Sets whether tenants can forge no pod, and has every quota decided anew when it changes."""
-        if in_force != self.policy_in_force:
-            self.policy_in_force = in_force
-            self.resource_quotas.enqueue_all()

@@ -121,9 +121,6 @@ class CacheTransforms:
                 _write(part, name, self._shared.setdefault((name, encoded), value))
 
 
-# ---- what stays ----------------------------------------------------------------------------------------------
-
-
 def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Collection[str] = ()) -> None:
     meta = obj.metadata
     _write(meta, "generate_name", None)

@@ -120,8 +120,11 @@ class Publisher:
 
     async def check(self) -> None:
         """Writes the ConfigMap if the installation changed, or if it was last written a while ago. Raises ApiError."""
-        causes = self.causes()
-        lines = [*(cause.line() for cause in causes), *self._lasting_faults()]
+        causes, faults = self.causes(), self.faults()
+        if not faults:
+            self._last_without_fault = loop_time()
+        lasting_faults = faults if loop_time() - self._last_without_fault >= REPORT_AFTER else ()
+        lines = [*(cause.line() for cause in causes), *lasting_faults]
         rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
         problem = lines[0] + rest if lines else ""
         installation = replace(self.installation(), problem=problem, refused=encode_causes(causes))
@@ -140,10 +143,3 @@ class Publisher:
             await config_maps.merge_patch(body, name=CONFIG_MAP, namespace=self.namespace)
         except NotFound:
             await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=self.namespace)
-
-    def _lasting_faults(self) -> list[str]:
-        """Returns the faults once there has been one for long."""
-        faults = list(self.faults())
-        if not faults:
-            self._last_without_fault = loop_time()
-        return faults if loop_time() - self._last_without_fault >= REPORT_AFTER else []

@@ -72,12 +72,15 @@ class Upkeep:
     async def check(self) -> None:
         """Checks once. Raises ApiError."""
         faults = await self._policy_problems()
-        _IN_FORCE.set(not faults)
-        self.management.set_policy_in_force(in_force=not faults)
+        in_force = not faults
+        _IN_FORCE.set(in_force)
+        if in_force != self.management.policy_in_force:
+            self.management.policy_in_force = in_force
+            self.management.resource_quotas.enqueue_all()
         message = f"{'; '.join(faults)}: {MEANING}"
         if faults and faults != self._problems:
             log.warning("%s", message)
-        elif not faults and self._problems != faults:
+        elif in_force and faults != self._problems:
             log.info("the policies about pods of deploy/policy.yaml are in force")
         self._problems = faults
         if faults and self.reports():
