@@ -25,7 +25,7 @@ from kubeloop.controllers.cache_reader import newer
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.metrics import LateGauge
-from pkg.api.rancher import PROJECTS
+from pkg.api.harvesterhci import PROJECTS
 from pkg.config.causes import LOWERS, Reverts
 from pkg.config.metrics import METRICS
 from pkg.config.rancher_quotas import ProjectTurns, RancherWrites

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 import msgspec
 
@@ -181,8 +182,7 @@ def _usage_of_pod(pod: Pod, rendering: Rendering) -> ResourceList:
 # ---- the bound of a pod that is trusted ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class UsageBound:
+class UsageBound(NamedTuple):
     """The largest usage that one side of a VM can have: its launcher pod and its attachment pod."""
 
     launcher: ResourceList

@@ -19,7 +19,7 @@ from msgspec.structs import replace as replace_struct
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, total
-from pkg.api.rancher import Project
+from pkg.api.harvesterhci import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
 from pkg.util.problems import Problem
