@@ -12,7 +12,7 @@ from kubeloop.api.meta import ListMeta, Object, ObjectMeta, as_number, is_older
 from kubeloop.cache.store import STEP, Indexer, is_version
 from kubeloop.client.decode import ListPage, WatchEvent
 from kubeloop.client.errors import Gone, ServerError, Unreachable
-from kubeloop.client.resource_reader import ResourceReader, Selection
+from kubeloop.client.resource_reader import ResourceReader
 
 T = TypeVar("T", bound=Object)
 
@@ -134,7 +134,7 @@ class Namespaces(Generic[T]):
     """A list and a watch for each part, one a namespace. Its resourceVersion is those of all, joined: an event of one
     says nothing about how far another is. When one watch ends, all end, and go on from there."""
 
-    def __init__(self, parts: Sequence[Selection[T]]) -> None:
+    def __init__(self, parts: Sequence[ResourceReader[T]]) -> None:
         if not parts:
             raise ValueError("name at least one namespace")
         self.resource = parts[0].resource
@@ -209,5 +209,5 @@ def _join_versions(versions: Sequence[str]) -> str:
     return ",".join(versions) if all(versions) else ""
 
 
-ListerWatcher = ResourceReader[T] | Selection[T] | Namespaces[T]
+ListerWatcher = ResourceReader[T] | Namespaces[T]
 """What a reflector can list and watch."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote
 
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
@@ -27,6 +27,8 @@ class ResourceReader(Generic[T]):
     """Requests that read one kind. Every method raises a subclass of ApiError; `namespace` "" is all, or a
     cluster-scoped kind. Names are checked before they become part of a path."""
 
+    _namespace = _label_selector = _field_selector = ""
+    """The part of the kind that lists and watches are of, where they do not say another."""
     _transform: Callable[[T], T] | None = None
     """Sees every object of a `list` before the next page comes (to drop fields)."""
 
@@ -70,21 +72,28 @@ class ResourceReader(Generic[T]):
     ) -> ListPage[T]:
         """Returns a page of at most `limit` objects (0: all), or of what `transform` leaves of each (None: it counts as
         one that does not decode). Objects that don't decode are reported."""
-        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        params = _params(limit=str(limit or ""), **{"continue": continue_}, **selectors)
+        params = _params(
+            limit=str(limit or ""),
+            **{"continue": continue_},
+            labelSelector=label_selector or self._label_selector,
+            fieldSelector=field_selector or self._field_selector,
+        )
         read = functools.partial(self._decoder.read_list_page, transform=transform)
         # However long a large list takes on a thin wire, it goes on while something comes.
         options: dict[str, Any] = {"timeout": None, "read_timeout": REQUEST_TIMEOUT, "retry": retry}
-        path = self._collection_path(namespace)
+        path = self._collection_path(namespace or self._namespace)
         return await self.transport.read_answer(read, "GET", path, params=params, accept=self._accept_list, **options)
 
     async def is_served(self) -> bool:
         """Reports whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
         return await discovery.is_served(self.transport, self.resource)
 
-    def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Selection[T]:
-        """The part of the kind that an informer lists and watches (client-go's tweakListOptions)."""
-        return Selection(self, namespace=namespace, label_selector=label_selector, field_selector=field_selector)
+    def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Self:
+        """Returns this client of a part of the kind, as an informer lists and watches it (client-go's
+        tweakListOptions)."""
+        client = copy.copy(self)
+        client._namespace, client._label_selector, client._field_selector = namespace, label_selector, field_selector
+        return client
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -104,6 +113,7 @@ class ResourceReader(Generic[T]):
         server ends it after `timeout_seconds`; after `read_timeout` seconds of silence it counts as dead. `only`: of
         this one object. `transform` as of `list_page`. Raises ApiError, while reading also what an ERROR event says
         (Gone)."""
+        namespace, field_selector = namespace or self._namespace, field_selector or self._field_selector
         if only is not None:
             namespace = only.namespace
             field_selector = ",".join(filter(None, (field_selector, f"metadata.name={only.name}")))
@@ -114,7 +124,7 @@ class ResourceReader(Generic[T]):
             timeoutSeconds=str(int(timeout_seconds)) if timeout_seconds else "",
             sendInitialEvents="true" if send_initial_events else "",
             resourceVersionMatch="NotOlderThan" if send_initial_events else "",
-            labelSelector=label_selector,
+            labelSelector=label_selector or self._label_selector,
             fieldSelector=field_selector,
         )
         path = self._collection_path(namespace)
@@ -142,24 +152,6 @@ class ResourceReader(Generic[T]):
     def _object_path(self, name: str, namespace: str, subresource: str = "") -> str:
         check_namespace(self.resource, namespace, name)
         return self.resource.path(_segment(namespace) if namespace else "", _segment(name), subresource)
-
-
-class Selection(Generic[T]):
-    """A ListerWatcher over some of a kind's objects; `ResourceReader.select` makes it."""
-
-    def __init__(self, client: ResourceReader[T], **options: Any) -> None:
-        self.resource = client.resource
-        self._client = client
-        self._options = options
-
-    async def is_served(self) -> bool:
-        return await self._client.is_served()
-
-    async def list_page(self, **options: Any) -> ListPage[T]:
-        return await self._client.list_page(**self._options, **options)
-
-    def watch(self, **options: Any) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
-        return self._client.watch(**self._options, **options)
 
 
 def _segment(name: str) -> str:
