@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from kubeloop.client import errors
-from kubeloop.client.errors import ApiError, Gone, NotInstalled, Unreachable
+from kubeloop.client.errors import ApiError, Forbidden, Gone, NotInstalled, TooManyRequests, Unauthorized, Unreachable
 from kubeloop.metrics import FRAMEWORK
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,7 @@ SLOW_IN_A_ROW = 3
 """The number of WatchLists in silence after which the server is taken for one that does not know them."""
 _WOKEN_POLL = 0.25
 """First poll for a missing kind after `woken`: a CRD is served a moment after it is there."""
-KEEPS_POSITION = (
-    *(Unreachable, errors.TooManyRequests, errors.ServiceUnavailable, errors.Unauthorized, errors.Forbidden),
-    *errors.STATUS_404,
-)
+KEEPS_POSITION = (Unreachable, TooManyRequests, Unauthorized, Forbidden, errors.ServiceUnavailable, *errors.STATUS_404)
 """These say nothing against the resourceVersion: the watch goes on where it stopped."""
 
 

@@ -57,11 +57,10 @@ class Client:
 
 async def own_user(client: Client) -> str:
     """The user name of this client; "" when the API server does not report it (before Kubernetes 1.28)."""
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    body = msgspec.json.encode({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
     with contextlib.suppress(ApiError, msgspec.DecodeError, KeyError, TypeError):
-        answer = await client.transport.request(
-            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=msgspec.json.encode(body)
-        )
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        answer = await client.transport.request("POST", path, body=body)
         return str(msgspec.json.decode(answer)["status"]["userInfo"]["username"])
     return ""
 

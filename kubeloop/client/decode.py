@@ -14,18 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
+from kubeloop.client import lenient
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
-from kubeloop.client.lenient import (
-    CUT,
-    MAX_DEPTH,
-    UNDECODABLE,
-    decode,
-    is_deep,
-    is_open,
-    last_item_end,
-    shallow,
-    without_nulls,
-)
+from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, shallow
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
 
@@ -122,7 +113,7 @@ class Decoder(Generic[T]):
     def __init__(self, kind: type[T], of_kind: tuple[str, str] | None = None) -> None:
         self._type = kind
         self._of_kind = of_kind
-        self._is_open = is_open(kind)
+        self._is_open = lenient.is_open(kind)
         self._object = msgspec.json.Decoder(kind)
         self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
         self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_List[kind])  # type: ignore[valid-type]
@@ -244,7 +235,7 @@ class Decoder(Generic[T]):
         try:
             return decode(self._object, body)
         except UNDECODABLE:
-            plain = without_nulls(self._type, decode(_ANY, body))
+            plain = lenient.without_nulls(self._type, decode(_ANY, body))
             return self._object.decode(msgspec.json.encode(plain))
 
     def _report(self, meta: ObjectMeta, reason: str, problem: str) -> None:
@@ -358,7 +349,7 @@ class ListSlices(Generic[Page]):
         """Yields where the last item but one may end, the likely place first: a field may begin as the items do."""
         if self._head and (at := self._pending.rfind(self._separator)) >= 0:
             yield at + 1
-            if end := last_item_end(self._pending):
+            if end := lenient.last_item_end(self._pending):
                 yield end
 
     def pages(self) -> list[Page]:

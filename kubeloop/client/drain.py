@@ -55,9 +55,8 @@ class Drain:
 
     async def pods(self, node_name: str) -> list[Pod]:
         """Returns the pods that a drain evicts. Raises DrainError for pods that the options do not allow to evict."""
-        pods = await self.client.resource(_PODS).list(
-            label_selector=self.pod_selector, field_selector=f"spec.nodeName={node_name}"
-        )
+        on_node = f"spec.nodeName={node_name}"
+        pods = await self.client.resource(_PODS).list(label_selector=self.pod_selector, field_selector=on_node)
         reasons = {pod.key: self._reason_to_stay(pod) for pod in pods}
         if refused := [f"{key} {reason}" for key, reason in reasons.items() if reason]:
             raise DrainError(f"node {node_name} cannot be drained: {', '.join(refused)}")

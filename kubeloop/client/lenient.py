@@ -31,12 +31,7 @@ CUT: Final = b"null\r\n\t\r\n"
 """The value in place of something that was cut off: null, and whitespace that tells it from a null that was there."""
 _BRACKETS: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
 """A run of brackets and whatever stands before it; those within strings are skipped."""
-_SCALARS: dict[type[inspect.Type], Any] = {
-    inspect.IntType: 0,
-    inspect.FloatType: 0.0,
-    inspect.BoolType: False,
-    inspect.StrType: "",
-}
+_SCALARS: Final = {inspect.IntType: 0, inspect.FloatType: 0.0, inspect.BoolType: False, inspect.StrType: ""}
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
