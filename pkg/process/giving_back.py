@@ -20,7 +20,7 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.causes import Reverts
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.controller.managedtenantquota.writer import Writer
+from pkg.controller.managedtenantquota.managedtenantquota_controller import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy

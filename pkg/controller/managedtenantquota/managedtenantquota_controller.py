@@ -7,29 +7,36 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from cachetools import LRUCache
 
 from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
-from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, Unreachable
+from kubeloop.api.registry import RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.client.client import Client
+from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
 from kubeloop.once import Once
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota
 from pkg.config.management import Management
-from pkg.config.metrics import METRICS
+from pkg.config.metrics import METRICS, configuration_written
+from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.controller.managedtenantquota.observation import WindowObserver
-from pkg.controller.managedtenantquota.writer import Writer
 from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
-from pkg.util.constants import EVENT_LOCK_LIMIT, EVENT_RESTORE_REFUSED, EVENT_UNLOCK_REFUSED
+from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.managedtenantquota.lock import lock_name, recognise
+from pkg.util.managedtenantquota.lock import Lock, lock_name, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
@@ -40,10 +47,20 @@ from pkg.util.resourcequota.policy import EXACT
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T", bound=Object)
+
 MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
 _PAUSE = 0.1
 """Seconds after which a namespace without a lock is decided about for what neither quota nor a refusal shows: one
 decision serves what KubeVirt changes meanwhile."""
+_LOCK_SECONDS = METRICS["headroom_mtq_lock_seconds"].histogram(
+    (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+)
+_RELEASED = METRICS["headroom_mtq_quota_released_total"].counter()
+_WRITES = METRICS["headroom_mtq_writes_total"].counter()
+_LOCKED = "locked until the target pods of migrations exist"
+"""The event about a budget: the same of each window, so that Kubernetes counts it in one; what is raised for whom is
+told the migrations."""
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on after a pause."""
@@ -55,10 +72,81 @@ itself waits 10 for another webhook, and then goes on without it or names it."""
 _SAID_SECONDS = 600.0
 _REMEMBERED = 4096
 _REFUSED = {
-    "Restore": (EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
-    "Unlock": (EVENT_UNLOCK_REFUSED, "lock {} still stands, deleting it will be retried: {}"),
+    "Restore": (constants.EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
+    "Unlock": (constants.EVENT_UNLOCK_REFUSED, "lock {} still stands, deleting it will be retried: {}"),
 }
 """By the name of a write that does not keep the other ones from being done: what is said when it is refused."""
+
+
+class Writer:
+    """Does the writes. Every method raises ApiError; Conflict when the observed objects have changed since."""
+
+    def __init__(self, client: Client, events: EventRecorder, rancher: RancherWrites) -> None:
+        self.budgets = client.resource(VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS)
+        self.quotas, self._rancher = client.resource(RESOURCE_QUOTAS), rancher
+        self.locks = client.resource(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self._events = events
+
+    async def do(self, step: Write, observed: Observed) -> Observed:
+        """Does a write and returns the observation after it."""
+        _WRITES.labels(step.name).inc()
+        match step.subject:
+            case ResourceQuota() as quota:
+                result = replace(observed, quotas=await self._quota(quota, step, observed.quotas))
+            case VirtualMachineMigrationResourceQuota() as budget:
+                name, namespace = budget.name, budget.namespace
+                new = await self.budgets.merge_patch(step.body, name=name, namespace=namespace, subresource="status")
+                result = replace(observed, budgets=_with(observed.budgets, new))
+            case _:
+                result = replace(observed, lock=await self._lock(observed.lock, step))
+        events = [(constants.EVENT_LOCKED, _LOCKED)] if step.name == "MakeLock" else []
+        if step.name == "Unlock" and observed.lock:
+            _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.known_since))
+            result = replace(result, render_webhook=None)  # before another lock the webhook is proven anew
+            events = [(constants.EVENT_UNLOCKED, step.text)]
+        log.info("%s: %s", observed.namespace, step.text)
+        for reason, text in events:
+            for budget in observed.budgets:
+                self._events.event(budget, "Normal", reason, text)
+        for migration in step.migrations:
+            self._events.event(migration, "Normal", constants.EVENT_RAISED, step.text)
+        return result
+
+    async def _unlock(self, lock: Lock) -> None:
+        """Deletes a lock, with its finalizers: it would go on refusing pods."""
+        meta = lock.configuration.metadata
+        with suppress(NotFound):
+            if meta.finalizers:
+                await self.locks.merge_patch({"metadata": {"uid": meta.uid, "finalizers": None}}, name=meta.name)
+                configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
+            await self.locks.delete(name=meta.name, uid=meta.uid)
+            configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
+
+    async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
+        try:
+            new = await self._rancher.quotas(quota).merge_patch(step.body, name=quota.name, namespace=quota.namespace)
+        except NotFound:  # deleted meanwhile: nothing to raise, nothing to restore
+            return [other for other in quotas if other.name != quota.name]
+        if step.name == "Raise":
+            old_limits, new_limits = parse_resource_list(quota.hard), parse_resource_list(step.body["spec"]["hard"])
+            for name, limit in new_limits.items():
+                _RELEASED.labels(name).inc((limit - old_limits[name]).nanos / 1e9)
+        return _with(quotas, new)
+
+    async def _lock(self, lock: Lock | None, step: Write) -> Lock | None:
+        if lock is None:
+            configuration, operation = await self.locks.create(step.body), "created"
+        elif step.body:
+            configuration, operation = await self.locks.merge_patch(step.body, name=lock.configuration.name), "updated"
+        else:
+            await self._unlock(lock)
+            return None
+        configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
+        return recognise(configuration)
+
+
+def _with(objects: Sequence[T], new: T) -> list[T]:
+    return [new if obj.key == new.key else obj for obj in objects]
 
 
 class WindowHandler:
@@ -185,7 +273,7 @@ class WindowHandler:
         if not self._reported.is_due(namespace, problem.key):
             return
         log.warning("%s: %s", namespace, problem.message)
-        if problem.reason == EVENT_LOCK_LIMIT:
+        if problem.reason == constants.EVENT_LOCK_LIMIT:
             _LIMIT_REACHED.inc()
         for obj in problem.objects:
             self._events.event(obj, problem.kind, problem.reason, problem.message)
@@ -211,19 +299,14 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         else:
             namespaces.queue.add_after(namespace, _PAUSE)
 
-    def locked_namespace(configuration: ValidatingWebhookConfiguration) -> list[str]:
-        lock = recognise(configuration)
-        return [lock.namespace] if lock else []
-
     namespaces.watch_related(budgets, lambda budget: [budget.namespace])
-    namespaces.watch_related(locks, locked_namespace)
+    namespaces.watch_related(locks, lambda webhooks: [lock.namespace] if (lock := recognise(webhooks)) else [])
     namespaces.watch_related(management.resource_quotas, namespace_with_window)
     migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
     namespaces.watch_related(migrations, namespace_with_window, reads=is_refused)
     migrations.informer.add_event_handler(EnqueueHandler(namespace_with_window, soon, [read_of_migration]))
     vmis.informer.add_event_handler(EnqueueHandler(namespace_with_window, soon, [read_of_vmi]))
-    management.pods.informer.add_event_handler(
-        EnqueueHandler(namespace_with_window, soon, [read_of_pod, lambda pod: pod.status.phase])
-    )
+    reads_of_pod = [read_of_pod, lambda pod: pod.status.phase]
+    management.pods.informer.add_event_handler(EnqueueHandler(namespace_with_window, soon, reads_of_pod))
     namespaces.watch_related(management.limit_ranges, namespace_with_window)
     namespaces.watch_related(management.kubevirts, lambda _: {budget.namespace for budget in budgets.cache().list()})

@@ -40,6 +40,11 @@ _PROVEN_SECONDS = 5.0
 """For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
 it lets through, and refuses the rest."""
 
+_NOT_REGISTERED = (
+    f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with a "
+    "caBundle): run `headroom controller --webhook` or `headroom webhook`"
+)
+
 
 class CannotLock(Exception):
     """The reason why a namespace cannot be locked; the text is for the administrator who can fix it."""
@@ -57,7 +62,6 @@ class WindowObserver:
     clock: Callable[[], float]
     rancher: RancherWrites
     _own_user: str = field(default="", init=False)
-    """Our user name."""
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
     """Until when it counts that the API server has reached the webhook, and where."""
     _kept: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
@@ -154,28 +158,23 @@ class WindowObserver:
         return partial(lock_webhook, namespace, config, owners=users, virt_controllers=accounts)
 
     async def _proven_config(self) -> dict[str, Any]:
-        """Returns the clientConfig by which the API server reaches the webhook. Raises CannotLock, ApiError."""
-        if loop_time() > self._proven[0]:
-            self._proven, config = (-math.inf, {}), await self._read_client_config()
-            try:
-                await probe(self.client, self.settings.namespace)
-            except NotReached as exc:
-                raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
-            self._proven = loop_time() + _PROVEN_SECONDS, config
-        return self._proven[1]
-
-    async def _read_client_config(self) -> dict[str, Any]:
-        """Reads the clientConfig from the configuration that is probed next: a broken registration is not copied."""
+        """Returns the clientConfig by which the API server reaches the webhook: of the configuration that is probed, as
+        a broken registration is not copied. Raises CannotLock, ApiError."""
+        if loop_time() <= self._proven[0]:
+            return self._proven[1]
+        self._proven = -math.inf, {}
         proven, served = await asyncio.gather(
             registered(self.client, MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION),
             registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME),
         )
         config = client_config(proven.webhooks if proven else None, served.webhooks if served else None)
         if config is None:
-            raise CannotLock(
-                f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with "
-                "a caBundle): run `headroom controller --webhook` or `headroom webhook`"
-            )
+            raise CannotLock(_NOT_REGISTERED)
+        try:
+            await probe(self.client, self.settings.namespace)
+        except NotReached as exc:
+            raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
+        self._proven = loop_time() + _PROVEN_SECONDS, config
         return config
 
 

@@ -123,9 +123,8 @@ def lock_webhook(
     virt_controllers: Sequence[str],
 ) -> Webhook:
     """Returns the lock's webhook. What the holder itself writes, and the target launchers of the migrations that are
-    `admitted` (by `admission_key`), the API server lets through by itself: neither needs an answer from us. What other
-    targets take is looked at, for they could take what is added for these. User names without wildcards; patterns are
-    decided about by the webhook."""
+    `admitted` (by `admission_key`), the API server lets through by itself. Other targets are looked at: they could take
+    what is added for these. User names without wildcards; patterns are decided about by the webhook."""
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
         "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(owners)}",

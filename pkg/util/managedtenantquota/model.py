@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
-from kubeloop.api.core import LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota
-from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
-from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
+from kubeloop.api.core import ResourceQuota
+from kubeloop.api.meta import Object, ObjectMeta
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import is_finished, migration_of, takes_place
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.facts import Facts
@@ -102,14 +99,14 @@ def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> O
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
     source = facts.source
     namespace_object = source.namespaces.get(name=namespace)
-    namespace_facts = with_running(facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source)
+    namespace_facts = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
     return Observed(
         namespace=namespace,
         exists=namespace_object is not None and not namespace_object.deleting,
         budgets=source.budgets.list(namespace),
         lock=lock,
         quotas=source.quotas.list(namespace),
-        facts=replace(namespace_facts, rendering=with_largest_defaults(namespace_facts.rendering)),
+        facts=with_running(namespace_facts, source),
         now=now,
     )
 
@@ -132,18 +129,3 @@ def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
     status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
     state = status.migration_state
     return frozenset(filter(None, (status.node_name, state.source_node if state else None)))
-
-
-def with_largest_defaults(rendering: Rendering) -> Rendering:
-    """Merges several LimitRanges into one with the largest defaults (upstream): the order in which the API server asks
-    them is not defined."""
-    if len(rendering.limit_ranges) < 2:
-        return rendering
-    items = [item for lr in rendering.limit_ranges for item in lr.spec.limits if item.type == "Container"]
-    default, request = _largest(item.default for item in items), _largest(item.default_request for item in items)
-    item = LimitRangeItem(type="Container", default=default, default_request=request)
-    return replace(rendering, limit_ranges=(LimitRange(spec=LimitRangeSpec(limits=[item])),))
-
-
-def _largest(lists: Iterable[RawResourceList | None]) -> RawResourceList:
-    return dict(format_resource_list(reduce(maximum, map(parse_resource_list, lists), {})))

@@ -89,13 +89,10 @@ def _lock(window: Window) -> Step | None:
     if is_current(lock, webhook):
         return None
     # It is another installation's, the CA has changed, or it is for others.
-    metadata = {
-        "resourceVersion": lock.configuration.metadata.resource_version,
-        "labels": LOCK_LABELS,
-        "annotations": {ANNOTATION_HOLDER: observed.lock_owner},
-    }
-    body, name = {"metadata": metadata, "webhooks": [webhook]}, lock.configuration.name
-    return Write("UpdateLock", lock.configuration, body, f"lock {name} updated")
+    version, annotations = lock.configuration.metadata.resource_version, {ANNOTATION_HOLDER: observed.lock_owner}
+    metadata = {"resourceVersion": version, "labels": LOCK_LABELS, "annotations": annotations}
+    body = {"metadata": metadata, "webhooks": [webhook]}
+    return Write("UpdateLock", lock.configuration, body, f"lock {lock.configuration.name} updated")
 
 
 def _settle(window: Window) -> Step | None:
@@ -105,8 +102,7 @@ def _settle(window: Window) -> Step | None:
 
 
 def _save(window: Window) -> Step | None:
-    """Saves to the status what is raised: for people, and for KubeVirt's own controller, should it replace us. Nothing
-    here is read from it."""
+    """Saves to the status what is raised: for people, and for KubeVirt's own controller, should it replace us."""
     (budget,), records, released_migrations = window.observed.budgets, window.to_record(), window.released_migrations
     additions = [parse_resource_list(record.additional) for record in records.values()]
     additional = format_resource_list(reduce(maximum, additions, {}))
@@ -116,9 +112,8 @@ def _save(window: Window) -> Step | None:
     is_complete = is_complete and recorded_migrations([budget]).keys() >= released_migrations.keys()
     if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
-    specs = {quota.name: quota.spec for quota in window.observed.quotas}
-    was = {name: msgspec.structs.replace(specs[name], hard=record.hard) for name, record in sorted(records.items())}
-    saved = [{"name": name, "spec": msgspec.to_builtins(spec)} for name, spec in was.items()]
+    specs = {quota.name: msgspec.to_builtins(quota.spec) for quota in window.observed.quotas}
+    saved = [{"name": name, "spec": {**specs[name], "hard": record.hard}} for name, record in sorted(records.items())]
     blocking = {name: list(quotas) for name, quotas in released_migrations.items()}
     return Write("Save", budget, _status(budget, saved, blocking, additional), f"{budget.name} says what is raised")
 
@@ -127,8 +122,8 @@ def _raise(window: Window) -> Step | None:
     change, released_migrations = window.next_to_raise(), window.released_migrations
     if change is None:
         return None
-    name, all_migrations = change.quota.name, window.observed.facts.migrations
-    migrations = [migration for migration in all_migrations if name in released_migrations.get(migration.name, ())]
+    name, present = change.quota.name, window.observed.facts.migrations
+    migrations = [migration for migration in present if name in released_migrations.get(migration.name, ())]
     return _change_write("Raise", change, f"resource quota {name} raised until the target pods exist", migrations)
 
 
@@ -152,9 +147,8 @@ def _restore(window: Window) -> Step | None:
 def _await_enforcement(window: Window) -> Step | None:
     """Waits until admission goes by the old limits: unlocked before, every tenant could take the headroom for a
     moment."""
-    if window.lock is None or all(map(is_lowering_enforced, window.observed.quotas)):
-        return None
-    return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
+    is_enforced = window.lock is None or all(map(is_lowering_enforced, window.observed.quotas))
+    return None if is_enforced else Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
 
 def _clear(window: Window) -> Step | None:
@@ -172,11 +166,11 @@ def _unlock(window: Window) -> Step | None:
 
 def _mirror(window: Window) -> Step | None:
     """Mirrors to the status what may be added: upstream keeps it there, and people read it. No lock waits for that."""
-    observed = window.observed
-    if len(observed.budgets) != 1 or not observed.exists or observed.budgets[0].deleting:
+    budgets = window.observed.budgets
+    if len(budgets) != 1 or not window.observed.exists or budgets[0].deleting:
         return None
-    current = observed.budgets[0].status.additional_migration_resources or {}
-    return _clear_write(observed.budgets[0]) if current != observed.budgets[0].additional else None
+    current = budgets[0].status.additional_migration_resources or {}
+    return _clear_write(budgets[0]) if current != budgets[0].additional else None
 
 
 _SHOWN = 10
@@ -197,10 +191,8 @@ def _change_write(
     name: Literal["Raise", "Restore"], change: Change, text: str, migrations: Sequence[Object] = ()
 ) -> Write:
     quota, hard, record = change
-    metadata = {
-        "resourceVersion": quota.metadata.resource_version,
-        "annotations": {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None},
-    }
+    annotations = {ANNOTATION_ORIGINALS: record.text(quota.name) if record else None}
+    metadata = {"resourceVersion": quota.metadata.resource_version, "annotations": annotations}
     if changes := ", ".join(f"{name} {quota.hard.get(name)} -> {limit}" for name, limit in hard.items()):
         text = f"{text}: {changes}"
     return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, text, migrations)

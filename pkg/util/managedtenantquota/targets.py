@@ -93,41 +93,36 @@ class WindowQuota:
 
     def shortages(self, target: RefusedTarget) -> list[WindowShortage]:
         """Returns the resources in which the quota, even raised, refuses the target beside the others."""
-        need = self._vm(target).pending_usage
-        raised, shortages = self._raised(target, need), []
-        entry = self._capped(self._vm(target).wanted_entry)
+        vm, shortages = self._vm(target), []
+        need, entry = vm.pending_usage, self._capped(vm.wanted_entry)
+        # If the VM has grown, without what is added for pods that are there: one that has just ended may be in the
+        # cache and not in `used`, and the growth would be let in for it.
+        alone, shared = map(self._capped, self._sums_with(vm))
+        grown = {name for name, amount in need.items() if amount > vm.wanted_entry.get(name, ZERO)}
+        raised = {n: limit + (alone if n in grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
         for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
             used = self._used.get(name, ZERO)
             amounts = format_distinctly(name, need[name], used, self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
             text = text.format(name, self.quota.name, *amounts)
+            is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
             is_by_others = need[name] <= entry.get(name, ZERO)
             shortages.append(WindowShortage(f"{self.quota.name}/{name}", text, is_by_others, is_certain))
         return shortages
 
     def admit(self, target: RefusedTarget) -> None:
         """Adds a target's entry and usage."""
-        self._sum_of_admitted, self._sum_of_all = self._sums_with(target)
-        self._needed = add(self._needed, self._vm(target).pending_usage)
+        vm = self._vm(target)
+        self._sum_of_admitted, self._sum_of_all = self._sums_with(vm)
+        self._needed = add(self._needed, vm.pending_usage)
 
     @property
     def headroom(self) -> ResourceList:
         """Returns the headroom for all that are admitted, and for all VMs whose migration is under way."""
         return self._capped(self._sum_of_all)
 
-    def _raised(self, target: RefusedTarget, need: ResourceList) -> ResourceList:
-        """Returns the limits that the quota is raised to with this migration. If its VM has grown, without what is
-        added for pods that are there: one that has just ended may be in the cache and not in `used`, and the growth
-        would be let in for it."""
-        alone, shared = map(self._capped, self._sums_with(target))
-        own_entry = self._vm(target).wanted_entry
-        has_grown = {name for name, amount in need.items() if amount > own_entry.get(name, ZERO)}
-        return {n: limit + (alone if n in has_grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
-
-    def _sums_with(self, target: RefusedTarget) -> tuple[ResourceList, ResourceList]:
-        """Returns the sums of the entries of admitted VMs, and of all, with this migration's VM among them."""
-        vm = self._vm(target)
+    def _sums_with(self, vm: VmUsage) -> tuple[ResourceList, ResourceList]:
+        """Returns the sums of the entries of admitted VMs, and of all, with this VM among them."""
         others = subtract(self._sum_of_all, vm.used_headroom)
         return add(self._sum_of_admitted, vm.wanted_entry), add(others, vm.wanted_entry)
 

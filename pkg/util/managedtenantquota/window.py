@@ -22,7 +22,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason
 from pkg.util.managedtenantquota.lock import admitted_by
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, WindowShortage, refused_targets
 from pkg.util.problems import Problem
@@ -62,14 +62,9 @@ class Window:
         """What is added to each of the quotas that block those that are released, by name."""
         self.targets: Sequence[RefusedTarget] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
-        self._short_since = observed.timers.short_since
-        self._paused, self._refusals = observed.timers.paused, observed.timers.refusals
+        self.timers = observed.timers
+        """The waiting times for the next decision."""
         self.targets = self._purpose()
-
-    @property
-    def timers(self) -> WindowTimers:
-        """Returns the waiting times for the next decision."""
-        return WindowTimers(self._short_since, self._paused, self._refusals)
 
     @property
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
@@ -121,9 +116,10 @@ class Window:
         policy = self.policy
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
-        seconds = min(first_pause * min(2**self._refusals, policy.sweep / policy.first_pause), policy.longest_pause)
+        factor = min(2**self.timers.refusals, policy.sweep / policy.first_pause)
+        seconds = min(first_pause * factor, policy.longest_pause)
         self._pause(self.targets, now + seconds)
-        self._refusals += 1
+        self.timers = replace(self.timers, refusals=self.timers.refusals + 1)
         message = (
             f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
             f"{seconds:.1f} s: {reason}"
@@ -155,7 +151,7 @@ class Window:
         if unavailable:  # what is raised stays: the API server enforces the lock without an answer of ours
             self.recheck_after = self.policy.recheck
         if targets and self.lock is not None and self.next_to_raise() is None:
-            self._refusals = 0
+            self.timers = replace(self.timers, refusals=0)
         return targets
 
     def _has_to_go_back(self) -> bool:
@@ -190,8 +186,8 @@ class Window:
         problem."""
         observed = self.observed
         latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
-        self._paused = {uid: until for uid, until in self._paused.items() if observed.now < until <= latest}
-        self._short_since = {}
+        paused = {uid: until for uid, until in self.timers.paused.items() if observed.now < until <= latest}
+        self.timers = replace(self.timers, paused=paused, short_since={})
         present = admitted_by(self.lock) if self.lock else ()
         targets = refused_targets(replace(observed.facts, now=observed.now))
         self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
@@ -200,7 +196,11 @@ class Window:
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, constants.EVENT_INVALID_BUDGET, message, message)
-        members, is_too_late = self.released_migrations, self._is_after_join_deadline()
+        # Whether others join an open window goes by when we saw it, not by its age: where the clocks of API servers
+        # differ, a lock that is new would be for nobody.
+        seconds_open = observed.now - self.lock.known_since if self.lock else 0.0
+        is_too_late = seconds_open >= self.policy.open_to_others or bool(self.lock and observed.lock_unavailable_reason)
+        members = self.released_migrations
         for target in self.refused_targets:
             is_member = target.migration.name in members
             seconds, target.wait_reason = self._has_to_wait(target, is_too_late and not is_member)
@@ -224,18 +224,10 @@ class Window:
                 window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
         return window_quotas
 
-    def _is_after_join_deadline(self) -> bool:
-        """Reports whether a window is open that no other migration joins any more. Not by its age: where the clocks of
-        API servers differ, a lock that is new would be for nobody."""
-        if self.lock is None:
-            return False
-        seconds = self.observed.now - self.lock.known_since
-        return seconds >= self.policy.open_to_others or bool(self.observed.lock_unavailable_reason)
-
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
         others."""
-        seconds = self._paused.get(target.migration.uid, 0.0) - self.observed.now
+        seconds = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
         if seconds > 0:
             return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
         if too_late:
@@ -270,7 +262,7 @@ class Window:
         is_by_others = all(shortage.is_by_others for shortage in shortages)
         now, key, policy = self.observed.now, (target.migration.uid, is_by_others), self.policy
         since = self.observed.timers.short_since.get(key, now)
-        self._short_since = {**self._short_since, key: since}
+        self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
         is_certain = all(shortage.is_certain for shortage in shortages)
         target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
         if not target.lacks_room:
@@ -296,7 +288,8 @@ class Window:
         self.recheck_after = min(self.recheck_after, seconds)
 
     def _pause(self, targets: Sequence[RefusedTarget], until: float) -> None:
-        self._paused = {**self._paused, **{target.migration.uid: until for target in targets}}
+        paused = {target.migration.uid: until for target in targets}
+        self.timers = replace(self.timers, paused={**self.timers.paused, **paused})
 
     def _close(self, seconds: float, reason: str, message: str, key: str, *objects: Object) -> tuple[()]:
         """Closes the window, for a reason that people have to know."""

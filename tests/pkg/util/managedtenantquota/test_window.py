@@ -7,30 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock
-from pkg.util.managedtenantquota.model import WindowPolicy, WindowTimers, with_largest_defaults, with_running
+from pkg.util.managedtenantquota.model import WindowPolicy, WindowTimers, with_running
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences
 from tests.kinds import edited
-from tests.objects import (
-    Resources,
-    attachment,
-    claim,
-    ended,
-    launcher,
-    limit_range,
-    plugged,
-    running_vmi,
-    vmim,
-    with_state,
-)
+from tests.objects import Resources, attachment, claim, ended, launcher, plugged, running_vmi, vmim, with_state
 from tests.pkg.util.managedtenantquota.objects import (
     AT_ONCE,
     ENOUGH,
@@ -378,18 +364,3 @@ def test_who_runs() -> None:
     current = with_running(Facts(ResourceQuota(), migrations=[vmim("Pending", "own")]), listed).running
     assert sorted(map(sorted, current)) == [[], ["has-its-pod"], ["new-node", "old-node"], ["new-phase"]]
     assert with_running(Facts(ResourceQuota(), migrations=[vmim("Running")]), listed).running == ()
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_of_several_limit_ranges_the_largest_default_counts(order: int) -> None:
-    small = limit_range({"cpu": "1", "memory": "3Gi"})
-    ranges = (small, limit_range({"cpu": "1500m", "memory": "2Gi"}, {"cpu": "5m"}))[::order]
-    (merged,) = with_largest_defaults(Rendering(limit_ranges=ranges)).limit_ranges
-    (item,) = merged.spec.limits
-    assert (item.type, item.default, item.default_request) == (
-        "Container",
-        {"cpu": "1500m", "memory": "3Gi"},
-        {"cpu": "5m"},
-    )
-    alone = Rendering(limit_ranges=(small,))
-    assert with_largest_defaults(alone) is alone
