@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import ApiError, ConfigError
@@ -25,41 +26,36 @@ FIRST_SECONDS, RETRY_SECONDS = 0.25, 10.0
 """The same while something is wrong: twice as long each time."""
 
 
+@dataclass(eq=False, repr=False)
 class AdmissionServer:
     """`start`, and `stop` at the end, when `stopped` is called too. `synced` returns when the caches have; only then
     reviews are answered and the webhooks registered, for before that no request could be answered. What fails later is
-    logged and tried again."""
+    logged and tried again. Raises TypeError for a hook that is a plain `def`."""
 
-    def __init__(
-        self,
-        hooks: Mapping[str, Hook],
-        certificate: ServingCertificate,
-        registration: Registration | None,
-        *,
-        client_names: Collection[str] = (),
-        synced: Callable[[], Awaitable[object]],
-        stopped: Callable[[], Awaitable[None]] | None = None,
-        metrics: ServerMetrics | None = None,
-    ) -> None:
-        """`registration` None: another program registers the webhooks, without a key. `client_names`: see
-        WebhookServer. Raises TypeError for a hook that is a plain `def`."""
-        for hook in hooks.values():
+    hooks: Mapping[str, Hook]
+    certificate: ServingCertificate
+    registration: Registration | None
+    """None: another program registers the webhooks, without a key."""
+    _: KW_ONLY
+    client_names: Collection[str] = ()
+    """See WebhookServer."""
+    synced: Callable[[], Awaitable[object]]
+    stopped: Callable[[], Awaitable[None]] | None = None
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
+
+    def __post_init__(self) -> None:
+        for hook in self.hooks.values():
             check_handler(hook)
         self._ready = asyncio.Event()
-        self._metrics = metrics or ServerMetrics()
         self._server = WebhookServer(
-            {path: self._when_synced(hook) for path, hook in hooks.items()},
-            certificate.context,
-            client_names=client_names,
-            knows_key=registration.knows if registration else None,
-            metrics=self._metrics,
+            {path: self._when_synced(hook) for path, hook in self.hooks.items()},
+            self.certificate.context,
+            client_names=self.client_names,
+            knows_key=self.registration.knows if self.registration else None,
+            metrics=self.metrics,
         )
-        self._certificate = certificate
-        self._registration = registration
         self._not_registered = "the caches have not synced yet"
         """The reason for which the webhooks are not registered; "" once they are."""
-        self._synced = synced
-        self._stopped = stopped
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -70,8 +66,8 @@ class AdmissionServer:
     async def start(self, bind_address: str) -> None:
         """Loads certificate and registered key, and listens. Raises ApiError, ConfigError, BindError."""
         await self._refresh()
-        if self._registration is not None:
-            await self._registration.adopt()
+        if self.registration is not None:
+            await self.registration.adopt()
         await self._server.start(bind_address)
         self._task = asyncio.create_task(self._run(), name="webhook upkeep")
 
@@ -82,12 +78,12 @@ class AdmissionServer:
             task.cancel()
             await asyncio.wait([task])
         await self._server.close()
-        if self._stopped is not None:
-            await self._stopped()
+        if self.stopped is not None:
+            await self.stopped()
 
     def unready(self) -> list[str]:
         """Returns the reasons for which calls cannot be answered yet, a line each."""
-        missing, expires = [], self._certificate.expires
+        missing, expires = [], self.certificate.expires
         if expires is None:
             missing.append("webhook certificate")
         elif expires <= time.time():
@@ -98,7 +94,7 @@ class AdmissionServer:
 
     def notes(self) -> list[str]:
         """Returns a line with the certificate's expiry."""
-        expires = self._certificate.expires
+        expires = self.certificate.expires
         return [f"webhook certificate: valid until {rfc3339(expires)}"] if expires is not None else []
 
     def healthy(self) -> list[str]:
@@ -119,7 +115,7 @@ class AdmissionServer:
         return answer
 
     async def _run(self) -> None:
-        await self._synced()
+        await self.synced()
         self._ready.set()
         pause = FIRST_SECONDS
         while True:
@@ -127,16 +123,16 @@ class AdmissionServer:
             await asyncio.sleep(pause)
 
     async def _refresh(self) -> None:
-        await self._certificate.refresh()
-        if self._certificate.expires is not None:
-            self._metrics.certificate(self._certificate.expires)
+        await self.certificate.refresh()
+        if self.certificate.expires is not None:
+            self.metrics.certificate(self.certificate.expires)
 
     async def _look(self) -> bool:
         """Renews and registers what is due, and reports whether all is well."""
         try:
             await self._refresh()
-            if self._registration is not None:
-                await self._registration.ensure(self._certificate.bundle)
+            if self.registration is not None:
+                await self.registration.ensure(self.certificate.bundle)
         except NotReached as exc:
             if self._not_registered != str(exc):
                 log.warning("webhooks are not registered: %s", exc)

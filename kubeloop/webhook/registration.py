@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -105,14 +105,10 @@ def webhook(name: str, client_config: Mapping[str, Any], rules: Sequence[Mapping
 
 
 def rule(
-    resources: list[str] | Resource[Any],
-    operations: list[str],
-    *,
-    group: str = "",
-    version: str = "v1",
-    scope: str = "Namespaced",
+    resources: list[str] | Resource[Any], operations: list[str], *, group: str = "", scope: str = "Namespaced"
 ) -> dict[str, Any]:
-    """Returns a RuleWithOperations: of a kind, or of plurals, with subresources, of one group and scope."""
+    """Returns a RuleWithOperations: of a kind, or of plurals of v1, with subresources, of one group and scope."""
+    version = "v1"
     if isinstance(resources, Resource):
         group, version, scope = resources.group, resources.version, "Namespaced" if resources.namespaced else "Cluster"
         resources = [resources.plural]
@@ -120,30 +116,24 @@ def rule(
     return {**about, "operations": operations, "scope": scope}
 
 
+@dataclass(eq=False, repr=False)
 class Registration:
     """Configurations of one name, of each kind one, kept as they should be. Writes only what differs."""
 
-    def __init__(
-        self,
-        client: Client,
-        endpoint: Endpoint,
-        name: str,
-        kinds: Sequence[tuple[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]]],
-        *,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-    ) -> None:
-        """`kinds`: the webhooks of each, for an endpoint and what the API server shall trust (None: another program,
-        cert-manager's CA injector, sets caBundle, and it stays)."""
-        self.client = client
-        self.endpoint = replace(endpoint, key=secrets.token_hex(_KEY_BYTES))
-        # Its key is registered, or the one that another replica has registered before.
-        self._name = name
-        self._kinds = kinds
-        self._labels = dict(labels or {})
-        self._annotations = dict(annotations or {})
-        self._reading: asyncio.Task[None] | None = None
-        self._read_at = float("-inf")
+    client: Client
+    endpoint: Endpoint
+    """Its key is registered, or the one that another replica has registered before."""
+    name: str
+    kinds: Sequence[tuple[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]]]
+    """The webhooks of each, for an endpoint and what the API server shall trust (None: another program, cert-manager's
+    CA injector, sets caBundle, and it stays)."""
+    labels: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    annotations: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    _reading: asyncio.Task[None] | None = field(default=None, init=False)
+    _read_at: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        self.endpoint = replace(self.endpoint, key=secrets.token_hex(_KEY_BYTES))
 
     def written(self, resource: Resource[Any], name: str, operation: str) -> None:
         """Records a write that succeeded: `created`, `updated` or `removed`."""
@@ -157,7 +147,7 @@ class Registration:
     async def adopt(self) -> None:
         """The key that the API server sends is the one that is registered, by whichever replica: of all configurations
         the first one holds it. Raises ApiError."""
-        self.share_key(await registered(self.client, self._kinds[0][0], self._name))
+        self.share_key(await registered(self.client, self.kinds[0][0], self.name))
 
     def share_key(self, configuration: Configuration | None) -> bool:
         """Takes the key of the registered configuration, and reports whether it has one."""
@@ -193,13 +183,13 @@ class Registration:
             was_registered = False
             if again:
                 await self.adopt()
-            for resource, make in self._kinds:
-                configuration = await registered(self.client, resource, self._name)
+            for resource, make in self.kinds:
+                configuration = await registered(self.client, resource, self.name)
                 was_registered |= configuration is not None
                 webhooks = make(self.endpoint, bundle)
                 if only is not None:
                     webhooks = [entry for entry in webhooks if configuration and only(entry)]
-                await self.put(resource, self._name, configuration, webhooks, self._annotations)
+                await self.put(resource, self.name, configuration, webhooks, self.annotations)
             return was_registered
 
         return await retry_on_conflict(attempt, errors=RACES)
@@ -215,7 +205,7 @@ class Registration:
         """Writes the configuration unless the registered one is as it should be, and reports whether it did; without
         webhooks there is none. Raises AlreadyExists, Conflict, NotFound: another replica was first."""
         configurations = self.client.resource(resource)
-        metadata: dict[str, Any] = {"labels": self._labels, "annotations": annotations}
+        metadata: dict[str, Any] = {"labels": dict(self.labels), "annotations": annotations}
         registered_webhooks = (configuration and configuration.webhooks) or []
         webhooks = with_their_bundle(webhooks, registered_webhooks)
         if configuration is None:
@@ -227,7 +217,7 @@ class Registration:
             await configurations.delete(name=name, uid=configuration.uid)
             self.written(resource, name, "removed")
         else:
-            has_labels = self._labels.items() <= configuration.labels.items()
+            has_labels = self.labels.items() <= configuration.labels.items()
             has_annotations = annotations.items() <= configuration.annotations.items()
             if registered_webhooks == webhooks and has_labels and has_annotations:
                 return False

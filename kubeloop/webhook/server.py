@@ -10,6 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -41,37 +42,31 @@ class _Refused(Exception):
         self.status = status
 
 
+@dataclass(eq=False, repr=False)
 class WebhookServer:
     """Serves hooks by path. The context belongs to the caller, who may load another certificate into it while it is
     in use: connections that stand keep theirs, new ones get the new one."""
 
-    def __init__(
-        self,
-        hooks: Mapping[str, admission.Hook],
-        context: ssl.SSLContext,
-        *,
-        client_names: Collection[str] = (),
-        knows_key: Callable[[str], Awaitable[bool]] | None = None,
-        limits: Limits | None = None,
-        metrics: ServerMetrics | None = None,
-    ) -> None:
-        """`client_names`: whose client certificates are answered; empty: every client is, with or without one.
-        `knows_key`: whether a path's key is the registered one; who has neither that nor a certificate is refused.
-        None: there is no key."""
-        self._hooks = dict(hooks)
-        self._client_names = frozenset(client_names)
-        self._knows_key = knows_key
-        self._limits = limits or Limits()
-        self._server_metrics = metrics or ServerMetrics()
-        self._metrics = {path: WebhookMetrics(self._server_metrics.name(path)) for path in self._hooks}
+    hooks: Mapping[str, admission.Hook]
+    context: ssl.SSLContext
+    _: KW_ONLY
+    client_names: Collection[str] = ()
+    """Whose client certificates are answered; empty: every client is, with or without one."""
+    knows_key: Callable[[str], Awaitable[bool]] | None = None
+    """Whether a path's key is the registered one; who has neither that nor a certificate is refused. None: no key."""
+    limits: Limits = field(default_factory=Limits)
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    address: tuple[str, int] = field(default=("", 0), init=False)
+
+    def __post_init__(self) -> None:
+        self._metrics = {path: WebhookMetrics(self.metrics.name(path)) for path in self.hooks}
         self._unknown = WebhookMetrics(UNKNOWN_PATH)
-        self._listener = Listener(self._handle, context, self._limits, self._server_metrics)
-        self.address: tuple[str, int] = ("", 0)
+        self._listener = Listener(self._handle, self.context, self.limits, self.metrics)
 
     async def start(self, bind_address: str) -> None:
         """Listens on "host:port" (port 0: a free one); `address` says where then. Raises BindError."""
         self.address = await self._listener.start(bind_address)
-        log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self._hooks)))
+        log.info("webhooks on %s:%d: %s", *self.address, ", ".join(sorted(self.hooks)))
 
     async def close(self) -> None:
         """Stops listening; what is being answered gets two seconds."""
@@ -85,7 +80,7 @@ class WebhookServer:
         try:
             await self._check_sender(request, key)
             uid, decision = await self._answer(request, path)
-            self._server_metrics.decided(metrics.name, decision)
+            self.metrics.decided(metrics.name, decision)
             response = web.Response(body=admission.encode_answer(uid, decision), content_type="application/json")
         except _Refused as exc:
             response = web.Response(status=exc.status, text=f"{exc}\n", headers={"Allow": "POST"})
@@ -102,9 +97,9 @@ class WebhookServer:
         certificate = (request.transport and request.transport.get_extra_info("peercert")) or {}
         names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
         names += [value for _kind, value in certificate.get("subjectAltName", ())]
-        if self._client_names and self._client_names.isdisjoint(names):
+        if self.client_names and set(names).isdisjoint(self.client_names):
             raise _Refused(403, "the client certificate is not the API server's")
-        if not certificate and self._knows_key is not None and not await self._knows_key(key):
+        if not certificate and self.knows_key is not None and not await self.knows_key(key):
             raise _Refused(403, "only the API server gets answers, on the registered paths")
 
     async def _answer(self, request: web.BaseRequest, path: str) -> tuple[str, admission.Decision]:
@@ -113,10 +108,10 @@ class WebhookServer:
         if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            async with asyncio.timeout(self._limits.body):
+            async with asyncio.timeout(self.limits.body):
                 body = await _read(request, length)
         except TimeoutError as exc:
-            raise _Refused(408, f"the request did not end within {self._limits.body:g} s") from exc
+            raise _Refused(408, f"the request did not end within {self.limits.body:g} s") from exc
         except web.RequestPayloadError as exc:
             raise _Refused(400, f"the request was cut off: {exc}") from exc
         if length <= MAX_BODY:
@@ -128,7 +123,7 @@ class WebhookServer:
 
     def _check_head(self, request: web.BaseRequest, path: str) -> int:
         """The body's length, of a head with which nothing is wrong. Raises _Refused."""
-        if path not in self._hooks:
+        if path not in self.hooks:
             raise _Refused(404, f"no webhook is served on {path[:200]}")
         if request.method != "POST":
             raise _Refused(405, "reviews are sent with POST")
@@ -147,7 +142,7 @@ class WebhookServer:
         try:
             review = admission.decode_review(body)
             with admission.deadline(admission.REVIEW_SECONDS):
-                decision = await self._hooks[path](review)
+                decision = await self.hooks[path](review)
             if not isinstance(decision, admission.Decision):
                 raise TypeError(f"a hook returns a Decision, not {decision!r}")
         except admission.BadReview as exc:

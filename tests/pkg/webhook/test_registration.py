@@ -535,7 +535,7 @@ async def test_the_service_is_in_our_own_namespace() -> None:
     server, endpoint = Server(), Endpoint(service_name="headroom-webhook")
     webhooks = Webhooks(Settings(namespace="own", register=False), endpoint, server_context())
     served: Any = await webhooks.server(server.client(), Management(server.client()))
-    assert served._certificate.hosts[0] == "headroom-webhook.own.svc"
+    assert served.certificate.hosts[0] == "headroom-webhook.own.svc"
 
 
 @pytest.mark.parametrize(
