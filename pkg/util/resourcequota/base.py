@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -142,18 +143,18 @@ def granted_by_record(quota: ResourceQuota) -> ResourceList:
     and is the base as written. Without `applied` the record holds as long as the quota has entries. Where the record
     was removed, the base is what was applied less the headroom. Raises InvalidBaseQuantity when the record is
     garbage."""
-    annotations, hard = quota.annotations, _hard(quota)
+    annotations, applied, edited = quota.annotations, applied_to(quota), edits_of(quota)
     text = annotations.get(constants.ANNOTATION_BASE)
-    applied, edited = applied_to(quota), edits_of(quota)
-    if not (applied or (text is not None and has_headroom(annotations))):
-        return hard
-    if text is None:
-        headroom = read(annotations).total
-        return subtract(hard, {name: headroom.get(name, ZERO) for name in applied.keys() - edited.keys()})
     try:
+        hard = parse_resource_list(quota.hard)
+        if not (applied or (text is not None and has_headroom(annotations))):
+            return hard
+        if text is None:
+            headroom = read(annotations).total
+            return subtract(hard, {name: headroom.get(name, ZERO) for name in applied.keys() - edited.keys()})
         record = parse_resources(constants.ANNOTATION_BASE, text, MAX_RECORD_LENGTH)
-    except InvalidEntry as exc:
-        raise InvalidBaseQuantity(str(exc)) from exc
+    except (QuantityError, InvalidEntry) as exc:
+        raise InvalidBaseQuantity(f"its base: {exc}") from exc
     # Only what we scale differs from the base; the rest of spec.hard is people's at any time.
     recorded = {name: limit for name, limit in record.items() if is_scaled(name) and name not in edited}
     restored = {name: recorded[name] for name in (LIMITS_CPU, LIMITS_MEMORY) if name in recorded}
@@ -164,27 +165,16 @@ def edits_of(quota: ResourceQuota) -> Mapping[str, Quantity | None]:
     """Returns the limits that people changed while the quota was raised, with what headroom had made of them; None for
     one that is not scaled."""
     applied = applied_to(quota)
-    if not applied:
-        return {}
     changed = {name: limit for name, limit in applied.items() if difference(quota.hard, {name: limit})}
-    new_limits = {name: None for name in quota.hard if is_scaled(name) and name not in applied}
-    return {**changed, **new_limits}
+    return changed | {name: None for name in quota.hard if applied and is_scaled(name) and name not in applied}
 
 
 def applied_to(quota: ResourceQuota) -> ResourceList:
     """Returns the limits to which headroom raised spec.hard; empty without a readable record of them."""
     text = quota.annotations.get(constants.ANNOTATION_APPLIED, "")
-    try:
+    with suppress(InvalidEntry):
         return dict(parse_resources(constants.ANNOTATION_APPLIED, text, MAX_RECORD_LENGTH)) if text else {}
-    except InvalidEntry:
-        return {}
-
-
-def _hard(quota: ResourceQuota) -> ResourceList:
-    try:
-        return parse_resource_list(quota.hard)
-    except QuantityError as exc:
-        raise InvalidBaseQuantity(f"spec.hard: {exc}") from exc
+    return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace as replace_struct
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Object, RawResourceList
+from kubeloop.api.meta import Object
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, marshal, maximum, parse_resource_list, total, unmarshal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -213,32 +213,27 @@ _MOST_NAMES: Final = 5
 
 
 def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
-    """Returns the plan with the summary of what it leaves on the quota; unchanged where it writes nothing there.
-    `names`: VMs by the keys of their entries. On a quota that is not ours alone, a summary would outlive entries that
-    Harvester ends."""
+    """Returns the plan with the summary of what it leaves on the quota, such as "limits.cpu 6500m + 1025m for web-2
+    until its old pod ends"; unchanged where it writes nothing there. `names`: VMs by the keys of their entries. On a
+    quota that is not ours alone, a summary would outlive entries that Harvester ends."""
     if not decided.annotations and not decided.hard:
         return decided
-    annotations = decided.annotations_of(quota)
-    planned = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
-    text = _summary(annotations, {**quota.hard, **decided.hard}, names) if is_ours(planned) else ""
-    if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
-        return decided
-    return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})
-
-
-def _summary(annotations: Mapping[str, str], limits: RawResourceList, by_key: Mapping[str, str]) -> str:
-    """Returns the summary, such as "limits.cpu 6500m + 1025m for web-2 until its old pod ends"."""
-    headroom = read(annotations).total
-    hard = parse_resource_list(limits)
+    annotations, text = decided.annotations_of(quota), ""
+    hard, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
     amounts = [
         "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
         for name, amount in sorted(headroom.items())
         if name in hard and amount > ZERO
     ]
-    names = sorted(by_key[key] for key in entry_keys(annotations))
-    if not amounts or not names:
-        return ""
-    listed = ", ".join(names[:_MOST_NAMES])
-    omitted = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    ends = "its old pod ends" if len(names) == 1 else "their old pods end"
-    return f"{', '.join(amounts)} for {listed}{omitted} until {ends}"
+    vms = sorted(names[key] for key in entry_keys(annotations))
+    if (
+        amounts
+        and vms
+        and is_ours(replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations)))
+    ):
+        omitted = f" and {len(vms) - _MOST_NAMES} more" if len(vms) > _MOST_NAMES else ""
+        ends = "its old pod ends" if len(vms) == 1 else "their old pods end"
+        text = f"{', '.join(amounts)} for {', '.join(vms[:_MOST_NAMES])}{omitted} until {ends}"
+    if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
+        return decided
+    return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})

@@ -37,11 +37,9 @@ class Reader(Protocol[T_co]):
 
     def get(self, *, name: str, namespace: str = "") -> T_co | None:
         """Returns the object, or None if there is none. No namespace for cluster-scoped kinds."""
-        ...
 
     def list(self, namespace: str = "") -> Sequence[T_co]:
         """Returns all objects, or those of one namespace."""
-        ...
 
 
 class Listed(Generic[T]):
