@@ -34,8 +34,8 @@ from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL
 from pkg.util import constants
 from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
+from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.errors import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
 
 T = TypeVar("T", bound=Object)

@@ -29,9 +29,9 @@ from pkg.util.kubevirt.expansion import missing_instancetype, vmi_of, with_defau
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import target_usage, usage_of
 from pkg.util.managedtenantquota.record import readable
+from pkg.util.problems import InvalidEntry
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 from pkg.util.resourcequota.entries import parse_resources
-from pkg.util.resourcequota.errors import InvalidEntry
 from pkg.util.resourcequota.managed import is_served
 
 _RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")

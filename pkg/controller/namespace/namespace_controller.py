@@ -34,8 +34,8 @@ from pkg.config.management import Management
 from pkg.config.settings import Settings
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.problems import ResourceQuotaError
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.guard import FAIL, holding_state_of, holds, policy_for_pods
 from pkg.util.resourcequota.managed import is_managed, is_served, switched_off
 from pkg.util.resourcequota.observe import Source

@@ -33,12 +33,11 @@ from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.migration import extra_devices_text, is_refused, refusing_quota
-from pkg.util.problems import Problem
+from pkg.util.problems import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED, Problem
 from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read, summarized
-from pkg.util.resourcequota.errors import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer

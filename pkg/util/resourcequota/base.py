@@ -21,16 +21,16 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtra
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX
-from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
-from pkg.util.resourcequota.errors import (
+from pkg.util.problems import (
     EVENT_BASE_CHANGED,
     InvalidBaseQuantity,
     InvalidEntry,
     InvalidNamespaceAnnotation,
+    Problem,
     ResourceQuotaError,
 )
+from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX
+from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 

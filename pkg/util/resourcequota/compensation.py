@@ -23,11 +23,10 @@ from pkg.util.kubevirt.evidence import is_running
 from pkg.util.kubevirt.launcher import rendered_pod
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.kubevirt.rendering import Rendering, factor_of
-from pkg.util.problems import Problem
+from pkg.util.problems import Problem, not_understood
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.base import Base, hard, quantity_of
 from pkg.util.resourcequota.entries import put, read
-from pkg.util.resourcequota.errors import not_understood
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.vm import VmUsage, controlled_pods, rendering_of
 

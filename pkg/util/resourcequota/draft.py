@@ -16,10 +16,9 @@ from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, t
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_written
 from pkg.util.kubevirt.migration import Stage
-from pkg.util.problems import Problem
+from pkg.util.problems import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry, Problem
 from pkg.util.resourcequota.base import Base, difference, hard, is_scaled
 from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, parse_resources, put, read
-from pkg.util.resourcequota.errors import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied

@@ -27,7 +27,7 @@ from kubeloop.api.resource_list import ResourceList, marshal, maximum, parse_res
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
-from pkg.util.resourcequota.errors import InvalidEntry
+from pkg.util.problems import InvalidEntry
 from pkg.util.resourcequota.facts import Plan
 from pkg.util.resourcequota.managed import is_ours
 

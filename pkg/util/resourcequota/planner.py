@@ -17,7 +17,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util import constants
 from pkg.util.kubevirt.migration import Stage, is_finished
-from pkg.util.problems import Problem
+from pkg.util.problems import EVENT_HOLD_LIMIT, Problem
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resourcequota import entries
 from pkg.util.resourcequota.base import (
@@ -32,7 +32,6 @@ from pkg.util.resourcequota.base import (
 )
 from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry
-from pkg.util.resourcequota.errors import EVENT_HOLD_LIMIT
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
 from pkg.util.resourcequota.managed import (
     OWN_MARKS,

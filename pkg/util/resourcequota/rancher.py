@@ -24,6 +24,7 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.util import constants
+from pkg.util.problems import ResourceQuotaError
 from pkg.util.resourcequota.base import (
     FOLDED,
     RESOURCE_NAMES,
@@ -34,7 +35,6 @@ from pkg.util.resourcequota.base import (
     quantity_of,
 )
 from pkg.util.resourcequota.entries import MAX_LENGTH, is_entry
-from pkg.util.resourcequota.errors import ResourceQuotaError
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_off
 
 SILENCE = 10.0

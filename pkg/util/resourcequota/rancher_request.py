@@ -22,8 +22,15 @@ from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.harvesterhci import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
-from pkg.util.problems import Problem
-from pkg.util.resourcequota import errors, rancher
+from pkg.util.problems import (
+    EVENT_NO_ANSWER,
+    EVENT_NOT_GRANTED,
+    EVENT_PROJECT_FULL,
+    EVENT_STUCK,
+    InvalidNamespaceAnnotation,
+    Problem,
+)
+from pkg.util.resourcequota import rancher
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.entries import is_entry, read
 from pkg.util.resourcequota.facts import Denial, Facts, Plan
@@ -82,7 +89,7 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     changed = {name: limit for name, limit in {**base, **raised}.items() if limit != requested[name]}
     try:
         text = rancher.with_limits(facts.limits, {name: str(limit) for name, limit in changed.items()})
-    except errors.InvalidNamespaceAnnotation as exc:
+    except InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
     record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
@@ -163,7 +170,7 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
 def _stuck(facts: Facts) -> Problem:
     keys = ", ".join(facts.rancher.stuck)
     return Problem(
-        errors.EVENT_STUCK,
+        EVENT_STUCK,
         f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
         f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
         f"annotation. An administrator removes them: {rancher.removal_command(facts.quota, facts.rancher.stuck)}",
@@ -179,7 +186,7 @@ def _silence(facts: Facts) -> Problem:
         f"Rancher has not written resource quota {quota.name} within {rancher.SILENCE:.0f} s of headroom's request in "
         f"annotation {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA} of namespace {quota.namespace}: {reason}"
     )
-    return Problem(errors.EVENT_NO_ANSWER, text)
+    return Problem(EVENT_NO_ANSWER, text)
 
 
 def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Problem | None:
@@ -194,7 +201,7 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
     says = f"; Rancher says: {validation.message}" if validation and validation.message else ""
     project = rancher.project_of(facts.rancher.namespace) or "of the namespace"
     text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
-    return Problem(errors.EVENT_PROJECT_FULL, text)
+    return Problem(EVENT_PROJECT_FULL, text)
 
 
 def with_grant(facts: Facts, plan: Plan) -> Plan:
@@ -215,7 +222,7 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     )
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
-    return Problem(errors.EVENT_NOT_GRANTED, text)
+    return Problem(EVENT_NOT_GRANTED, text)
 
 
 # ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------

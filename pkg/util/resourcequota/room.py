@@ -38,11 +38,11 @@ from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.kubevirt.target import launcher_usage
+from pkg.util.problems import ResourceQuotaError, insufficient
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
 from pkg.util.resourcequota.base import Base, base_of, parse_base, parse_limits, quantity_of, within_grant
 from pkg.util.resourcequota.entries import has_migrating_vm, names_by_key, present_entry, read
-from pkg.util.resourcequota.errors import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
 from pkg.util.resourcequota.policy import EXACT, Policy

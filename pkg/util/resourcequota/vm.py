@@ -33,11 +33,10 @@ from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
-from pkg.util.problems import Problem
+from pkg.util.problems import EVENT_NOT_SCALED, EVENT_TOO_LARGE, Problem, not_understood
 from pkg.util.quotacount.usage import charged_until, has_scopes, is_live
 from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import migrating_keys
-from pkg.util.resourcequota.errors import EVENT_NOT_SCALED, EVENT_TOO_LARGE, not_understood
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
 from pkg.util.resourcequota.side_usage import SideUsage

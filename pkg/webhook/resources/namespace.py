@@ -14,9 +14,9 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.problems import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.base import parse_limits, quantity_of
 from pkg.util.resourcequota.entries import MAX_LENGTH, has_migrating_vm
-from pkg.util.resourcequota.errors import InvalidNamespaceAnnotation
 from pkg.util.resourcequota.managed import is_served, switched_off
 from pkg.util.resourcequota.rancher import annotation_of, with_request
 from pkg.webhook.resources.resourcequota import switching_off

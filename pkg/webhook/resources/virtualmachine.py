@@ -19,9 +19,9 @@ from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.constants import REQUESTS_STORAGE
+from pkg.util.problems import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import read
-from pkg.util.resourcequota.errors import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.rancher import annotation_of
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.webhook.view import NoAnswer, View, defaults

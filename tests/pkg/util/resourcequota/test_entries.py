@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeloop.api.core import ResourceQuota
+from pkg.util.problems import InvalidBaseQuantity, InvalidEntry, InvalidNamespaceAnnotation
 from pkg.util.resourcequota.base import RESOURCE_NAMES, counts_of_pods, granted_by_record, parse_base, parse_limits
 from pkg.util.resourcequota.entries import (
     MAX_LENGTH,
@@ -23,7 +24,6 @@ from pkg.util.resourcequota.entries import (
     put,
     read,
 )
-from pkg.util.resourcequota.errors import InvalidBaseQuantity, InvalidEntry, InvalidNamespaceAnnotation
 from tests.decisions import by_value, drawn, sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, quota
 

@@ -15,9 +15,9 @@ from kubeloop.api.core import Namespace, Pod
 from kubeloop.api.quantity import ZERO, Quantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.problems import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
 from pkg.util.resourcequota.base import base_of, parse_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH
-from pkg.util.resourcequota.errors import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
