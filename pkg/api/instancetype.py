@@ -68,12 +68,6 @@ class VirtualMachineClusterPreference(Object):
     spec: PreferenceSpec = PreferenceSpec()
 
 
-class ControllerRevision(Object):
-    """An instancetype or a preference as it was when the VM named it."""
-
-    data: dict[str, Any] | None = None
-
-
 def _resource(kind: type[Object]) -> Resource[Any]:
     name = kind.__name__
     return Resource("instancetype.kubevirt.io", "v1beta1", f"{name.lower()}s", name, kind, "Cluster" not in name)
@@ -81,4 +75,3 @@ def _resource(kind: type[Object]) -> Resource[Any]:
 
 INSTANCETYPES = [_resource(kind) for kind in (VirtualMachineInstancetype, VirtualMachineClusterInstancetype)]
 INSTANCETYPES += [_resource(kind) for kind in (VirtualMachinePreference, VirtualMachineClusterPreference)]
-CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision", ControllerRevision)

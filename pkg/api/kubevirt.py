@@ -303,11 +303,6 @@ class InstancetypeMatcher(Struct):
 
     name: str = ""
     kind: str = ""
-    revision_name: str = ""
-
-
-class InstancetypeStatusRef(Struct):
-    controller_revision_ref: Named = Named()
 
 
 class VirtualMachineSpec(Struct):
@@ -321,8 +316,6 @@ class VirtualMachineSpec(Struct):
 
 class VirtualMachineStatus(Struct):
     printable_status: str | None = None
-    instancetype_ref: InstancetypeStatusRef | None = None
-    preference_ref: InstancetypeStatusRef | None = None
     created: bool = False
     ready: bool = False
 

@@ -17,7 +17,7 @@ from kubeloop.api.resource_list import add, format_resource_list
 from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
-from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
+from pkg.api.instancetype import INSTANCETYPES
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
@@ -41,10 +41,9 @@ class NetworkAttachmentDefinition(Object):
 
 
 _KIND, _VM, _GROUP = "VirtualMachineInstance", "VirtualMachine", "kubevirt.io"
-_SIZES: Final = [*INSTANCETYPES, CONTROLLER_REVISIONS]
 _CONTEXT: Final[Mapping[str, tuple[str, type[Object]]]] = {
     **{kind.__name__: (BY_TYPE[kind].group, kind) for kind in AROUND_VMIS},
-    **{resource.kind: (resource.group, resource.type) for resource in _SIZES},
+    **{resource.kind: (resource.group, resource.type) for resource in INSTANCETYPES},
     "RuntimeClass": ("node.k8s.io", core.RuntimeClass),
     "NetworkAttachmentDefinition": ("k8s.cni.cncf.io", NetworkAttachmentDefinition),
 }
@@ -183,7 +182,7 @@ class _Cluster:
         if kind is None or group_of(document) not in (None, group):
             return False
         obj = msgspec.convert(document, kind)
-        if kind in [resource.type for resource in _SIZES]:
+        if kind in [resource.type for resource in INSTANCETYPES]:
             self.instancetypes.add(obj)
             return True
         match obj:

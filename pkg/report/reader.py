@@ -22,7 +22,7 @@ from kubeloop.errors import ReportedError
 from kubeloop.webhook.registration import NotReached
 from pkg.api import kubevirt
 from pkg.api.harvesterhci import SETTINGS, Setting
-from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
+from pkg.api.instancetype import INSTANCETYPES
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.causes import decode_causes
 from pkg.report.installation import Installed, LeaseState, lease_state, seconds_since
@@ -32,7 +32,7 @@ from pkg.report.status import unenforced_limits
 from pkg.selfcheck.api_server import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_WEBHOOK, ask_version, probe
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, FRESH, IN_FORCE, USUAL_NAMESPACES, Installation, read
 from pkg.util import constants
-from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
+from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
 from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.base import counts_of_claims
@@ -123,9 +123,6 @@ async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachi
     for kind in INSTANCETYPES:
         for obj in await list_allowed(client, kind, namespace if kind.namespaced else ""):
             instancetypes.add(obj)
-    for name in {name for vm in vms for name in revision_names(vm)}:
-        with suppress(NotFound, Forbidden):
-            instancetypes.add(await client.resource(CONTROLLER_REVISIONS).get(name=name, namespace=namespace))
     return list(map(instancetypes.expanded, vms))
 
 

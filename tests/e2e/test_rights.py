@@ -178,7 +178,7 @@ async def reports_are_asked_for(kubeconfig: Path, admin: Admin) -> None:
     namespace = await admin.namespace({**HARD, "persistentvolumeclaims": "5"})
     await namespace.machine()
     await namespace.create_machine("vm2", strategy="Halted")
-    sized = {"instancetype": {"name": "small", "revisionName": "small-1"}}
+    sized = {"instancetype": {"name": "small"}}
     await namespace.patch(VIRTUAL_MACHINES, "vm2", {"spec": sized})
     await admin.client.resource(PODS).create(LOGGED, namespace=NAMESPACE)
     of_one = ("-n", namespace.name)

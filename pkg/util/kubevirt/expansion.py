@@ -1,16 +1,14 @@
 """A VM as KubeVirt expands it when it starts: by its instancetype and preference, to a VMI, with defaults. Pure.
 
-Source: KubeVirt pkg/instancetype (apply, find, revision) and pkg/instancetype/preference/apply, 1.0 to master;
+Source: KubeVirt pkg/instancetype (apply, find) and pkg/instancetype/preference/apply, 1.0 to master;
 pkg/defaults (SetDefaultGuestCPUTopology), pkg/virt-api/webhooks (SetDefaultResourceRequests).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from kubeloop.api.meta import Object, ObjectMeta
@@ -33,11 +31,10 @@ from pkg.util.kubevirt.profiles import MemoryRequest
 from pkg.util.kubevirt.rendering import Rendering
 
 _PREFERRED = ("autoattach_graphics_device", "autoattach_pod_interface", "autoattach_serial_console", "tpm")
-_SPECS: Mapping[str, Any] = {"instancetype": InstancetypeSpec, "preference": PreferenceSpec}
 
 
 class Instancetypes:
-    """The instancetypes and preferences that were read, and the revisions of them that VMs have."""
+    """The instancetypes and preferences that were read."""
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str, str], Any] = {}
@@ -63,39 +60,21 @@ class Instancetypes:
         return replace(vm, spec=replace(spec, template=replace(template, metadata=metadata, spec=vmi_spec)))
 
     def _find(self, vm: VirtualMachine, kind: str) -> Any:
-        """Returns the spec that a VM names; its revision, if it has one, is what KubeVirt goes by. None if it was not
-        read."""
-        matcher, revision_name = _named_by(vm)[kind]
+        """Returns the spec that a VM names, as it is now; None if it was not read."""
+        matcher: InstancetypeMatcher | None = getattr(vm.spec, kind)
         if matcher is None:
             return None
-        if revision := self._objects.get(("controllerrevision", vm.namespace, revision_name)):
-            try:
-                return msgspec.convert((revision.data or {})["spec"], _SPECS[kind])
-            except (KeyError, msgspec.ValidationError):  # of releases before 1.0
-                return None
         named_kind = (matcher.kind or f"virtualmachinecluster{kind}").lower().removesuffix("s")
         obj = self._objects.get((named_kind, "" if "cluster" in named_kind else vm.namespace, matcher.name))
         return obj and obj.spec
 
 
-def revision_names(vm: VirtualMachine) -> list[str]:
-    """Returns the names of the ControllerRevisions that the VM is started by."""
-    return [revision for matcher, revision in _named_by(vm).values() if matcher and revision]
-
-
 def missing_instancetype(vm: VirtualMachine) -> str:
     """Returns the object that gives a VM its size and was not read, as text; "" if the VM's spec has its size."""
-    names = ((kind, matcher.name) for kind, (matcher, _) in _named_by(vm).items() if matcher)
-    return next((f"{kind} {name or 'that a volume names'}" for kind, name in names), "")
-
-
-def _named_by(vm: VirtualMachine) -> Mapping[str, tuple[InstancetypeMatcher | None, str]]:
-    """Returns what the VM names, and the revision of it, "" for none."""
-    pairs = (vm.spec.instancetype, vm.status.instancetype_ref), (vm.spec.preference, vm.status.preference_ref)
-    return {
-        kind: (matcher, (matcher and matcher.revision_name) or (ref.controller_revision_ref.name if ref else ""))
-        for kind, (matcher, ref) in zip(_SPECS, pairs, strict=True)
-    }
+    for kind, matcher in (("instancetype", vm.spec.instancetype), ("preference", vm.spec.preference)):
+        if matcher is not None:
+            return f"{kind} {matcher.name or 'that a volume names'}"
+    return ""
 
 
 def _with_instancetype(domain: DomainSpec, spec: InstancetypeSpec) -> DomainSpec:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from pkg.api.instancetype import CONTROLLER_REVISIONS, INSTANCETYPES
+from pkg.api.instancetype import INSTANCETYPES
 from pkg.api.kubevirt import VirtualMachine
-from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, revision_names
+from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype
 from tests.decisions import sentences
 
-TYPES = {resource.kind: resource.type for resource in (*INSTANCETYPES, CONTROLLER_REVISIONS)}
+TYPES = {resource.kind: resource.type for resource in INSTANCETYPES}
 TWO = {"cpu": {"guest": 2}, "memory": {"guest": "4Gi"}}
 FOUR = {"cpu": {"guest": 4}, "memory": {"guest": "8Gi"}}
 
@@ -24,20 +24,19 @@ def known(**specs: Mapping[str, Any]) -> Instancetypes:
         "type": "VirtualMachineInstancetype",
         "cluster_preference": "VirtualMachineClusterPreference",
         "preference": "VirtualMachinePreference",
-        "revision": "ControllerRevision",
     }
     instancetypes = Instancetypes()
     for short, spec in specs.items():
         metadata = {"name": "x", "namespace": "" if "cluster" in short else "ns1"}
-        body = {"data": {"spec": spec}} if short == "revision" else {"spec": spec}
+        body = {"spec": spec}
         instancetypes.add(msgspec.convert({"metadata": metadata, **body}, TYPES[kinds[short]]))
     return instancetypes
 
 
-def vm(domain: Mapping[str, Any] | None = None, status: Mapping[str, Any] | None = None, **spec: Any) -> VirtualMachine:
+def vm(domain: Mapping[str, Any] | None = None, **spec: Any) -> VirtualMachine:
     template = {"spec": {"domain": domain or {}}}
     body = {"metadata": {"name": "vm1", "namespace": "ns1"}, "spec": {"template": template, **spec}}
-    return msgspec.convert({**body, "status": status or {}}, VirtualMachine)
+    return msgspec.convert(body, VirtualMachine)
 
 
 def domain_of(machine: VirtualMachine) -> dict[str, Any]:
@@ -48,18 +47,15 @@ def domain_of(machine: VirtualMachine) -> dict[str, Any]:
 CPU = {"cores": 1, "sockets": 2, "threads": 1}
 BY_NAME: Mapping[str, Any] = {"name": "x"}
 NAMESPACED: Mapping[str, Any] = {"name": "x", "kind": "VirtualMachineInstancetype"}
-REVISION = {"instancetypeRef": {"controllerRevisionRef": {"name": "x"}}}
 SIZED = {"cpu": CPU, "memory": {"guest": "4Gi"}}
-SIZES = {
-    "of the cluster": (known(cluster_type=TWO, type=FOUR), BY_NAME, {}, SIZED),
-    "of the namespace": (known(cluster_type=FOUR, type=TWO), NAMESPACED, {}, SIZED),
-    "by a kind in plural": (known(type=TWO), {**NAMESPACED, "kind": "virtualmachineinstancetypes"}, {}, SIZED),
-    "by the spec's revision": (known(cluster_type=FOUR, revision=TWO), {**BY_NAME, "revisionName": "x"}, {}, SIZED),
-    "by the status' revision": (known(cluster_type=FOUR, revision=TWO), BY_NAME, REVISION, SIZED),
-    "one that is not there": (known(type=FOUR), {"name": "y"}, {}, None),
-    "a revision that is not read": (known(cluster_type=TWO), {**BY_NAME, "revisionName": "y"}, {}, SIZED),
+SIZES: dict[str, tuple[Instancetypes, Any, dict[str, Any] | None]] = {
+    "of the cluster": (known(cluster_type=TWO, type=FOUR), BY_NAME, SIZED),
+    "of the namespace": (known(cluster_type=FOUR, type=TWO), NAMESPACED, SIZED),
+    "by a kind in plural": (known(type=TWO), {**NAMESPACED, "kind": "virtualmachineinstancetypes"}, SIZED),
+    "one that is not there": (known(type=FOUR), {"name": "y"}, None),
+    "its revision is not read": (known(cluster_type=TWO), {**BY_NAME, "revisionName": "y"}, SIZED),
     "memory overcommitted": (
-        known(cluster_type={**TWO, "memory": {"guest": "4Gi", "overcommitPercent": 15}}), BY_NAME, {},
+        known(cluster_type={**TWO, "memory": {"guest": "4Gi", "overcommitPercent": 15}}), BY_NAME,
         {**SIZED, "resources": {"requests": {"memory": "3650722304"}}},
     ),
     "pinned, in huge pages, with a device": (
@@ -70,7 +66,7 @@ SIZES = {
                 "gpus": [{"name": "g", "deviceName": "nvidia.com/a"}],
                 "launchSecurity": {"sev": {}},
             }
-        ), BY_NAME, {},
+        ), BY_NAME,
         {
             "cpu": {**CPU, "dedicatedCpuPlacement": True, "isolateEmulatorThread": True},
             "memory": {"guest": "4Gi", "hugepages": {"pageSize": "1Gi"}},
@@ -81,11 +77,9 @@ SIZES = {
 }  # fmt: skip
 
 
-@sentences(SIZES, "instancetypes, matcher, status, domain")
-def test_the_size_of_an_instancetype(
-    instancetypes: Instancetypes, matcher: Any, status: Any, domain: dict[str, Any] | None
-) -> None:
-    expanded = instancetypes.expanded(vm(instancetype=matcher, status=status))
+@sentences(SIZES, "instancetypes, matcher, domain")
+def test_the_size_of_an_instancetype(instancetypes: Instancetypes, matcher: Any, domain: dict[str, Any] | None) -> None:
+    expanded = instancetypes.expanded(vm(instancetype=matcher))
     assert domain_of(expanded) == (domain or {})
     assert missing_instancetype(expanded) == ("" if domain else "instancetype y")
 
@@ -115,19 +109,10 @@ UNREAD = {
     "an instancetype": ({"instancetype": BY_NAME}, "instancetype x"),
     "one that a volume names": ({"instancetype": {"inferFromVolume": "root"}}, "instancetype that a volume names"),
     "a preference": ({"instancetype": NAMESPACED, "preference": BY_NAME}, "preference x"),
-    "a revision of an old format": ({"instancetype": {**BY_NAME, "revisionName": "old"}}, "instancetype x"),
 }
 
 
 @sentences(UNREAD, "spec, text")
 def test_what_is_not_read_is_named(spec: dict[str, Any], text: str) -> None:
     instancetypes = known(type=TWO)
-    old = {"metadata": {"name": "old", "namespace": "ns1"}, "data": {"apiVersion": "v1alpha1"}}
-    instancetypes.add(msgspec.convert(old, TYPES["ControllerRevision"]))
     assert missing_instancetype(instancetypes.expanded(vm(**spec))) == text
-
-
-def test_the_revisions_that_a_vm_is_started_by() -> None:
-    machine = vm(instancetype=BY_NAME, preference={**BY_NAME, "revisionName": "p"}, status=REVISION)
-    assert revision_names(machine) == ["x", "p"]
-    assert revision_names(vm(status=REVISION)) == []
