@@ -53,14 +53,14 @@ class ClientConfig:
     `host` is scheme, host, port and an optional path prefix (a proxy's), without a trailing slash; `server_name` the
     name to verify in the certificate where it differs; `proxy` an HTTP proxy's URL; `namespace` the context's or the
     pod's own; `in_cluster`: it is a pod's. A login in a URL is taken out of it, and never shown: the server's becomes
-    `credentials`, as Go's client has it, the proxy's `proxy_authorization`."""
+    `credentials`, as Go's client has it, the proxy's is in `proxy_headers`."""
 
     host: str
     tls: TLSSettings = field(default_factory=TLSSettings, repr=False)
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
-    proxy_authorization: str | None = field(default=None, repr=False)
+    proxy_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     namespace: str = "default"
     impersonation: Impersonation | None = None
     in_cluster: bool = False
@@ -76,7 +76,7 @@ class ClientConfig:
             object.__setattr__(self, "credentials", Static(login))
         if proxy_login is not None:
             object.__setattr__(self, "proxy", proxy)
-            object.__setattr__(self, "proxy_authorization", proxy_login)
+            object.__setattr__(self, "proxy_headers", {"Proxy-Authorization": proxy_login})
         parts = split_url(host)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"the server address {redacted_url(host)!r} is not an http:// or https:// URL")
@@ -86,20 +86,9 @@ class ClientConfig:
             # A bad certificate shows here, not at the first request.
             object.__setattr__(self, "_contexts", TLSContexts(self.tls))
 
-    @property
-    def refreshable(self) -> bool:
-        """Reports whether a 401 may be retried with other credentials."""
-        return self.credentials.refreshable or self.tls.on_disk
-
     def ssl_context(self, certificate: Certificate | None = None) -> ssl.SSLContext | None:
         """The context to connect with (None for http), the same one until a certificate changes."""
         return None if self._contexts is None else self._contexts.get(certificate)
-
-    async def credential(self, refused: Credential | None = None) -> Credential:
-        """The credential to use now. Where it is `refused`, another one is fetched: the first request that was refused
-        does so, those that were sent with the same one use what it got. Raises ConfigError."""
-        credential = await self.credentials.get()
-        return await self.credentials.get(refresh=True) if credential is refused else credential
 
     async def present(
         self, credential: Credential, *, reread: bool = False
@@ -112,13 +101,10 @@ class ClientConfig:
         if self.impersonation is not None:
             headers.extend(self.impersonation.headers())
         if self._contexts is None:
-            headers.update(self.proxy_headers())  # with TLS the proxy gets a request of its own
+            headers.update(self.proxy_headers)  # with TLS the proxy gets a request of its own
         else:
             await self._contexts.reread(now=reread)
         return headers, self.ssl_context(credential.certificate)
-
-    def proxy_headers(self) -> dict[str, str]:
-        return {"Proxy-Authorization": self.proxy_authorization} if self.proxy_authorization else {}
 
     def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
         return replace(self, impersonation=Impersonation(user, tuple(groups)))

@@ -92,18 +92,16 @@ def _cluster_problems(cluster: ClusterEntry) -> Iterator[str]:
     if not cluster.server:
         yield "has no server"
     yield from _conflict("certificate-authority", file, "certificate-authority-data", data)
-    yield from _conflict(
-        "insecure-skip-tls-verify", cluster.insecure_skip_tls_verify, "a certificate authority", file or data
-    )
+    skips = cluster.insecure_skip_tls_verify
+    yield from _conflict("insecure-skip-tls-verify", skips, "a certificate authority", file or data)
     yield from _unreadable(cluster.folder, file)
 
 
 def _user_problems(user: User) -> Iterator[str]:
+    file, data = user.client_certificate, user.client_certificate_data
     yield from _conflict("a token", user.token or user.token_file, "a password", user.username or user.password)
-    if user.client_certificate or user.client_certificate_data:
-        yield from _conflict(
-            "client-certificate", user.client_certificate, "client-certificate-data", user.client_certificate_data
-        )
+    if file or data:
+        yield from _conflict("client-certificate", file, "client-certificate-data", data)
         yield from _conflict("client-key", user.client_key, "client-key-data", user.client_key_data)
         if not user.client_key and not user.client_key_data:
             yield "has only one of client-certificate and client-key"

@@ -222,7 +222,7 @@ class Transport:
             error = error_from_response(response.status, body_start, response.headers)
             if not isinstance(error, Unauthorized):
                 raise error
-            if again or not self.config.refreshable:
+            if again or not (self.config.credentials.refreshable or self.config.tls.on_disk):
                 error.message = f"{self.config.host}: {error.message}"  # of several clusters, which
                 raise error
             refused, again = credential, True
@@ -233,7 +233,9 @@ class Transport:
         limit = timeouts.total or timeouts.connect
         try:
             async with asyncio.timeout(limit):
-                credential = await self.config.credential(refused)
+                credential = await self.config.credentials.get()
+                if credential is refused:  # by the first of several requests; the others use what it gets
+                    credential = await self.config.credentials.get(refresh=True)
                 return credential, *await self.config.present(credential, reread=again)
         except TimeoutError:
             raise Unauthorized(f"no credentials within {limit:g} s", reason="Credentials") from None
@@ -257,7 +259,7 @@ class Transport:
                     url,
                     data=guarded or body,
                     proxy=self.config.proxy,
-                    proxy_headers=self.config.proxy_headers(),
+                    proxy_headers=self.config.proxy_headers,
                     server_hostname=self.config.server_name,
                     # A redirect leads to a login page, not to an API server.
                     allow_redirects=False,
