@@ -55,8 +55,6 @@ _ALIASES = ("cpu", "memory", "ephemeral-storage")
 
 
 class Arch(StrEnum):
-    """The node's architecture."""
-
     AMD64 = "amd64"
     ARM64 = "arm64"
 
@@ -176,8 +174,7 @@ class _Cluster:
         )
 
     def take(self, document: Mapping[str, Any]) -> bool:
-        """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError if it is
-        malformed."""
+        """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError."""
         group, kind = _CONTEXT.get(str(document.get("kind")), ("", None))
         if kind is None or group_of(document) not in (None, group):
             return False

@@ -42,7 +42,6 @@ def explain(
     if not slash or reports.NAME.fullmatch(name) is None:
         raise WrongCall(f"a VM is named NAMESPACE/NAME, not {vm!r}")
     reports.check_namespace(namespace)
-    watching.check(report.output)
     if watching.watch and collected.folder:
         raise WrongCall("--from and --watch exclude each other")
 
@@ -54,7 +53,7 @@ def explain(
         return _answer(snapshot, not_running(namespace, name, halted_reason(vm_object)))
 
     if watching.watch:
-        reports.follow(cluster.kubeconfig, look)
+        reports.follow(cluster.kubeconfig, look, report.output)
     elif not collected.folder:
         reports.ask(cluster.kubeconfig, look).print(report.output)
     else:

@@ -41,15 +41,11 @@ def remark(text: str) -> None:
 
 
 class LogFormat(StrEnum):
-    """The format of log lines."""
-
     TEXT = "text"
     JSON = "json"
 
 
 class Output(StrEnum):
-    """The format of a report."""
-
     TABLE = "table"
     JSON = "json"
 
@@ -255,8 +251,7 @@ def settings_of(
     webhooks: WebhookOptions,
     controllers: ControllerOptions | None = None,
 ) -> Settings:
-    """Returns the settings of a process; the namespace is "" where no flag names it. Raises WrongCall for what cannot
-    work."""
+    """Returns the settings of a process; the namespace is "" where no flag names it. Raises WrongCall."""
     controllers = controllers or ControllerOptions()
     return Settings(
         policy=Policy(
@@ -295,8 +290,7 @@ def exact_user(user: str) -> str:
 
 
 def strict_webhooks(texts: Iterable[str]) -> list[str]:
-    """Returns those of WEBHOOKS that are given Fail: by `POLICY` for all, by `WEBHOOK=POLICY` for one; the last of each
-    holds. Raises WrongCall."""
+    """Returns those of WEBHOOKS that get Fail: `POLICY` is for all, `WEBHOOK=POLICY` for one. Raises WrongCall."""
     policies: dict[str, str] = {}
     for text in texts:
         webhook, is_single, policy = text.rpartition("=")

@@ -39,8 +39,6 @@ _PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (control
 
 
 class Part(StrEnum):
-    """A part that can be released by itself."""
-
     WEBHOOKS = "webhooks"
     LOCKS = "locks"
     QUOTAS = "quotas"
@@ -90,18 +88,12 @@ def release(
         raise typer.Exit(1)
 
 
-class Runs(ReportedError):
-    """A controller runs, which would take over again what is released."""
-
-
 async def _release(
     config: ClientConfig, options: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
 ) -> tuple[GivenBack, str]:
     """Releases what the options name; returns a remark, too, or "". Every step may be repeated: a release that was
-    interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs.
-
-    Raises Runs, ApiError, LeaseLost.
-    """
+    interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs,
+    which would take over again what is released. Raises ReportedError."""
     namespace = options.namespace or config.namespace
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config, user_agent=USER_AGENT))
@@ -121,15 +113,15 @@ async def _release(
 
 
 async def _refuse_while_one_runs(client: Client, namespace: str) -> str:
-    """Raises Runs where a Lease says that a controller runs, wherever: what is released is the whole cluster's. Returns
-    a remark where none tells."""
+    """Returns a remark where no Lease tells whether a controller runs anywhere: all the cluster is released. Raises
+    ReportedError where one runs."""
     namespaces = list(dict.fromkeys([namespace, *home_namespaces(client, None)]))
     place, lease = await find_lease(client, namespaces)
     if lease is None:
         remark = f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}"
         return f"{remark}, or it may not be read"
     if lease.is_live:
-        raise Runs(
+        raise ReportedError(
             f"{lease.holder} runs and holds the Lease {place}/{LEASE}: stop it first (--namespace {place} "
             "--scale-down headroom-controller --scale-down headroom-webhook), or give --force"
         )

@@ -43,8 +43,7 @@ NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _COLUMNS = 120
 """Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
 _PERIOD = 1.0
-"""Seconds between two looks of --watch, and at least as long as a look takes: lists of a large cluster cost its API
-server."""
+"""Seconds between two looks of --watch; at least as long as a look takes: lists cost a large cluster's API server."""
 
 GOOD, RAISED, WRONG = "green", "yellow", "red"
 
@@ -67,11 +66,6 @@ class ReportOptions(OutputOptions):
 @group()
 class WatchOptions:
     watch: bool = option(False, "Go on until Ctrl-C: on a terminal in place, else a line a change.", "--watch", "-w")
-
-    def check(self, output: Output) -> None:
-        """Raises WrongCall."""
-        if self.watch and output is Output.JSON:
-            raise WrongCall("--watch prints a table or lines: leave -o json out")
 
 
 @group()
@@ -100,8 +94,7 @@ def ask(kubeconfig: str | None, question: Callable[[Client], Awaitable[T]]) -> T
 
 @dataclass(frozen=True)
 class Answer:
-    """A report about one moment: as JSON, as text to read, and what is known by its object, as far as --watch prints it
-    in a pipe."""
+    """A report about one moment: as JSON, as text to read, and as the lines of --watch in a pipe, by object."""
 
     snapshot: Snapshot
     document: Callable[[], dict[str, Any]]
@@ -121,15 +114,17 @@ class Answer:
             print_all(*self.framed())
 
     def framed(self) -> list[RenderableType]:
-        """Returns the text between what is wrong with headroom itself, without which it would be read as if headroom
-        ran, and what it assumes."""
+        """Returns the text between what is wrong with headroom itself and what it assumes."""
         alarms = self.snapshot.installed.alarms(self.namespace)
         return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks())]
 
 
-def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]]) -> None:
+def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]], output: Output) -> None:
     """Shows the answers one after the other, until a signal: in place on a terminal, else the lines that differ.
-    Raises ConfigError, and what the first question raises; later an API server without an answer is reported once."""
+    Raises WrongCall, ConfigError, and what the first question raises; later an API server without an answer is
+    reported once."""
+    if output is Output.JSON:
+        raise WrongCall("--watch prints a table or lines: leave -o json out")
 
     async def watch(client: Client) -> None:
         if sys.stdout.isatty():
@@ -163,8 +158,7 @@ async def _answers(client: Client, question: Callable[[Client], Awaitable[Answer
 
 
 def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], *, prints_name: bool = True) -> None:
-    """Writes the page to a file, which may exist, and prints its name if `prints_name`. Raises OSError, WrongCall for a
-    folder."""
+    """Writes the page to a file, which may exist. Raises OSError, WrongCall for a folder."""
     if target.is_dir():
         raise WrongCall(f"{target} is a folder: name a file")
     target.write_text(page(snapshot, quotas, headline(snapshot, quotas)), "utf-8")

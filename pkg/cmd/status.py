@@ -25,8 +25,6 @@ from pkg.util.amounts import format_amount, format_amounts
 
 
 class CheckedPart(StrEnum):
-    """The parts of an installation."""
-
     CONTROLLER = "controller"
     WEBHOOKS = "webhooks"
 
@@ -47,7 +45,6 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
     VMs and since when. Writes nothing to the cluster."""
 
     scope = reports.check_namespace(options.namespace)
-    watching.check(report.output)
     if watching.watch and options.check:
         raise WrongCall("--check and --watch exclude each other")
     if options.html and (watching.watch or options.check):
@@ -59,11 +56,16 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
         return answer_of(snapshot, scope, whole=bool(options.all or scope), sums=sums)
 
     if watching.watch:
-        reports.follow(cluster.kubeconfig, read)
+        reports.follow(cluster.kubeconfig, read, report.output)
         return 0
     answer = reports.ask(cluster.kubeconfig, read)
-    if options.check:
-        return _check(answer.snapshot, options.check)
+    if parts := options.check:
+        installed = answer.snapshot.installed
+        missing = installed.missing(controller="controller" in parts, webhooks="webhooks" in parts)
+        faults = [*installed.alarms(), *missing]
+        tone = reports.WRONG if faults else reports.GOOD
+        reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
+        return 1 if faults else 0
     if options.html:
         reports.write_page(options.html, answer.snapshot, statuses(answer.snapshot))
     else:
@@ -153,14 +155,6 @@ def _summary_of_budget(report: BudgetReport) -> Iterator[str]:
     yield f"locked by {lock.holder or '-'} for {lock.reason or '-'}" if lock else "not locked"
     yield from (f"{raised.quota} raised for {', '.join(raised.migrations)}" for raised in report.raised)
     yield from (f"! {problem}" for problem in report.problems)
-
-
-def _check(snapshot: Snapshot, parts: list[CheckedPart]) -> int:
-    missing = snapshot.installed.missing(controller="controller" in parts, webhooks="webhooks" in parts)
-    faults = [*snapshot.installed.alarms(), *missing]
-    tone = reports.WRONG if faults else reports.GOOD
-    reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
-    return 1 if faults else 0
 
 
 def _quota_parts(quota: QuotaStatus, installed: Installed) -> Iterator[RenderableType]:

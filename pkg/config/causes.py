@@ -84,29 +84,24 @@ def decode_causes(text: str) -> list[Cause]:
         return []
 
 
-@dataclass(slots=True)
-class _RevertHistory:
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
-    manager: str = ""
-
-
 @dataclass(eq=False)
 class Reverts:
     """The reverts of each quota in the last WINDOW seconds."""
 
     client: Client
     clock: Callable[[], float]
-    _quotas: dict[str, _RevertHistory] = field(default_factory=dict, init=False)
+    _times: dict[str, deque[float]] = field(default_factory=dict, init=False)
+    _managers: dict[str, str] = field(default_factory=dict, init=False)
 
     async def note(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
-        """Notes that another writer has lowered these limits, before they are raised again. Returns the field manager
-        that did once it is MANY times in WINDOW, else ""."""
-        reverted, now = self._quotas.setdefault(quota.key, _RevertHistory()), self.clock()
-        reverted.times.append(now)
-        if len(reverted.times) < MANY or reverted.times[0] < now - WINDOW:
+        """Notes that another writer lowered these limits. Returns its field manager from MANY times in WINDOW on."""
+        times, now = self._times.setdefault(quota.key, deque(maxlen=MANY)), self.clock()
+        times.append(now)
+        if len(times) < MANY or times[0] < now - WINDOW:
             return ""
-        reverted.manager = reverted.manager or await self._manager(quota, lowered)
-        return reverted.manager
+        if quota.key not in self._managers:
+            self._managers[quota.key] = await self._manager(quota, lowered)
+        return self._managers[quota.key]
 
     async def _manager(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
         """Returns the last one that wrote any of these limits."""
@@ -125,9 +120,9 @@ class Reverts:
     def causes(self) -> list[Cause]:
         """Returns one cause for each manager that has to be stopped."""
         oldest = self.clock() - WINDOW
-        self._quotas = {key: reverted for key, reverted in self._quotas.items() if reverted.times[-1] >= oldest}
+        self._times = {key: times for key, times in self._times.items() if times[-1] >= oldest}
+        self._managers = {key: manager for key, manager in self._managers.items() if key in self._times}
         by_manager: dict[str, list[str]] = {}
-        for key, reverted in sorted(self._quotas.items()):
-            if reverted.manager:
-                by_manager.setdefault(reverted.manager, []).append(f"{RESOURCE_QUOTAS.kind} {key}")
+        for key, manager in sorted(self._managers.items()):
+            by_manager.setdefault(manager, []).append(f"{RESOURCE_QUOTAS.kind} {key}")
         return [Cause(f"field manager {manager}", 0, LOWERS, keys, len(keys)) for manager, keys in by_manager.items()]

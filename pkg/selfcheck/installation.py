@@ -65,10 +65,6 @@ class Installation:
     only_namespaces: str = ""
     """Patterns of the namespaces that are served, with spaces between; "" for all."""
 
-    def data(self) -> dict[str, str]:
-        """Returns the ConfigMap's data."""
-        return {name: str(value) for name, value in msgspec.to_builtins(self).items()}
-
 
 def about(namespace: str) -> ConfigMap:
     """Returns the object on which events about the installation itself are written, whether it exists or not."""
@@ -137,7 +133,8 @@ class Publisher:
         self._published, self._due = installation, loop_time() + REFRESH
 
     async def _write(self, installation: Installation) -> None:
-        body = {"data": replace(installation, seen=rfc3339(self.client.transport.server_clock())).data()}
+        published = replace(installation, seen=rfc3339(self.client.transport.server_clock()))
+        body = {"data": {name: str(value) for name, value in msgspec.to_builtins(published).items()}}
         config_maps = self.client.resource(CONFIG_MAPS)
         try:
             await config_maps.merge_patch(body, name=CONFIG_MAP, namespace=self.namespace)
