@@ -48,8 +48,7 @@ def reading(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file of a folder that others have made, or one that a person has named (`is_named`), which may
-    be a pipe or a link.
+    """Opens a file of a folder that others have made; `is_named`: of a person's choice, which may be a pipe or a link.
     Raises as `reading`."""
     try:
         if not is_named and (path.is_symlink() or not path.is_file()):  # a FIFO waits for ever, a device has no end
@@ -118,8 +117,7 @@ def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _items(document: Any) -> list[Any] | None:
-    """Returns the items of a list; in one of a kind's own, such as a PodList, the API server does not say the kind
-    again."""
+    """Returns the items of a list, each with its kind: in a PodList the API server does not say it again."""
     if isinstance(document, list):
         return document
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):

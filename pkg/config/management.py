@@ -25,8 +25,7 @@ from pkg.util.resourcequota.observe import Listed, Source
 T = TypeVar("T", bound=Object)
 
 LONGEST_RETRY = 25.0
-"""Seconds until a failed key is tried again, at most: no event tells that a right was granted, or that a webhook which
-refused a patch is gone, and a migration waits for it."""
+"""Seconds until a failed key is tried again, at most: no event tells that a right was granted or a webhook is gone."""
 
 
 class _CachedKind(Generic[T]):

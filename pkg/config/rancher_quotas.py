@@ -97,8 +97,7 @@ class RancherWrites:
         return (owner or self._client).resource(RESOURCE_QUOTAS)
 
     def learn(self, error: ApiError) -> bool:
-        """Reports whether Rancher denied a write for which there is another way: a lock may come between a decision and
-        its write."""
+        """Reports whether Rancher denied a write for which there is another way, as after a lock that is new."""
         if self._choice is not RancherQuotas.AUTO or not _DENIED_BY_RANCHER.search(str(error)):
             return False
         if not self._denied:
@@ -141,8 +140,7 @@ class ProjectTurns:
         """By project: a namespace that waits, for as long as it is expected to ask again."""
 
     def take(self, project: str, namespace: str) -> bool:
-        """Gives the namespace the turn until it is ended, or is not waited for any more; reports False where another
-        one has it, or is next."""
+        """Gives the namespace the turn until `end` or SILENCE; returns False where another one has it, or is next."""
         following = self._next.get(project, namespace)
         if {following, self._holders.get(project, namespace)} == {namespace}:
             if project:

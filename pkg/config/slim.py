@@ -44,12 +44,8 @@ _POD_LABELS = (
     constants.LABEL_NODE_NAME,
     constants.LABEL_VM_NAME,
 )
-_VMI_LABELS = (constants.LABEL_OUTDATED_LAUNCHER,)
 _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
 _VMI_ANNOTATIONS = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
-_VMI_CONDITIONS = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)
-_VM_ANNOTATIONS = (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,)
-_CLAIM_ANNOTATIONS = (ANNOTATION_STORAGE_CLASS,)
 
 _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
@@ -76,8 +72,8 @@ class CacheTransforms:
 
     def instance(self, vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstance:
         """Half of a VMI without disks remains."""
-        _keep_metadata(vmi, _VMI_LABELS, _VMI_ANNOTATIONS)
-        _keep_conditions(vmi.status, _VMI_CONDITIONS)
+        _keep_metadata(vmi, (constants.LABEL_OUTDATED_LAUNCHER,), _VMI_ANNOTATIONS)
+        _keep_conditions(vmi.status, (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE))
         self._keep_spec(vmi.spec)
         _cut_lists(vmi.status)
         return _within_size(vmi)
@@ -89,7 +85,7 @@ class CacheTransforms:
 
     def claim(self, claim: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
-        _keep_metadata(claim, (), _CLAIM_ANNOTATIONS)
+        _keep_metadata(claim, (), (ANNOTATION_STORAGE_CLASS,))
         spec, status = claim.spec, claim.status
         for part, names in ((spec, ("access_modes", "volume_mode", "volume_name")), (status, ("capacity", "phase"))):
             for name in names:
@@ -99,7 +95,7 @@ class CacheTransforms:
 
     def machine(self, vm: kubevirt.VirtualMachine) -> kubevirt.VirtualMachine:
         """A quarter of a VM remains."""
-        _keep_metadata(vm, (), _VM_ANNOTATIONS)
+        _keep_metadata(vm, (), (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,))
         template = vm.spec.template
         annotations = _read_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
         _write(template, "metadata", kubevirt.TemplateMeta(annotations=annotations))

@@ -176,8 +176,7 @@ class Replica:
                 await elector.release()
 
     def _register(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
-        """Registers the controllers and returns the metrics of what they see. Call before `management.start`, which
-        waits for the caches that are asked for."""
+        """Registers the controllers and returns the metrics of what they see; before `management.start`, for caches."""
         register_all(management, management.recorder("headroom"), self.settings)
         # Without them every migration would seem to have ended.
         instances, migrations = management.virtual_machine_instances, management.virtual_machine_instance_migrations

@@ -83,11 +83,8 @@ class Troubles:
         """Checks once: reports what is new, and forgets what is over."""
         now = loop_time()
         for controller, trouble in self.find_troubles():
-            cause = _cause_of(trouble)
-            if cause.by == _VALIDATION and controller.informer.resource in (
-                VIRTUAL_MACHINES,
-                VIRTUAL_MACHINE_INSTANCES,
-            ):
+            cause, resource = _cause_of(trouble), controller.informer.resource
+            if cause.by == _VALIDATION and resource in (VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES):
                 continue
             ongoing = _OngoingTrouble(controller, trouble, cause, now, now)
             ongoing = self._ongoing.setdefault((controller.name, trouble.key, cause.by), ongoing)
@@ -98,7 +95,8 @@ class Troubles:
             # A missing answer was waited for already.
             if ongoing.trouble.error is None or ongoing.last_seen - ongoing.since >= REPORT_AFTER:
                 groups.setdefault((ongoing.cause.by, ongoing.cause.status), []).append(ongoing)
-                self._report(ongoing)
+                if not ongoing.is_reported:
+                    self._report(ongoing)
         self.causes = [*map(_cause_of_all, islice(groups.values(), _MOST_CAUSES)), *self.more_causes()]
         counts = Counter[str]()
         for cause in self.causes:
@@ -108,11 +106,8 @@ class Troubles:
             _WAITING.labels(by).set(count)
 
     def _report(self, ongoing: _OngoingTrouble) -> None:
-        """Reports it once."""
-        trouble, text = ongoing.trouble, ongoing.cause.text
-        if ongoing.is_reported:
-            return
         ongoing.is_reported = True
+        trouble, text = ongoing.trouble, ongoing.cause.text
         if trouble.error is None:
             log.warning("%s waits for an answer: %s: %s", trouble.handler, ongoing.waiting_object, text)
         if trouble.handler in self.silent:
