@@ -25,7 +25,6 @@ from pkg.util import constants
 from pkg.util.kubevirt.claims import STATE_PREFIX
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
@@ -82,9 +81,6 @@ def collected_files(
         "headroom": dict(origin),
         "now": snapshot.now,
         "basis": snapshot.basis.document(),
-        "policyInForce": snapshot.basis.policy_in_force,
-        "rancherQuotas": snapshot.basis.rancher_quotas.value,
-        "rancherReason": snapshot.basis.rancher_reason,
         "installed": msgspec.to_builtins(snapshot.installed),
         "namespaces": sorted(selection),
         "status": [quota.document() for quota in statuses if quota.namespace in selection],
@@ -118,18 +114,9 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
         name: msgspec.convert(lists[kind.__name__], list[kind])  # type: ignore[valid-type]
         for name, kind in LISTS.items()
     }
-    basis = metadata["basis"]
-    policy = Policy(Mode(basis["mode"]), EstimateKind(basis["estimate"]))
     return Snapshot(
         now=float(metadata["now"]),
-        basis=Basis(
-            policy,
-            basis["source"] or "",
-            basis["kubernetes"],
-            metadata.get("policyInForce", False),
-            RancherQuotas(metadata.get("rancherQuotas", RancherQuotas.DIRECT)),
-            metadata.get("rancherReason", ""),
-        ),
+        basis=msgspec.convert(metadata["basis"], Basis),
         installed=msgspec.convert(metadata["installed"], Installed),
         **objects_by_name,
     )

@@ -36,7 +36,7 @@ from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
 from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
@@ -257,7 +257,7 @@ async def _read_installation(
 async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> Basis:
     """Returns the basis by the flags, else by what the running controller published, else assumed."""
     installation = home.installation or Installation(Mode.TAKEOVER, EstimateKind.EXACT)
-    source = f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}" if home.installation else ""
+    source = f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}" if home.installation else None
     source = "flags" if assumptions.mode or assumptions.estimate else source
     mode = assumptions.mode or installation.mode
     estimate = assumptions.estimate or (installation.estimate if installation.mode is mode else EstimateKind.EXACT)
@@ -267,12 +267,14 @@ async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> 
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     versions = tuple(installation.kubernetes.split())
     return Basis(
-        Policy(mode, estimate, hold_limit=installation.hold_limit),
+        mode,
+        estimate,
         source,
         versions if version in versions else (version,),
         installation.policy == IN_FORCE,
         installation.rancher_quotas,
         installation.rancher_reason,
+        installation.hold_limit,
     )
 
 

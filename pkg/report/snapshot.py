@@ -27,7 +27,7 @@ from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
 from pkg.util.resourcequota.observe import Listed, Observer, Source
-from pkg.util.resourcequota.policy import EXACT, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, Policy, RancherQuotas
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 
@@ -51,27 +51,23 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
         return builtins
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """The assumptions of a report: the controller's policy, their source ("" without one), the versions of the API
+class Basis(Document, frozen=True):
+    """The assumptions of a report: the controller's policy, their source (None without one), the versions of the API
     servers by which pods count (if empty, that of the newest), whether deploy/policy.yaml is in force, and how quotas
     with Rancher's label are raised, and why so."""
 
-    policy: Policy = EXACT
-    source: str = ""
+    mode: Mode = EXACT.mode
+    estimate: EstimateKind = EXACT.estimate
+    source: str | None = None
     kubernetes: Sequence[str] = ()
     policy_in_force: bool = False
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
     rancher_reason: str = ""
+    hold_limit: float = EXACT.hold_limit
 
-    def document(self) -> dict[str, Any]:
-        """Returns the JSON."""
-        return {
-            "mode": self.policy.mode.value,
-            "estimate": self.policy.estimate.value,
-            "source": self.source or None,
-            "kubernetes": list(self.kubernetes),
-        }
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.mode, self.estimate, hold_limit=self.hold_limit)
 
     def releases(self) -> Releases:
         return releases_of(self.kubernetes) if self.kubernetes else NEWEST
@@ -82,7 +78,7 @@ class Basis:
         if self.rancher_quotas is not RancherQuotas.DIRECT:
             yield f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
         if not self.source:
-            choice = f"mode {self.policy.mode.value} and estimate {self.policy.estimate.value}"
+            choice = f"mode {self.mode.value} and estimate {self.estimate.value}"
             yield f"{choice} are assumed: no ConfigMap {constants.CONFIG_MAP} of a running controller was found"
         if self.kubernetes and (doubts := doubt(self.kubernetes)):
             yield doubts

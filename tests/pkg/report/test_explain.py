@@ -13,7 +13,7 @@ from pkg.config.causes import Cause
 from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed, LeaseState
 from pkg.report.snapshot import Basis
-from pkg.util.resourcequota.policy import Mode, Policy, RancherQuotas
+from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
 from pkg.util.resourcequota.room import exceeded_message
 from tests.decisions import sentences
 from tests.kinds import edited
@@ -308,7 +308,7 @@ FULL_PROJECTS: dict[str, tuple[Sequence[Event], str]] = {
 def test_a_project_of_rancher_without_room(case: tuple[Sequence[Event], str]) -> None:
     events, refusal = case
     snapshot = cluster([quota(HARD, MARKS)], [REFUSED], [SOURCE], [HERE], annotations=PROJECT)
-    asks = replace(snapshot.basis, rancher_quotas=RancherQuotas.ANNOTATION)
+    asks = Basis(rancher_quotas=RancherQuotas.ANNOTATION)
     explanation = explain(replace(snapshot, basis=asks, failures=events), HERE)
     (fit,) = explanation.fits
     assert fit.refusal == refusal
@@ -342,7 +342,7 @@ def test_compensation_is_part_of_what_headroom_does() -> None:
 def test_what_harvesters_controllers_have_added_is_there() -> None:
     """Their entries are named after the VMI's uid."""
     raised = quota({"limits.cpu": "5", "limits.memory": "9980344313"}, {by_uid(): ENTRY})
-    basis = Basis(Policy(Mode.ASSIST), "flags")
+    basis = Basis(Mode.ASSIST, EstimateKind.HARVESTER, "flags")
     (fit,) = explain(replace(cluster([raised], [vmim()], [SOURCE], [HERE]), basis=basis), HERE).fits
     assert fit.action == "the quota is raised enough already"
 
@@ -350,7 +350,7 @@ def test_what_harvesters_controllers_have_added_is_there() -> None:
 def test_beside_harvester_what_its_rules_leave_missing_is_named() -> None:
     full = quota({"limits.cpu": "2015m"}, used={"limits.cpu": "2015m"})
     snapshot = cluster([full], [REFUSED], [SOURCE], [HERE], limits='{"limit":{"limitsCpu":"2015m"}}')
-    (fit,) = explain(replace(snapshot, basis=Basis(Policy(Mode.ASSIST), "flags")), HERE).fits
+    (fit,) = explain(replace(snapshot, basis=Basis(Mode.ASSIST, EstimateKind.HARVESTER, "flags")), HERE).fits
     assert "mode assist leaves limits.cpu 15m missing: --mode takeover shows" in fit.action
 
 

@@ -13,7 +13,7 @@ from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota import vm as vm_module
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -60,7 +60,7 @@ def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: tuple[str, str |
 def test_harvesters_formula_is_tried_at_the_ratio_too() -> None:
     """The seed of Harvester: 5000Mi grow to 10865341313 at 4.5."""
     snapshot = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
-    snapshot = replace(snapshot, basis=Basis(Policy(Mode.ASSIST, EstimateKind.HARVESTER), "flags"))
+    snapshot = replace(snapshot, basis=Basis(Mode.ASSIST, EstimateKind.HARVESTER, "flags"))
     raises = [only(plan_migrations(snapshot, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
     assert [str(amount) for amount in raises] == ["4737464313", "5622461313"]
 

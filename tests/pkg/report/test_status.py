@@ -16,7 +16,7 @@ from pkg.config.causes import Cause
 from pkg.report.installation import Installed
 from pkg.report.snapshot import Basis
 from pkg.report.status import QuotaStatus, status
-from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import (
@@ -118,7 +118,7 @@ def test_states(case: tuple[Sequence[VirtualMachineInstanceMigration], str, str]
 
 def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
     snapshot = settled(cluster([quota(HARD, MARKS)], [ended_migration(ENDED)], [SOURCE, TARGET], [THERE]))
-    snapshot = replace(snapshot, basis=Basis(Policy(Mode.TAKEOVER, hold_limit=90.0)))
+    snapshot = replace(snapshot, basis=Basis(Mode.TAKEOVER, EstimateKind.HARVESTER, hold_limit=90.0))
     text = "\n".join(map(str, answer_of(snapshot).parts()))
     assert "still counts, until 12:01:00 UTC at the latest" in text
 
@@ -181,7 +181,7 @@ def test_resources_that_pods_do_not_use_up_are_left_out() -> None:
 def test_beside_harvester_the_base_is_of_what_it_adds_to(mode: Mode, base: str | None) -> None:
     limits = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi","pods":"9"}}'
     snapshot = cluster([quota({**HARD, "pods": "9"})], limits=limits)
-    basis = Basis(Policy(mode, EstimateKind.EXACT), "flags")
+    basis = Basis(mode, EstimateKind.EXACT, "flags")
     resources = only(status(replace(snapshot, basis=basis))).document()["resources"]
     assert (resources["limits.cpu"]["base"], resources["pods"]["base"]) == ("3", base)
 
