@@ -7,17 +7,18 @@ environment variables, what kubectl applied last) never gets in. Forbids: readin
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from kubeloop.api.core import LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota
+from kubeloop.api import core
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.installation import Installed
 from pkg.report.snapshot import LISTS, Basis, Snapshot
 from pkg.report.status import status
@@ -25,8 +26,6 @@ from pkg.util import constants
 from pkg.util.kubevirt.claims import STATE_PREFIX
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
-
-T = TypeVar("T", bound=Object)
 
 MORE: Final = "more.jsonl"
 """All other objects."""
@@ -65,9 +64,16 @@ EVENTS_ABOUT: Final = (
 )
 """The kinds whose events are written. Not pods: what a probe answered stands in their events."""
 
-AROUND_VMIS: Final = (KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, PersistentVolumeClaim, Pod)
+AROUND_VMIS: Final = (
+    KubeVirt,
+    Setting,
+    core.Namespace,
+    core.ResourceQuota,
+    core.LimitRange,
+    core.PersistentVolumeClaim,
+    core.Pod,
+)
 """The collected kinds that `headroom delta` reads beside VMIs."""
-_OF_NAMESPACES: Final = ("quotas", "limit_ranges", "machines", "pods", "instances", "budgets")
 
 
 def collected_files(
@@ -85,16 +91,9 @@ def collected_files(
         "namespaces": sorted(selection),
         "status": [quota.document() for quota in statuses if quota.namespace in selection],
     }
-    objects: list[Object] = [
-        *(obj for obj in snapshot.namespaces if obj.name in selection),
-        *(obj for name in _OF_NAMESPACES for obj in _in_namespaces(getattr(snapshot, name), selection)),
-        *_vms_claims(snapshot, selection),
-        *snapshot.migrations,  # KubeVirt's limits count those of the whole cluster
-        *(obj for obj in snapshot.locks if obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj)),
-        *(obj for obj in _in_namespaces(snapshot.failures, selection) if obj.involved_object.kind in EVENTS_ABOUT),
-        *snapshot.kubevirts,
-        *snapshot.settings,
-    ]
+    moves = [(vmi.namespace, move) for vmi in snapshot.instances for move in snapshot.moves_of(vmi)]
+    doubled = {(namespace, claim) for namespace, move in moves for claim in (move.source, move.destination)}
+    objects = [obj for name in LISTS for obj in getattr(snapshot, name) if _is_collected(obj, selection, doubled)]
     kinds_of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {
         ABOUT: json.dumps(document, indent=2).encode() + b"\n",
@@ -106,10 +105,9 @@ def collected_files(
 def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
     """Returns the snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other
     files."""
-    lists: dict[str, list[Any]] = {kind.__name__: [] for kind in LISTS.values()}
+    lists: dict[str, list[Any]] = defaultdict(list)
     for document in objects:
-        if (kind := str(document["kind"])) in lists:  # other versions collect other kinds
-            lists[kind].append(document)
+        lists[str(document["kind"])].append(document)
     objects_by_name: dict[str, Any] = {
         name: msgspec.convert(lists[kind.__name__], list[kind])  # type: ignore[valid-type]
         for name, kind in LISTS.items()
@@ -154,16 +152,21 @@ def collected_document(obj: Object) -> dict[str, Any]:
     return {**document, "apiVersion": api_version, "kind": kind}
 
 
-def _vms_claims(snapshot: Snapshot, namespaces: Collection[str]) -> list[PersistentVolumeClaim]:
-    """Returns the PVCs of VMs' state, and of the disks that a volume migration doubles."""
-    moves = [(vmi.namespace, move) for vmi in snapshot.instances for move in snapshot.moves_of(vmi)]
-    doubled = {(namespace, claim) for namespace, move in moves for claim in (move.source, move.destination)}
-    claims = _in_namespaces(snapshot.claims, namespaces)
-    return [obj for obj in claims if obj.name.startswith(STATE_PREFIX) or (obj.namespace, obj.name) in doubled]
-
-
-def _in_namespaces(objects: Sequence[T], namespaces: Collection[str]) -> list[T]:
-    return [obj for obj in objects if obj.namespace in namespaces]
+def _is_collected(obj: Object, namespaces: Collection[str], doubled: Collection[tuple[str, str]]) -> bool:
+    """Reports whether an object is written. Of PVCs those of VMs' state, and of the disks that a volume migration has
+    `doubled`; all migrations, for KubeVirt's limits count those of the whole cluster."""
+    match obj:
+        case core.Namespace():
+            return obj.name in namespaces
+        case core.PersistentVolumeClaim() if not obj.name.startswith(STATE_PREFIX):
+            return obj.namespace in namespaces and (obj.namespace, obj.name) in doubled
+        case core.Event():
+            return obj.namespace in namespaces and obj.involved_object.kind in EVENTS_ABOUT
+        case core.ValidatingWebhookConfiguration():
+            return obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj) is not None
+        case VirtualMachineInstanceMigration() | KubeVirt() | Setting():
+            return True
+    return obj.namespace in namespaces
 
 
 def _json_lines(objects: Iterable[Object], kinds: Sequence[type[Object]]) -> bytes:

@@ -9,20 +9,15 @@ from enum import StrEnum
 
 from msgspec import field
 
-from kubeloop.api.core import Pod
+from kubeloop.api.core import Event, Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.objects import find_condition
 from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.text import quoted
-from pkg.api.kubevirt import (
-    VIRTUAL_MACHINE_INSTANCES,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-)
+from pkg.api import kubevirt
 from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text
-from pkg.report.snapshot import Document, FailureEvent, Snapshot
+from pkg.report.snapshot import Document, Snapshot, event_text
 from pkg.report.status import AT_ONCE, observe
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
@@ -102,7 +97,7 @@ def not_running(namespace: str, vm: str, reason: str) -> Explanation:
     return Explanation(namespace, vm, Verdict.NOT_RUNNING, summary)
 
 
-def explain(snapshot: Snapshot, instance: VirtualMachineInstance) -> Explanation:
+def explain(snapshot: Snapshot, instance: kubevirt.VirtualMachineInstance) -> Explanation:
     """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's limits count them."""
     namespace, vm = instance.namespace, instance.name
     active = [m for m in snapshot.migrations_of(instance) if not migrations.is_finished(m)]
@@ -157,8 +152,8 @@ class _Wait:
     """A migration under way: `quota_fits` are the quotas that count anything of its target pods to come."""
 
     snapshot: Snapshot
-    instance: VirtualMachineInstance
-    migration: VirtualMachineInstanceMigration
+    instance: kubevirt.VirtualMachineInstance
+    migration: kubevirt.VirtualMachineInstanceMigration
     quota_fits: Sequence[Fit]
 
     def verdict(self) -> tuple[Verdict, str]:
@@ -222,13 +217,15 @@ class _Wait:
             return None
         latest, note = failures[-1], ""
         if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' not in latest.message:
-            sentence = f"{name} fits, but KubeVirt could not create its target pod: {latest}"
+            sentence = f"{name} fits, but KubeVirt could not create its target pod: {event_text(latest)}"
             reason = refusal_reason(self.snapshot, namespace, latest.message)
             return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, reason)
         if _TOO_LARGE in latest.message:
             changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
             note = f"the pod asks for {self._more_than_expected}: {changes}"
-        return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {latest}", note)
+        return Verdict.WAITS_FOR_HEADROOM, _joined(
+            f"{name} fits, but its target pod is refused: {event_text(latest)}", note
+        )
 
     def _unexplained_note(self) -> str:
         """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
@@ -247,10 +244,10 @@ class _Wait:
         amounts = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
         return f"more than headroom expects of it and has added ({format_amounts(amounts)})"
 
-    def _failures(self) -> list[FailureEvent]:
+    def _failures(self) -> list[Event]:
         """Returns the events about pods of the VM that could not be created since the migration began."""
-        kind, since = VIRTUAL_MACHINE_INSTANCES.kind, self.migration.metadata.creation_timestamp
-        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, kind, self.instance, since)
+        since = self.migration.metadata.creation_timestamp
+        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance, since)
 
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
@@ -260,7 +257,7 @@ class _Wait:
         return migrations.parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
 
 
-def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> list[str]:
+def wait_reasons(observed: Observed, vmim: kubevirt.VirtualMachineInstanceMigration) -> list[str]:
     """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
     window = Window(observed, AT_ONCE)
     problems = [
@@ -288,7 +285,7 @@ def wait_reasons(observed: Observed, vmim: VirtualMachineInstanceMigration) -> l
 # ---- reasons beside the quotas ---------------------------------------------------------------------------------
 
 
-def kubevirt_wait_reason(migration: VirtualMachineInstanceMigration) -> str:
+def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) -> str:
     """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; "" if nothing is
     known."""
     if migrations.is_decentralized(migration):
@@ -318,8 +315,7 @@ def pending_target_reason(target: Pod) -> str:
     if scheduled is not None and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
     if spec.node_name:
-        events = f"the events of pod {target.name} say what they wait for"
-        return f"its containers have not started on {spec.node_name}: {events}"
+        return f"its containers have not started on {spec.node_name}: the events of pod {target.name} say why"
     return f"kube-scheduler has not placed pod {target.name} yet"
 
 
@@ -332,7 +328,7 @@ def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
     return f"{reasons[0]}: {ADMISSION}" if reasons else ""
 
 
-def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
+def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it; that its volumes move, and how much of
     their disks counts twice meanwhile."""
     notes = list(filter(None, [unmigratable_reason(snapshot, vmi)]))
@@ -344,7 +340,7 @@ def vm_notes(snapshot: Snapshot, vmi: VirtualMachineInstance) -> list[str]:
     return notes
 
 
-def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+def unmigratable_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
     migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
     if migratable is None or migratable.status != "False":
@@ -353,7 +349,7 @@ def unmigratable_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
     return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
 
 
-def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterator[str]:
+def _refusing_limits(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> Iterator[str]:
     """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
     maximums = [
         (limit_range.name, parse_resource_list(item.max))
@@ -373,7 +369,7 @@ def _refusing_limits(snapshot: Snapshot, vmi: VirtualMachineInstance) -> Iterato
                 )
 
 
-def halted_reason(vm: VirtualMachine) -> str:
+def halted_reason(vm: kubevirt.VirtualMachine) -> str:
     """Returns why a VM without a VMI does not run, if quota or storage is the reason; else ""."""
     if shortage := vm.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA):
         return f"it was halted: {quoted(shortage)}: {_START}"
@@ -383,13 +379,12 @@ def halted_reason(vm: VirtualMachine) -> str:
     return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
 
 
-def unstarted_reason(snapshot: Snapshot, vmi: VirtualMachineInstance) -> str:
+def unstarted_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VMI is not one that KubeVirt migrates: it ends, or does not run, and what kept its pod from being
     created, as far as an event says so; "" if it runs."""
     if is_running(vmi) and not vmi.deleting:
         return ""
     reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
-    kind, since = VIRTUAL_MACHINE_INSTANCES.kind, vmi.metadata.creation_timestamp
-    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, kind, vmi, since):
-        reasons += [str(failures[-1]), *([_START] if migrations.refusing_quota(failures[-1].message) else ())]
+    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi, vmi.metadata.creation_timestamp):
+        reasons += [event_text(failures[-1]), *([_START] if migrations.refusing_quota(failures[-1].message) else ())]
     return "; ".join(reasons)

@@ -18,7 +18,7 @@ from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
 from pkg.api import kubevirt
-from pkg.report.snapshot import Document, Snapshot, usages_of
+from pkg.report.snapshot import Document, Snapshot, event_text, usages_of
 from pkg.report.status import keeper_of, management_in, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
@@ -124,7 +124,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
     needs = _needs(quota, {name: enforced.get(name, limit) for name, limit in quota.hard.items()}, targets)
     missing = _missing(_needs(quota, planned, targets))
     reason = next(_reasons(observed, policy.mode, missing, vms), "")
-    notes = [*(() if refusal else _problems(decided, names)), *([reason] if reason else ())]
+    notes = [*_problems(decided, names), *filter(None, [reason])]
     if raised:
         amounts = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
         notes.insert(0, f"{'would raise' if would else 'raises'} {amounts}")
@@ -172,8 +172,8 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
         return ""
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
     since = min(waiting_since, default="")
-    failures = snapshot.failures_of(EVENT_PROJECT_FULL, RESOURCE_QUOTAS.kind, observed.quota, since)
-    return str(failures[-1]) if failures else ""
+    failures = snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota, since)
+    return event_text(failures[-1]) if failures else ""
 
 
 def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList) -> dict[str, PodNeed]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from kubeloop.api import core
 from kubeloop.api.meta import Object
+from kubeloop.api.registry import kind_of
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.text import quoted
 from pkg.api.harvesterhci import Setting
@@ -31,15 +32,9 @@ from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, Policy, Ran
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 
-class FailureEvent(NamedTuple):
-    """An event. Every user who may create events can have written it, so that its text is only quoted."""
-
-    time: str
-    message: str
-    object_name: str
-
-    def __str__(self) -> str:
-        return f"event of {self.object_name} at {self.time}: {quoted(self.message)}"
+def event_text(event: core.Event) -> str:
+    """Quotes an event: every user who may create events can have written it."""
+    return f"event of {event.involved_object.name} at {event.last_timestamp}: {quoted(event.message)}"
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -128,16 +123,13 @@ class Snapshot:
         """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
 
-    def failures_of(self, reason: str, kind: str, obj: Object, since: str | None) -> list[FailureEvent]:
+    def failures_of(self, reason: str, obj: Object, since: str | None) -> list[core.Event]:
         """Returns the events of a reason about an object since an RFC 3339 time; the latest is the last."""
-        key = (kind, obj.namespace, obj.name)
-        events = [
-            FailureEvent(event.last_timestamp or "", event.message, about.name)
-            for event in self.failures
-            for about in [event.involved_object]
-            if event.reason == reason and (about.kind, about.namespace, about.name) == key
-        ]
-        return sorted(event for event in events if event.time >= (since or ""))
+        key = (kind_of(obj)[1], obj.namespace, obj.name)
+        about = ((event, event.involved_object) for event in self.failures if event.reason == reason)
+        events = [event for event, target in about if (target.kind, target.namespace, target.name) == key]
+        recent = [event for event in events if (event.last_timestamp or "") >= (since or "")]
+        return sorted(recent, key=lambda event: event.last_timestamp or "")
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
         """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""

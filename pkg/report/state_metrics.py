@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, subtract
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.controllers.errors import CacheForbidden
-from pkg.api.kubevirt import VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration as Migration
 from pkg.config.metrics import METRICS
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_finished, is_refused
@@ -35,7 +35,6 @@ _NANO: Final = 1e-9
 _WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 _MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_ORIGINALS)
 
-EventHandler = ResourceEventHandlerFuncs[VirtualMachineInstanceMigration]
 Row = tuple[str, Sequence[str], float]
 """A namespace, further labels and a value."""
 WAIT = METRICS["headroom_migration_wait_seconds"].histogram(
@@ -141,17 +140,19 @@ def _added_amounts(quota: ResourceQuota) -> ResourceList:
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 
-def observe_wait(leads: Callable[[], bool], clock: Callable[[], float] = time.time) -> EventHandler:
+def observe_wait(
+    leads: Callable[[], bool], clock: Callable[[], float] = time.time
+) -> ResourceEventHandlerFuncs[Migration]:
     """Returns an informer's event handler that measures how long migrations waited for their target pod."""
 
-    def on_update(old: VirtualMachineInstanceMigration, new: VirtualMachineInstanceMigration) -> None:
+    def on_update(old: Migration, new: Migration) -> None:
         if old.phase in _WAITING and new.phase not in _WAITING and not is_finished(new) and leads():
             WAIT.observe(max(0.0, clock() - parse_time(new.metadata.creation_timestamp)))
 
     return ResourceEventHandlerFuncs(on_update=on_update)
 
 
-def _refused_since(migration: VirtualMachineInstanceMigration) -> float:
+def _refused_since(migration: Migration) -> float:
     """Returns when the migration was refused: virt-controller sets lastProbeTime when the first try is; else its
     creation."""
     condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
@@ -165,8 +166,7 @@ def _by_namespace(name: str, rows: Sequence[Row], combine: Callable[[list[float]
     values: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for namespace, labels, value in rows:
         values[namespace if namespace in named else OTHERS, *labels].append(value)
-    samples: Iterable[tuple[Sequence[str], float]] = ((labels, combine(of)) for labels, of in sorted(values.items()))
-    return METRICS[name].family(samples)
+    return METRICS[name].family((labels, combine(of)) for labels, of in sorted(values.items()))
 
 
 def _gauge(name: str, value: float) -> Family:
