@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from kubeloop.api.meta import from_rfc3339
 from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
-from pkg.report.installation import Installed, duration_text
+from pkg.report.installation import Installed
 from pkg.report.reader import read_nodes, read_snapshot
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import BudgetReport, QuotaStatus, Totals, headline, report_namespaces, totals
@@ -117,13 +115,7 @@ def _raised_lines(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[Renderable
     amounts = (f"{name} {row.sentence(name)}" for name, row in quota.resources.items() if row.added)
     yield reports.line("   ".join([f"{quota.namespace}/{quota.name}", *amounts]), reports.RAISED)
     for entry in quota.additions:
-        since = f" for {duration_text(snapshot.now - from_rfc3339(entry.since))}" if entry.since else ""
-        leftovers = ""
-        if entry.left:
-            until = from_rfc3339(entry.since) + snapshot.basis.policy.hold_limit if entry.since else None
-            latest = f", until {time.strftime('%H:%M:%S', time.gmtime(until))} UTC at the latest" if until else ""
-            leftovers = f": {', '.join(entry.left)} still counts{latest}"
-        yield reports.line(f"  {entry.vm}   {entry.state}{since}{leftovers}")
+        yield reports.line(f"  {entry.vm}   {entry.sentence(snapshot.now, snapshot.basis.hold_limit)}")
     if quota.compensation:
         yield reports.line(f"  refused pods   compensation {format_amounts(quota.compensation)}")
     yield from (reports.problem(problem, "  ") for problem in quota.problems)

@@ -86,7 +86,7 @@ def collected_files(
     document = {
         "headroom": dict(origin),
         "now": snapshot.now,
-        "basis": snapshot.basis.document(),
+        "basis": msgspec.to_builtins(snapshot.basis),
         "installed": msgspec.to_builtins(snapshot.installed),
         "namespaces": sorted(selection),
         "status": [quota.document() for quota in statuses if quota.namespace in selection],

@@ -12,7 +12,6 @@ from typing import Final
 
 from kubeloop.api.meta import from_rfc3339
 from pkg.report.explain import Verdict, explain
-from pkg.report.installation import duration_text
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus
 from pkg.util.amounts import format_amounts
@@ -83,9 +82,8 @@ def _quota(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[str]:
             f"<span>{escape(row.sentence(name))}</span></div>"
         )
     for entry in quota.additions:
-        since = f" for {duration_text(max(0.0, snapshot.now - from_rfc3339(entry.since)))}" if entry.since else ""
-        leftovers = f": {', '.join(entry.left)}" if entry.left else ""
-        yield f"<div>{escape(f'{entry.vm} {entry.state}{since}{leftovers}, {format_amounts(entry.resources)}')}</div>"
+        sentence = entry.sentence(snapshot.now, snapshot.basis.hold_limit)
+        yield f"<div>{escape(f'{entry.vm} {sentence}, {format_amounts(entry.resources)}')}</div>"
     if quota.compensation:
         yield f"<div>refused pods: compensation {escape(format_amounts(quota.compensation))}</div>"
     yield from (f'<div class="problem">{escape(problem)}</div>' for problem in quota.problems)

@@ -60,6 +60,11 @@ class Basis(Document, frozen=True):
     rancher_reason: str = ""
     hold_limit: float = EXACT.hold_limit
 
+    def document(self) -> dict[str, Any]:
+        """Returns the JSON of a report: what changes its amounts."""
+        builtins = msgspec.to_builtins(self)
+        return {name: builtins[name] for name in ("mode", "estimate", "source", "kubernetes")}
+
     @property
     def policy(self) -> Policy:
         return Policy(self.mode, self.estimate, hold_limit=self.hold_limit)

@@ -71,9 +71,9 @@ class StateMetrics(Collector):
             yield from families
 
     def _migrations(self) -> Iterator[Family]:
-        now, refused = self.clock(), [migration for migration in self.source.migrations.list() if is_refused(migration)]
-        ages = [(migration.namespace, (), now - _refused_since(migration)) for migration in refused]
-        yield _by_namespace("headroom_migrations_refused", [(migration.namespace, (), 1) for migration in refused])
+        now, migrations = self.clock(), filter(is_refused, self.source.migrations.list())
+        ages: list[Row] = [(migration.namespace, (), now - _refused_since(migration)) for migration in migrations]
+        yield _by_namespace("headroom_migrations_refused", ages, len)
         yield _by_namespace("headroom_migrations_refused_oldest_seconds", ages, max)
 
     def _quotas(self) -> Iterator[Family]:

@@ -8,11 +8,11 @@ from typing import Any, Final
 from msgspec import field
 
 from kubeloop.api.core import Node, ResourceQuota
-from kubeloop.api.meta import rfc3339
+from kubeloop.api.meta import from_rfc3339, rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
-from pkg.report.installation import Installed
+from pkg.report.installation import Installed, duration_text
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
@@ -41,7 +41,15 @@ class Addition(Document, frozen=True):
     state: str
     since: str | None
     resources: ResourceList
-    left: Sequence[str] = field(default_factory=list)
+    left: Sequence[str] = ()
+
+    def sentence(self, now: float, hold_limit: float) -> str:
+        """Returns the state, how long it has lasted, and what a hold is for, until when at the latest."""
+        began = from_rfc3339(self.since) if self.since else None
+        duration = "" if began is None else f" for {duration_text(max(0.0, now - began))}"
+        end = "" if began is None else f", until {rfc3339(began + hold_limit)[11:19]} UTC at the latest"
+        leftovers = f": {', '.join(self.left)} still counts{end}" if self.left else ""
+        return f"{self.state}{duration}{leftovers}"
 
 
 class Amounts(Document, frozen=True):
@@ -96,17 +104,14 @@ def status(snapshot: Snapshot) -> list[QuotaStatus]:
 def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     """Returns a line about whether headroom works, who leads, and how much is raised."""
     installed, raised = snapshot.installed, [quota for quota in quotas if quota.added]
-    state = "headroom works"
-    if installed.alarms():
-        state = "headroom does not work"
-    elif any(installed.missing(controller=True, webhooks=False)):
-        state = "headroom is not known to work"
+    is_known = not any(installed.missing(controller=True, webhooks=False))
+    state = "does not work" if installed.alarms() else "works" if is_known else "is not known to work"
     added = sorted(total(quota.added for quota in raised).items())
     amounts = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in added)
     waiting = sum(map(is_refused, snapshot.migrations))
     counts = f"{len(raised)} raised{f' ({amounts})' if amounts else ''}, {waiting} waiting"
     quota_count = f"{len(quotas)} quota{'s' * (len(quotas) != 1)}"
-    parts = [state, installed.leader, installed.webhooks_summary, f"{quota_count}, {counts}"]
+    parts = [f"headroom {state}", installed.leader, installed.webhooks_summary, f"{quota_count}, {counts}"]
     return " · ".join(filter(None, parts))
 
 
@@ -180,10 +185,8 @@ def unenforced_limits(quota: ResourceQuota) -> str:
 
 def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
     for name, row in rows.items():
-        expected = row.base_or_rest + row.added
-        if expected != row.hard:
+        if (expected := row.base_or_rest + row.added) != row.hard:
             yield "{} is {}, base and additions give {}".format(name, *format_distinctly(name, row.hard, expected))
-    for name, row in rows.items():
         if row.used > row.hard:
             yield "{}: {} is used, more than hard {}".format(name, *format_distinctly(name, row.used, row.hard))
 
