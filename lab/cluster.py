@@ -66,7 +66,7 @@ class EmbeddedCluster(cluster.EmbeddedCluster):
     def __init__(
         self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
     ) -> None:
-        super().__init__(directory, options=(options or Options()).embedded(), progress=progress)
+        super().__init__(directory, options=(options or Options()).embedded(), progress=progress or Progress())
 
 
 class RancherAgent:

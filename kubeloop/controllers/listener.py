@@ -64,22 +64,21 @@ class ConnectionMetrics:
     def closed(self, reason: str) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class Listener:
     """Accepts connections, and has aiohttp's low-level server answer what is asked on them. A full one lets new
     connections wait until another one ends, or was silent for too long."""
 
-    def __init__(
-        self,
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        context: ssl.SSLContext | None,
-        limits: Limits,
-        metrics: ConnectionMetrics,
-    ) -> None:
-        """`context` None: plain HTTP."""
+    answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    context: ssl.SSLContext | None
+    """None: plain HTTP."""
+    limits: Limits
+    metrics: ConnectionMetrics
 
+    def __post_init__(self) -> None:
         async def handle_request(request: web.BaseRequest) -> web.StreamResponse:
             self._silent.discard(request.protocol)  # from now on the connection's time is the server's affair
-            return await answer(request)
+            return await self.answer(request)
 
         self._server = web.Server(
             handle_request,
@@ -93,9 +92,6 @@ class Listener:
             # An early answer does not wait for the rest of the body: one without end would hold the connection.
             lingering_time=0.0,
         )
-        self._context = context
-        self._limits = limits
-        self._metrics = metrics
         self._shaking_hands = 0
         self._opened: dict[web.RequestHandler, float] = {}
         # Invariant: when each open connection was ready for a request, the oldest first.
@@ -107,7 +103,7 @@ class Listener:
     async def start(self, bind_address: str) -> tuple[str, int]:
         """Listens on "host:port" (port 0: a free one), on every address of the host, and returns host and port of the
         first one. Raises BindError."""
-        limit = _limit_to_system(self._limits.connections)
+        limit = _limit_to_system(self.limits.connections)
         host, port = parse_bind_address(bind_address)
         try:
             listening = await _open_listeners(host, port)
@@ -149,12 +145,12 @@ class Listener:
 
     def _count(self) -> int:
         count = self._shaking_hands + len(self._server.connections)
-        self._metrics.connections(count)
+        self.metrics.connections(count)
         return count
 
     def _make_room(self) -> bool:
         """Closes a silent connection for one that waits, and reports whether there was one."""
-        latest = asyncio.get_running_loop().time() - self._limits.crowded
+        latest = asyncio.get_running_loop().time() - self.limits.crowded
         oldest = next((protocol for protocol in self._opened if protocol in self._silent), None)
         if oldest is None or self._opened[oldest] > latest:
             return False
@@ -162,7 +158,7 @@ class Listener:
         return True
 
     async def _serve(self, accepted: socket.socket) -> None:
-        protocol, limits, tls = self._server(), self._limits, self._context is not None
+        protocol, limits, tls = self._server(), self.limits, self.context is not None
         self._shaking_hands += 1
         self._silent.add(protocol)
         loop = asyncio.get_running_loop()
@@ -170,13 +166,13 @@ class Listener:
             await loop.connect_accepted_socket(
                 lambda: protocol,
                 accepted,
-                ssl=self._context,
+                ssl=self.context,
                 ssl_handshake_timeout=limits.handshake if tls else None,
                 ssl_shutdown_timeout=limits.goodbye if tls else None,
             )
             self._opened[protocol] = loop.time()
         except (OSError, TimeoutError) as exc:
-            self._metrics.closed("handshake")
+            self.metrics.closed("handshake")
             log.debug("no TLS handshake: %s", exc or "timed out")
             self._silent.discard(protocol)
         finally:
@@ -192,15 +188,15 @@ class Listener:
             for protocol, since in list(self._opened.items()):
                 if protocol not in connected:
                     self._forget(protocol)
-                elif now - since >= self._limits.total:
+                elif now - since >= self.limits.total:
                     self._drop(protocol, "total")
-                elif now - since >= self._limits.head and protocol in self._silent:
+                elif now - since >= self.limits.head and protocol in self._silent:
                     self._drop(protocol, "head")
 
     def _drop(self, protocol: web.RequestHandler, reason: str) -> None:
         """Closes a connection early; where there is no hurry with an answer."""
         self._forget(protocol)
-        self._metrics.closed(reason)
+        self.metrics.closed(reason)
         transport = protocol.transport
         if transport is None:
             return

@@ -136,26 +136,23 @@ def status(directory: Path) -> ClusterStatus:
     return ClusterStatus(str(paths.directory), ready, url, str(paths.kubeconfig), pids, versions)
 
 
+@dataclass(eq=False)
 class EmbeddedCluster:
     """A cluster for as long as it is entered. It also ends when this program ends, however it ends. `directory` is kept
     (with its logs) when it is given; otherwise it is a temporary one that goes with the cluster."""
 
-    def __init__(
-        self, directory: Path | None = None, *, options: Options | None = None, progress: Progress | None = None
-    ) -> None:
-        self._directory = directory
-        self._options = options or Options()
-        self._progress = progress or Progress()
-        self._stack = contextlib.ExitStack()
+    directory: Path | None = None
+    options: Options = field(default_factory=Options, kw_only=True)
+    progress: Progress = field(default_factory=Progress, kw_only=True)
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            if (directory := self._directory) is None:
+            if (directory := self.directory) is None:
                 temporary = tempfile.TemporaryDirectory(prefix="kubeloop-cluster-", ignore_cleanup_errors=True)
                 directory = Path(stack.enter_context(temporary))
-            stack.enter_context(guarded(directory, remove=self._directory is None))
+            stack.enter_context(guarded(directory, remove=self.directory is None))
             stack.callback(down, directory)
-            cluster = _up(directory, self._options, self._progress)
+            cluster = _up(directory, self.options, self.progress)
             self._stack = stack.pop_all()
         return cluster
 
