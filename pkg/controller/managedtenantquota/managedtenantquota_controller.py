@@ -41,7 +41,6 @@ from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTime
 from pkg.util.managedtenantquota.record import is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.problems import Problem
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import EXACT
 
@@ -69,7 +68,6 @@ _FIRST_PAUSE = 0.05
 _OPENING_SECONDS = 12.0
 """A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
 itself waits 10 for another webhook, and then goes on without it or names it."""
-_SAID_SECONDS = 600.0
 _REMEMBERED = 4096
 _REFUSED = {
     "Restore": (constants.EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
@@ -161,7 +159,7 @@ class WindowHandler:
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
-        self._reported = Once(_SAID_SECONDS, most=_REMEMBERED, clock=loop_time)
+        self._reported = Once(600.0, most=_REMEMBERED, clock=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
         """Does the next step. Raises RetryAfter while there is something to re-check, also after an error."""
@@ -204,8 +202,7 @@ class WindowHandler:
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
         """Does one step after the other. The caches suggest the first; it is decided by live reads, under a lock by the
-        last of these and what came since, and every write is bound to them. Raises TimeoutError when the lock has to
-        end."""
+        last of these and what came since. Raises TimeoutError when the lock has to end."""
         continued = self._observer.continued(key)
         observed, is_decisive = continued or self._observer.cached(key), continued is not None
         async with asyncio.timeout(None) as deadline:
@@ -227,8 +224,7 @@ class WindowHandler:
         raise RetryAfter(self._pauses.when(key), "there is more to write")
 
     async def _window(self, observed: Observed) -> Window:
-        """Returns the window. A lock is at least as old as we have known it: a clock that is set back must not keep it
-        longer."""
+        """Returns the window. A lock is at least as old as we have known it, also when a clock is set back."""
         lock, now = observed.lock, observed.now
         if lock is not None:
             age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
@@ -254,29 +250,26 @@ class WindowHandler:
         if step.opens:
             window.close_after_refusal(str(refusal), self._observer.clock())
             self._store_results(window)
-        if step.subject is None or step.name not in _REFUSED:
+        if (subject := step.subject) is None or step.name not in _REFUSED:
             raise refusal
         self._refusals[observed.namespace] = refusal
         reason, message = _REFUSED[step.name]
-        objects = [step.subject] if isinstance(step.subject, ResourceQuota) else []
-        problem = observed.problem(reason, message.format(step.subject.name, refusal), step.subject.name, *objects)
-        self._report(observed.namespace, problem)
-        return replace(observed, refused_writes=[*observed.refused_writes, step.subject.key])
+        quotas = [subject] if isinstance(subject, ResourceQuota) else []
+        window.problems.append(observed.problem(reason, message.format(subject.name, refusal), subject.name, *quotas))
+        self._store_results(window)
+        return replace(observed, refused_writes=[*observed.refused_writes, subject.key])
 
     def _store_results(self, window: Window) -> None:
-        self._timers[window.observed.namespace] = window.timers
+        """Keeps the waiting times, and reports each problem by events, at most once in a while."""
+        namespace = window.observed.namespace
+        self._timers[namespace] = window.timers
         for problem in window.problems:
-            self._report(window.observed.namespace, problem)
-
-    def _report(self, namespace: str, problem: Problem) -> None:
-        """Reports a problem by events, at most once in a while."""
-        if not self._reported.is_due(namespace, problem.key):
-            return
-        log.warning("%s: %s", namespace, problem.message)
-        if problem.reason == constants.EVENT_LOCK_LIMIT:
-            _LIMIT_REACHED.inc()
-        for obj in problem.objects:
-            self._events.event(obj, problem.kind, problem.reason, problem.message)
+            if self._reported.is_due(namespace, problem.key):
+                log.warning("%s: %s", namespace, problem.message)
+                if problem.reason == constants.EVENT_LOCK_LIMIT:
+                    _LIMIT_REACHED.inc()
+                for obj in problem.objects:
+                    self._events.event(obj, problem.kind, problem.reason, problem.message)
 
 
 def register(management: Management, events: EventRecorder, settings: Settings) -> None:

@@ -68,8 +68,7 @@ class _Label:
     """A raise while the label goes waits for that, and has it set anew."""
     written: Namespace | None = None
     """The namespace as our last patch left it: the cache may be behind."""
-    effective_from: float = float("-inf")
-    """A label that was found was there before we started: that is long enough."""
+    effective_from: float = float("-inf")  # a label that was there before we started
     unneeded_since: float | None = None
 
 
@@ -150,7 +149,8 @@ class HoldingHandler:
 
     async def _write_label(self, name: str, value: str | None) -> None:
         with contextlib.suppress(NotFound):
-            self._labels[name].written = await self.namespaces.client.merge_patch(_label_patch(value), name=name)
+            patch = {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
+            self._labels[name].written = await self.namespaces.client.merge_patch(patch, name=name)
 
 
 async def unlabel_all(client: Client) -> list[str]:
@@ -159,12 +159,8 @@ async def unlabel_all(client: Client) -> list[str]:
     labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
         with contextlib.suppress(NotFound):
-            await namespaces.merge_patch(_label_patch(None), name=namespace.name)
+            await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: None}}}, name=namespace.name)
     return [namespace.name for namespace in labelled]
-
-
-def _label_patch(value: str | None) -> dict[str, object]:
-    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
 
 
 def register_holding(management: Management, events: EventRecorder, settings: Settings) -> HoldingHandler:

@@ -39,8 +39,7 @@ class WindowPolicy:
     cache_delay: float = 0.5
     """For so long status.used may count a target pod that the cache does not show yet."""
     crowding: float = 30.0
-    """A budget that would suffice, were it not for the other migrations, is reported after this long; one that does not
-    suffice at all after `cache_delay`."""
+    """A budget that suffices but for the other migrations is reported after this long; else after `cache_delay`."""
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
@@ -80,12 +79,9 @@ class Observed:
     facts: Facts = field(default_factory=lambda: Facts(ResourceQuota()))
     """What decides about its migrations, with no quota yet. From caches."""
     lock_unavailable_reason: str = ""
-    """Why it cannot be locked."""
     render_webhook: Callable[[Collection[str]], Webhook] | None = None
-    """The webhook that a lock shall hold, by the entries of those that it admits; None: it cannot be served, or is not
-    looked at."""
+    """The webhook that a lock shall hold, by the entries of those that it admits; None: not served, or not read."""
     lock_owner: str = ""
-    """What a lock says of who made it."""
     refused_writes: Collection[str] = ()
     """The keys of quotas whose restore, and of the lock whose deletion was refused in this pass."""
     timers: WindowTimers = field(default_factory=WindowTimers)

@@ -31,13 +31,12 @@ class Write:
 
     name: Literal["MakeLock", "UpdateLock", "Save", "Raise", "Restore", "Clear", "Unlock"]
     subject: Object | None
-    """A quota, a budget or a lock, as it stands; None: a lock that is to be made."""
+    """A quota, a budget or a lock; None: a lock that is to be made."""
     body: Mapping[str, Any]
     """A JSON merge patch that is bound to its version, or the new lock; empty: a lock that is to be deleted."""
     text: str
-    """What it does, for people."""
     migrations: Sequence[Object] = ()
-    """Whom it concerns beside the namespace's budgets."""
+    """Whom it concerns besides the namespace's budgets."""
 
     @property
     def opens(self) -> bool:
@@ -145,8 +144,7 @@ def _restore(window: Window) -> Step | None:
 
 
 def _await_enforcement(window: Window) -> Step | None:
-    """Waits until admission goes by the old limits: unlocked before, every tenant could take the headroom for a
-    moment."""
+    """Waits until admission goes by the old limits: unlocked before, any tenant could take the headroom."""
     is_enforced = window.lock is None or all(map(is_lowering_enforced, window.observed.quotas))
     return None if is_enforced else Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
 
@@ -174,8 +172,7 @@ def _mirror(window: Window) -> Step | None:
 
 
 _SHOWN = 10
-_ENFORCEMENT_POLL = 1.0
-"""Seconds. An event of the quota comes first, usually."""
+_ENFORCEMENT_POLL = 1.0  # seconds; an event of the quota comes first, usually
 
 Row = Callable[[Window], Step | None]
 OPENING: Final[Sequence[Row]] = (_lock, _save, _settle, _raise)

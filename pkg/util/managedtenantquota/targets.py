@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
@@ -28,8 +27,6 @@ from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.util.resourcequota.vm import VmUsage
-
-_RUNNING = "Running"
 
 
 class WindowShortage(NamedTuple):
@@ -68,16 +65,13 @@ class WindowQuota:
     """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets. Methods
     that take a target raise QuantityError: what its VM needs cannot be determined."""
 
-    def __init__(
-        self, quota: ResourceQuota, hard: RawResourceList, vms: Iterable[VmUsage | Problem], max_headroom: ResourceList
-    ) -> None:
-        """`hard`: the limits before it was raised, `vms`: the namespace's under these; `max_headroom`: what may be
-        added."""
+    def __init__(self, quota: ResourceQuota, vms: Iterable[VmUsage | Problem], max_headroom: ResourceList) -> None:
+        """`quota`: as it was before it was raised; `max_headroom`: what may be added."""
         self.quota = quota
         self.is_taken = has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
         """The annotation strategy, ours or Harvester's own, has something on it: not to be raised by both."""
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
-        self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
+        self._hard, self._used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
         self._vms = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms}
         self._promised = total(vm.used_headroom for vm in self._vms.values() if isinstance(vm, VmUsage))
         self._sum_of_all = self._promised
@@ -161,7 +155,7 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
     """Reports whether a running target has no attachment pod. KubeVirt creates it once the target runs; no condition
     says that quota refused it."""
-    running = {pod.uid for pod in targets if pod.status.phase == _RUNNING}
+    running = {pod.uid for pod in targets if pod.status.phase == constants.PHASE_RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
 

@@ -54,8 +54,7 @@ class Window:
         self.records = {q.name: record for q in observed.quotas if (record := record_of(q))}
         """How the raised quotas were."""
         self.status_records = status_records(observed.budgets)
-        """The same by a status. It counts for quotas without a record: KubeVirt's own controller may have left them
-        raised."""
+        """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
         self.refused_targets: Sequence[RefusedTarget] = ()
         """The refused migrations; none are looked for where no window may be open."""
         self.headroom: Mapping[str, ResourceList] = {}
@@ -111,8 +110,7 @@ class Window:
         return changes
 
     def close_after_refusal(self, reason: str, now: float) -> None:
-        """Closes the window after a write that opens it was refused: its migrations are left alone for a while. A quota
-        that cannot be raised is no reason to keep the namespace locked."""
+        """Closes the window after a write that opens it was refused: its migrations are left alone for a while."""
         policy = self.policy
         # An answer that is long in coming keeps the namespace locked: it is left open as long first, then longer.
         first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
@@ -164,8 +162,7 @@ class Window:
 
     def _at_the_limit(self, targets: Sequence[RefusedTarget]) -> Sequence[RefusedTarget]:
         """Closes the window: the target pods did not come in time. When everything was raised for them, they are left
-        alone for a while: otherwise the namespace would be locked again at once, and so for ever. A window during which
-        we did not run, says nothing about them."""
+        alone for a while: the namespace would be locked again at once, and so for ever."""
         names, seconds = ", ".join(target.migration.name for target in targets), self.recheck_after
         end = f"in {self.seconds_left:.0f} s at the latest" if self.seconds_left > 0 else "now"
         message = (
@@ -221,7 +218,7 @@ class Window:
                 hard = self.records[quota.name].hard if quota.name in self.records else quota.hard
                 was = structs.replace(quota, spec=structs.replace(quota.spec, hard=hard))
                 vms = vms_one_by_one(replace(observed.facts, quota=was, now=observed.now), EXACT, Base(None))
-                window_quotas.append(WindowQuota(quota, was.hard, vms, max_headroom))
+                window_quotas.append(WindowQuota(was, vms, max_headroom))
         return window_quotas
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
