@@ -16,13 +16,8 @@ def read_of_migration(migration: VirtualMachineInstanceMigration) -> object:
     """Returns the fields that affect a quota. Phases after the target pods exist are equivalent."""
     phase = stage_of(migration), may_attach(migration), migration.phase == constants.PHASE_PENDING
     ends = [t for t in migration.status.phase_transition_timestamps or () if t.phase in constants.FINAL_PHASES]
-    return (
-        _read_of_metadata(migration),
-        migration.spec,
-        phase,
-        migration_state_fields(migration.status.migration_state),
-        ends,
-    )
+    state = migration_state_fields(migration.status.migration_state)
+    return _read_of_metadata(migration), migration.spec, phase, state, ends
 
 
 def read_of_pod(pod: Pod) -> object:

@@ -1,13 +1,10 @@
 """Two controllers of Namespaces: one labels those whose pods the webhook shall see, the other one creates the default
 ResourceQuota where no Rancher does (`--render-default-quota`).
 
-The label is on namespaces with a managed quota and a VM, long before the first migration. It is set before headroom is
-added. An API server learns of it by a watch, and pods that it admitted just before still have to pass quota admission:
-where the label is new, `before_raise` delays the raise until both have happened.
-
-Where the API server refuses pods while no webhook answers (failurePolicy Fail), an outage would stop the pods of every
-namespace with a VM. There only namespaces that hold added headroom, or are about to, have the label, and the first
-migration of a namespace waits for it.
+The label is on namespaces with a managed quota and a VM, long before headroom is added. An API server learns of it by a
+watch, and pods that it admitted just before still have to pass quota admission: where the label is new, `before_raise`
+delays the raise until both have happened. With failurePolicy Fail an outage would stop the pods of all these: there,
+only namespaces that hold added headroom have it, or are about to, and the first migration of a namespace waits for it.
 
 A default quota is only created here: its limits are then restored by the ResourceQuota controller."""
 

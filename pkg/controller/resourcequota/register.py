@@ -38,14 +38,14 @@ def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
     """Registers the writer of quotas. `before_raise` readies a namespace for added headroom."""
-    quotas, rancher = management.resource_quotas, management.rancher
+    quotas, rancher, source = management.resource_quotas, management.rancher, management.source()
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
     handler = ResourceQuotaHandler(
         management.client,
         rancher,
         management.reverts,
-        Observer(management.source(), settings.profile, rancher.asks),
+        Observer(source, settings.profile, rancher.asks),
         events,
         settings.policy,
         before_raise=before_raise,
@@ -53,7 +53,7 @@ def register(
         clock=management.clock,
     )
     quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
-    _watch(management, Pace(quotas, management.source(), handler.is_as_written), settings)
+    _watch(management, Pace(quotas, source, handler.is_as_written), settings)
 
 
 def _watch(management: Management, pace: Pace, settings: Settings) -> None:

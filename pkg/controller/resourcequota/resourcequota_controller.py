@@ -1,7 +1,7 @@
 """Observes one ResourceQuota and applies the plan for it.
 
-Any number of migrations that turn Pending together cost a handful of patches: events only enqueue the quota's
-key, and the more migrations are under way the longer the next patch waits for more of them (`timers`)."""
+Any number of migrations that turn Pending together cost a handful of patches: the more are under way, the longer the
+next patch waits for more of them (`timing`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pkg.util.resourcequota.compensation import compensates_more
 from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read, summarized
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
-from pkg.util.resourcequota.observe import Listed, Observer
+from pkg.util.resourcequota.observe import Listed, Observer, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import is_granted, project_of, request_of
@@ -80,7 +80,7 @@ class _QuotaState:
     namespace: Namespace | None = None
     """The namespace as our last request left it, until the watch has caught up."""
     granted_entries: Mapping[str, str] | None = None
-    """The entries of the last request that Rancher has granted."""
+    """Of the last request that Rancher has granted."""
     would_write: str = ""
 
 
@@ -156,9 +156,12 @@ class ResourceQuotaHandler:
         state.decided_at = now = self.clock()
         observed = self._observe(quota, now, state)
         decided = self._plan(observed, state)
-        if live := compensates_more(quota, decided):
-            observed = await self._observe_live(observed)
-            quota, decided = observed.quota, self._plan(observed, state)
+        if live := compensates_more(quota, decided):  # a target pod that is counted already lacks nothing
+            # The quota first, so that no pod is in its count that is not in the list.
+            quota = await self._quotas.get(name=quota.name, namespace=quota.namespace)
+            pods = await self.client.resource(PODS).list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
+            observed = self._observe(quota, now, state, replace(self.observer.source, pods=Listed(pods)))
+            decided = self._plan(observed, state)
         state.timers = decided.timers
         if observed.rancher.asks:
             self._report_granted(observed, state)
@@ -185,11 +188,11 @@ class ResourceQuotaHandler:
             await self._report_problems(observed, await self._lacking_devices(observed))
         return decided
 
-    def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState) -> Facts:
+    def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState, source: Source | None = None) -> Facts:
         cached = self.observer.source.namespaces.get(name=quota.namespace)
         if cached is not None and newer(cached, state.namespace) is cached:
             state.namespace = None
-        observed = self.observer.observe(quota, now, state.timers, namespace=state.namespace)
+        observed = self.observer.observe(quota, now, state.timers, source=source, namespace=state.namespace)
         request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
         if request is None or is_granted(request, quota):
             self._turns.end(project_of(observed.rancher.namespace), quota.namespace)
@@ -207,18 +210,9 @@ class ResourceQuotaHandler:
         _WRITES.labels("requested").inc()
         log.info("%s: requested of Rancher: %s", observed.quota.key, _summary(observed.quota, decided))
 
-    async def _observe_live(self, observed: Facts) -> Facts:
-        """Returns the observation with live pods: a target pod that is counted already lacks nothing. The quota is read
-        first, so that no pod is in its count that is not in the list."""
-        quota = await self._quotas.get(name=observed.quota.name, namespace=observed.quota.namespace)
-        pods = await self.client.resource(PODS).list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
-        source = replace(self.observer.source, pods=Listed(pods))
-        namespace = observed.rancher.namespace if observed.rancher.asks else None
-        return self.observer.observe(quota, observed.now, observed.timers, source=source, namespace=namespace)
-
     def _plan(self, observed: Facts, state: _QuotaState) -> Plan:
         """Returns the plan. Uses the records of our last write if it raised the quota and another client has removed
-        them both: without them what was added could not be told from the base."""
+        them both: what was added could not be told from the base."""
         quota, written = observed.quota, state.written
         own_annotations = written.annotations if written and written.uid == quota.uid else {}
         records = {key: text for key, text in own_annotations.items() if key in RECORDS}
