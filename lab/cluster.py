@@ -10,7 +10,7 @@ from pathlib import Path
 from kubeloop.testing.cluster import cluster, processes
 from kubeloop.testing.cluster.cluster import Cluster
 from kubeloop.testing.cluster.control_plane import Program
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import Progress
 from kubeloop.testing.polling import eventually
 from lab import bodies
 from lab.rancher import releases

@@ -19,9 +19,9 @@ from typing import Protocol, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from kubeloop.testing.cluster import processes
-from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.cluster.processes import Process
+from kubeloop.testing.cluster.reporting import StartError
 from kubeloop.testing.polling import PATIENCE
 
 COMMAND = [sys.executable, "-c", "from pkg.cmd.main import main; main()"]

@@ -12,7 +12,7 @@ from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Res
 from kubeloop.cache.informer import SharedIndexInformer, wait_for_cache_sync
 from kubeloop.cache.processor import ResourceEventHandlerFuncs
 from kubeloop.client.client import Client
-from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.reporting import ClusterError
 from lab.record import Record
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 

@@ -55,17 +55,14 @@ class ApplySet:
             for kind in self._kinds
             for body in objects.get(kind, ())
         ]
-        await self._prune({obj.uid for obj in written})
-        return written
-
-    async def _prune(self, applied_uids: set[str]) -> None:
-        selector = f"{HASH}={self._labels[HASH]}"
+        applied_uids, selector = {obj.uid for obj in written}, f"{HASH}={self._labels[HASH]}"
         for kind in reversed(self._kinds):
             metadata = self._client.resource(kind.metadata())
             for obj in await list_installed(metadata, self._namespace, label_selector=selector):
                 if obj.uid not in applied_uids and not obj.deleting:
                     with contextlib.suppress(NotFound):
                         await metadata.delete(name=obj.name, namespace=obj.namespace, uid=obj.uid)
+        return written
 
     def _with_marks(self, obj: Mapping[str, Any] | Object) -> dict[str, Any]:
         body = applied(obj)

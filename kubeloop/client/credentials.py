@@ -69,8 +69,8 @@ class Static:
 
 
 class Reread:
-    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
-    While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while we look."""
+    """Read again after a minute: a mounted service-account token, a tokenFile. While reading fails the last credential
+    stays in use, as in client-go: a mounted token is swapped while we look."""
 
     refreshable = True
 

@@ -16,7 +16,6 @@ import msgspec
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client import lenient
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
-from kubeloop.client.lenient import CUT, MAX_DEPTH, UNDECODABLE, decode, is_deep, shallow
 from kubeloop.metrics import FRAMEWORK
 from kubeloop.once import Once
 
@@ -122,8 +121,10 @@ class Decoder(Generic[T]):
         """Returns the object. Raises ServerError for an answer that is not one."""
         try:
             obj = self._with_nulls(body)
-            return self._known(self._with_nulls(shallow(bytes(body))) if self._is_open and is_deep(obj) else obj)
-        except UNDECODABLE as err:
+            if self._is_open and lenient.is_deep(obj):
+                obj = self._with_nulls(lenient.shallow(bytes(body)))
+            return self._known(obj)
+        except lenient.UNDECODABLE as err:
             raise ServerError(f"the answer is not a {self._type.__name__}: {err}") from err
 
     async def read_list_page(
@@ -146,10 +147,10 @@ class Decoder(Generic[T]):
     def list_page(self, body: bytes) -> ListPage[T]:
         """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at
         all."""
-        with contextlib.suppress(*UNDECODABLE, RecursionError):
+        with contextlib.suppress(*lenient.UNDECODABLE, RecursionError):
             page = self._list.decode(body)
             items: list[T] = page.items or []
-            if self._complete(page, items) and not (self._is_open and any(map(is_deep, items))):
+            if self._complete(page, items) and not (self._is_open and any(map(lenient.is_deep, items))):
                 return ListPage(items, page.metadata, kind=page.kind)
         return self._list_one_by_one(body)
 
@@ -165,17 +166,19 @@ class Decoder(Generic[T]):
     def _watch_event(self, line: bytes) -> WatchEvent[T]:
         if line.startswith(_CHANGES):
             # Once over the bytes instead of twice; whatever does not fit is looked at closely below.
-            with contextlib.suppress(*UNDECODABLE, RecursionError):
+            with contextlib.suppress(*lenient.UNDECODABLE, RecursionError):
                 event = self._event.decode(line)
-                if event.object.metadata.name and not (self._is_open and is_deep(event.object)):
+                if event.object.metadata.name and not (self._is_open and lenient.is_deep(event.object)):
                     return WatchEvent(event.type, self._known(event.object), event.object.metadata.resource_version)
         try:
-            raw = decode(_RAW_EVENT, line)
+            raw = lenient.decode(_RAW_EVENT, line)
             if raw.type == "BOOKMARK":
-                return _bookmark(_BOOKMARK.decode(raw.object).metadata)
+                meta = _BOOKMARK.decode(raw.object).metadata
+                is_end = (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+                return WatchEvent("BOOKMARK", None, meta.resource_version, initial_events_end=is_end)
             if raw.type == "ERROR":
                 raise error_from_status(_STATUS.decode(raw.object))
-        except UNDECODABLE as err:
+        except lenient.UNDECODABLE as err:
             raise ServerError(f"a line of the watch is not an event: {err}") from err
         decoded = self._decode_or_identify(raw.object)
         if isinstance(decoded, ObjectMeta):
@@ -184,8 +187,8 @@ class Decoder(Generic[T]):
 
     def _list_one_by_one(self, body: bytes) -> ListPage[T]:
         try:
-            raw = decode(_RAW_LIST, body)
-        except UNDECODABLE as err:
+            raw = lenient.decode(_RAW_LIST, body)
+        except lenient.UNDECODABLE as err:
             raise ServerError(f"the answer is not a list of {self._type.__name__}: {err}") from err
         page: ListPage[T] = ListPage([], raw.metadata, kind=raw.kind)
         for item in map(self._decode_or_identify, raw.items or []):
@@ -211,18 +214,21 @@ class Decoder(Generic[T]):
     def _decode_or_identify(self, raw: msgspec.Raw) -> T | ObjectMeta:
         try:
             obj = self._with_nulls(raw)
-            if self._is_open and is_deep(obj):
-                raw = msgspec.Raw(shallow(bytes(raw)))
+            if self._is_open and lenient.is_deep(obj):
+                raw = msgspec.Raw(lenient.shallow(bytes(raw)))
                 obj = self._with_nulls(raw)
-        except UNDECODABLE as err:
-            meta = _identity(raw)
+        except lenient.UNDECODABLE as err:
+            meta = ObjectMeta()
+            with contextlib.suppress(*lenient.UNDECODABLE):
+                meta = ObjectMeta(**msgspec.structs.asdict(_NAMED.decode(raw).metadata))
             self._report(meta, "invalid", f"cannot be decoded, what was decoded of it before is kept: {err}")
             return meta
         if not obj.metadata.name:
             self._report(obj.metadata, "invalid", "has no name")
             return ObjectMeta()
-        if CUT in bytes(raw):
-            self._report(obj.metadata, "too_deep", f"is nested deeper than {MAX_DEPTH} levels, the rest is cut off")
+        if lenient.CUT in bytes(raw):
+            problem = f"is nested deeper than {lenient.MAX_DEPTH} levels, the rest is cut off"
+            self._report(obj.metadata, "too_deep", problem)
         return self._known(obj)
 
     def _known(self, obj: T) -> T:
@@ -231,11 +237,11 @@ class Decoder(Generic[T]):
         return obj
 
     def _with_nulls(self, body: bytes | msgspec.Raw) -> T:
-        """Nulls cost a second look only where the struct does not take them. Raises UNDECODABLE."""
+        """Nulls cost a second look only where the struct does not take them. Raises lenient.UNDECODABLE."""
         try:
-            return decode(self._object, body)
-        except UNDECODABLE:
-            plain = lenient.without_nulls(self._type, decode(_ANY, body))
+            return lenient.decode(self._object, body)
+        except lenient.UNDECODABLE:
+            plain = lenient.without_nulls(self._type, lenient.decode(_ANY, body))
             return self._object.decode(msgspec.json.encode(plain))
 
     def _report(self, meta: ObjectMeta, reason: str, problem: str) -> None:
@@ -266,18 +272,6 @@ def _transformed(page: ListPage[T], transform: Callable[[T], T | None] | None) -
     failed = [obj.metadata for obj, result in results if result is None]
     items = [result for _, result in results if result is not None]
     return ListPage(items, page.metadata, page.undecodable + failed, page.kind)
-
-
-def _bookmark(meta: ObjectMeta) -> WatchEvent[Any]:
-    is_end = (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true"
-    return WatchEvent("BOOKMARK", resource_version=meta.resource_version, initial_events_end=is_end)
-
-
-def _identity(raw: msgspec.Raw) -> ObjectMeta:
-    try:
-        return ObjectMeta(**msgspec.structs.asdict(_NAMED.decode(raw).metadata))
-    except UNDECODABLE:
-        return ObjectMeta()
 
 
 async def split_lines(chunks: AsyncIterable[bytes], *, source: str) -> AsyncGenerator[bytes, None]:

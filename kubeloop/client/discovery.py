@@ -82,16 +82,13 @@ async def _list_resources(transport: Transport, api_version: str) -> list[_ApiRe
     except STATUS_404:
         if "/" not in api_version:
             raise  # every server serves v1
-        return None if await _version_is_served(transport, api_version) else []
+        groups = _well_formed(_GROUPS, await transport.request("GET", "/apis", retry=False), "APIGroupList")
+        served = {version.get("groupVersion") for group in groups.groups for version in group.versions}
+        return None if api_version in served else []
     listed = _well_formed(_RESOURCES, body, "APIResourceList")
     if listed.group_version != api_version:
         raise ServerError(f"discovery answers for {listed.group_version}, not {api_version}")
     return listed.resources or []
-
-
-async def _version_is_served(transport: Transport, api_version: str) -> bool:
-    listed = _well_formed(_GROUPS, await transport.request("GET", "/apis", retry=False), "APIGroupList")
-    return any(version.get("groupVersion") == api_version for group in listed.groups for version in group.versions)
 
 
 def _well_formed(decoder: msgspec.json.Decoder[L], body: bytes, kind: str) -> L:

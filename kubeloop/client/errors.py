@@ -172,7 +172,10 @@ def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> A
     if not status.message:
         text = " ".join(body.decode("utf-8", "replace").split())
         status = Status(message=f"the server answered {code}: {text[:_SHOWN]}".rstrip(": "), reason=status.reason)
-    return error_from_status(status, code=code, retry_after=parse_retry_after(headers.get("Retry-After")))
+    seconds = headers.get("Retry-After", "").strip()  # or a date, which client-go does not read either
+    is_number = seconds.isascii() and seconds.isdigit()
+    retry_after = min(float(seconds), _LONGEST_RETRY_AFTER) if is_number else None
+    return error_from_status(status, code=code, retry_after=retry_after)
 
 
 def not_found(resource: Resource[Any], name: str) -> NotFound:
@@ -185,12 +188,6 @@ def check_namespace(resource: Resource[Any], namespace: str, name: str = "") -> 
     if resource.namespaced and not namespace:
         subject = f"{resource.kind} {name}".rstrip()
         raise BadRequest(f"{subject} has a namespace, and none is given: say namespace=")
-
-
-def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, capped; None for one that is no number (client-go reads no dates either)."""
-    text = (value or "").strip()
-    return min(float(text), _LONGEST_RETRY_AFTER) if text.isascii() and text.isdigit() else None
 
 
 def _class_of(code: int, reason: str, message: str) -> type[ApiError]:

@@ -14,7 +14,6 @@ from prometheus_client.exposition import choose_encoder
 
 from kubeloop.controllers.errors import BindError, described
 from kubeloop.controllers.listener import ConnectionMetrics, Limits, Listener
-from kubeloop.controllers.listener import parse_bind_address as parse_bind_address
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,12 @@ class HealthServer:
         """Serves pages by path. Raises BindError."""
 
         async def answer(request: web.BaseRequest) -> web.Response:
-            response = _response(pages, request)
+            if (page := pages.get(request.path)) is None:
+                response = web.Response(status=404, text=f"here are {', '.join(pages)}\n")
+            elif request.method not in ("GET", "HEAD"):
+                response = web.Response(status=405, text="ask with GET\n", headers={"Allow": "GET, HEAD"})
+            else:
+                response = page(request)
             response.force_close()  # a connection for each request: an idle one holds no place
             return response
 
@@ -79,15 +83,6 @@ async def serve_health(management: Checks, bind_address: str, metrics_bind_addre
         await server.close()
         raise
     return server
-
-
-def _response(pages: Mapping[str, Page], request: web.BaseRequest) -> web.Response:
-    page = pages.get(request.path)
-    if page is None:
-        return web.Response(status=404, text=f"here are {', '.join(pages)}\n")
-    if request.method not in ("GET", "HEAD"):
-        return web.Response(status=405, text="ask with GET\n", headers={"Allow": "GET, HEAD"})
-    return page(request)
 
 
 def _health(checks: Checks) -> dict[str, Page]:

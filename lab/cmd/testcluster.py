@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.reporting import Lines
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from lab.rancher.releases import DEFAULT as RANCHER_DEFAULT
 from lab.rancher.releases import RELEASES as RANCHER
@@ -109,7 +110,7 @@ def status(options: DirectoryOptions, printed: OutputOptions) -> None:
 
     state = cluster.status(options.directory)
     if printed.output is Output.JSON:
-        typer.echo(state.as_json())
+        typer.echo(json.dumps(asdict(state), sort_keys=True))
     else:
         typer.echo(f"{'ready' if state.ready else 'not ready'}  {state.url or state.directory}")
         if state.kubeconfig:

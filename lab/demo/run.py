@@ -15,8 +15,8 @@ from kubeloop.client.loading import load_config
 from kubeloop.errors import one_line
 from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.cluster import Cluster, ending_on_sigterm
-from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.progress import Lines as Progress
+from kubeloop.testing.cluster.reporting import ClusterError
+from kubeloop.testing.cluster.reporting import Lines as Progress
 from lab.cluster import EmbeddedCluster
 from lab.demo import seed
 from lab.demo.driver import Driver, Stopped

@@ -15,7 +15,7 @@ from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_reader import list_installed
-from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.reporting import ClusterError
 from lab.kubevirt.options import SCALE_NAMESPACES
 from lab.scale.plan import LABEL_RUN
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES

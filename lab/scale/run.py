@@ -20,8 +20,7 @@ from kubeloop.api.resource_list import format_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster.cluster import ending_on_sigterm
-from kubeloop.testing.cluster.errors import ClusterError, StartError
-from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.reporting import ClusterError, Lines, StartError
 from lab import nodes
 from lab.headroom import Headroom, growth, process_cpu, process_memory, requests_of_client, requests_of_server
 from lab.kubevirt.options import SCALE_NAMESPACES

@@ -13,7 +13,7 @@ from kubeloop.testing.cluster import processes
 from kubeloop.testing.cluster.binaries import ensure_binaries
 from kubeloop.testing.cluster.cluster import guarded
 from kubeloop.testing.cluster.control_plane import kwok
-from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.reporting import Lines
 from lab.cluster import EmbeddedCluster, Options, stand_in
 from lab.headroom import WEBHOOK, Headroom, in_cluster
 from lab.scale.plan import LABEL_RUN, Plan, Strategy

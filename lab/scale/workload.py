@@ -15,8 +15,8 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.resource_reader import list_installed
 from kubeloop.errors import ReportedError
-from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.readiness import crds_served, load_crds
+from kubeloop.testing.cluster.reporting import ClusterError
 from lab import bodies
 from lab.cluster import CRDS
 from lab.namespace import Namespace

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.loading import load_config
+from kubeloop.controllers.listener import parse_bind_address
 from kubeloop.controllers.run import run_until_signal
-from kubeloop.controllers.server import parse_bind_address
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
 from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions, settings_of

@@ -7,7 +7,7 @@ import pytest
 from kubeloop.api.quantity import QuantityError
 from kubeloop.api.registry import PODS
 from kubeloop.client.errors import ServerError
-from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.reporting import ClusterError
 from kubeloop.testing.fake.server import FakeCluster
 from lab.questions import Quota
 from lab.record import Amounts, Happening, Record, Refusal

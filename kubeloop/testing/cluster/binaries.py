@@ -27,9 +27,8 @@ from pathlib import Path
 from kubeloop.testing.cluster import versions
 from kubeloop.testing.cluster.build import build
 from kubeloop.testing.cluster.download import download
-from kubeloop.testing.cluster.errors import ClusterError, DownloadError, UnknownRelease
 from kubeloop.testing.cluster.paths import locked
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import ClusterError, DownloadError, Progress, UnknownRelease
 from kubeloop.testing.cluster.versions import Component, Environ
 
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")

@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import ClusterError, Progress
 from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KUBERNETES, Component, Environ
 
 _REQUIREMENTS = GOMOD / "toolchain" / "requirements.txt"

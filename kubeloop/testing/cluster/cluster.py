@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,10 +25,9 @@ from kubeloop.client.loading import load_config
 from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.binaries import ensure_binaries, reported_version
 from kubeloop.testing.cluster.control_plane import SERVERS, ControlPlane, Program, fake_node, node_names, prepare
-from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.paths import Paths, locked
 from kubeloop.testing.cluster.processes import Process
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import ClusterError, Progress
 
 T = TypeVar("T")
 
@@ -94,10 +93,6 @@ class ClusterStatus:
     kubeconfig: str = ""
     processes: dict[str, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> str:
-        """Returns one JSON object with these fields, sorted by name."""
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 def up(directory: Path, *, options: Options | None = None, progress: Progress | None = None) -> Cluster:
@@ -257,7 +252,7 @@ async def _start(plane: ControlPlane, options: Options) -> str:
             names = node_names(options.nodes)
             await patience.until("the nodes are not ready", lambda: readiness.nodes_ready(client, names))
         await patience.until("the controller manager does not work yet", lambda: readiness.controllers_work(client))
-        version = await readiness.server_version(client)
+        version = str(json.loads(await client.transport.request("GET", "/version"))["gitVersion"])
     patience.check()
     return version
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from kubeloop.testing.cluster.errors import DownloadError
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import DownloadError, Progress
 from kubeloop.testing.cluster.versions import Component, Environ, go_architecture
 
 ANSWER_TIMEOUT = 3.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.reporting import ClusterError
 
 # Below the range that the kernel hands out to outgoing connections: none of them can take a port between the moment
 # it was found free and the moment the server listens on it.

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.launcher import identity
+from kubeloop.testing.cluster.reporting import ClusterError, StartError
 
 _LAUNCHER = Path(__file__).parent / "launcher.py"
 _POLL = 0.01

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ from kubeloop.api.objects import condition_is_true
 from kubeloop.api.registry import NODES, Resource
 from kubeloop.client.client import Client
 from kubeloop.client.errors import STATUS_404, AlreadyExists, ApiError
-from kubeloop.testing.cluster.errors import StartError
 from kubeloop.testing.cluster.processes import Process
+from kubeloop.testing.cluster.reporting import StartError
 
 #: Seconds for the whole start. Four are usual; a machine that has other work takes many times as long.
 START_TIMEOUT = 300.0
@@ -63,12 +62,6 @@ async def server_ready(client: Client) -> bool:
     except ApiError:
         return False
     return True
-
-
-async def server_version(client: Client) -> str:
-    """Returns the server's version, e.g. "v1.36.3". Raises ApiError."""
-    answer = await client.transport.request("GET", "/version")
-    return str(json.loads(answer)["gitVersion"])
 
 
 def load_crds(files: Iterable[Path]) -> list[dict[str, Any]]:

@@ -14,8 +14,6 @@ _SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a
 _LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _LABEL_LENGTH, _NAME_LENGTH = 63, 253
 _ANNOTATIONS_SIZE = 256 * 1024
-_GENERATED = 5
-"""Letters that the server adds to a generateName, which it cuts so that the whole is no longer than a label."""
 _WITHOUT_SLASH = ("kubernetes", "orphan", "foregroundDeletion")
 _GROUPS = frozenset({
     "admissionregistration", "apiextensions", "apiregistration", "authentication", "authorization", "certificates",
@@ -31,20 +29,14 @@ def check_name(resource: Resource[Any], name: str) -> None:
     """Raises Invalid for what cannot be the name of a new object."""
     if not name:
         _refuse(resource, name, "metadata.name: Required value: name or generateName is required")
-    is_label = not resource.group and resource.plural in _LABEL_NAMES
     if resource.group == "rbac.authorization.k8s.io":
         is_right = name not in (".", "..") and "/" not in name and "%" not in name
-    elif is_label:
+    elif not resource.group and resource.plural in _LABEL_NAMES:
         is_right = bool(_LABEL.match(name)) and len(name) <= _LABEL_LENGTH
     else:
         is_right = bool(_SUBDOMAIN.match(name)) and len(name) <= _NAME_LENGTH
     if not is_right:
         _refuse(resource, name, f"metadata.name: Invalid value: {name!r}")
-
-
-def generated(base: str, letters: str) -> str:
-    """The name of an object that was created with a generateName."""
-    return base[: _LABEL_LENGTH - _GENERATED] + letters[:_GENERATED]
 
 
 def check_identity(resource: Resource[Any], metadata: Mapping[str, Any], was: Mapping[str, Any]) -> None:

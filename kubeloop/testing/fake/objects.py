@@ -139,8 +139,6 @@ class Objects:
         """The bodies of the requests of a verb."""
         return [r.body for r in self.requests if r.verb == verb and plural in ("", r.plural)]
 
-    # -- for the transport --------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def dry_run(self, enabled: bool) -> Iterator[None]:
         """Makes the writes meanwhile dry runs: none is stored."""

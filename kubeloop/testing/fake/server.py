@@ -27,6 +27,8 @@ from kubeloop.testing.fake.objects import Answer, Objects, Request, key_of, raw_
 from kubeloop.testing.fake.patches import Matches, Raw, applied, field_selector, json_patched, label_selector, merged
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_LONGEST_PREFIX = 58
+"""Characters of a generateName: with five letters the name is no longer than a label."""
 _REVIEWS = ("authorization.k8s.io", "authentication.k8s.io")
 """Groups of kinds whose objects are questions: a create is answered, and nothing is kept."""
 _DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
@@ -175,8 +177,6 @@ class FakeTransport(Transport):
             raise errors.NotServed("404 page not found")
         return {"kind": "APIResourceList", "groupVersion": version, "resources": kinds}
 
-    # -- writes -------------------------------------------------------------------------------------------------------
-
     def _create(self, resource: Resource[Any], namespace: str, body: Raw) -> Raw:
         if resource.namespaced and not namespace:
             message = "the server does not allow this method on the requested resource"
@@ -195,7 +195,7 @@ class FakeTransport(Transport):
             metadata["namespace"] = namespace
         name = metadata.get("name") or ""
         if not name and metadata.get("generateName"):
-            name = rules.generated(metadata["generateName"], "".join(random.choices(_LETTERS, k=5)))
+            name = metadata["generateName"][:_LONGEST_PREFIX] + "".join(random.choices(_LETTERS, k=5))
         rules.check_name(resource, name)
         rules.check_metadata(resource, metadata, {})
         _check_types(resource, raw, errors.BadRequest)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeloop.testing.cluster.build import find_go, go_environment
-from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.reporting import ClusterError, Lines
 from lab.scale.site import usage
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.meta import Status
 from kubeloop.client import errors
-from kubeloop.client.errors import error_from_response, error_from_status, parse_retry_after, refusal_of
+from kubeloop.client.errors import error_from_response, error_from_status, refusal_of
 
 
 def refusal(reason: str, message: str, **fields: object) -> bytes:
@@ -88,7 +88,8 @@ def test_conflict_and_already_exists_are_told_apart() -> None:
     ],
 )
 def test_retry_after_is_capped_and_nonsense_is_ignored(value: str | None, seconds: float | None) -> None:
-    assert parse_retry_after(value) == seconds
+    headers = {} if value is None else {"Retry-After": value}
+    assert error_from_response(429, b"", headers).retry_after == seconds
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from kubeloop.api.registry import CONFIG_MAPS, SECRETS
 from kubeloop.controllers.errors import BindError
 from kubeloop.controllers.factory import ControllerFactory
-from kubeloop.controllers.server import HealthServer, parse_bind_address, serve_health
+from kubeloop.controllers.listener import parse_bind_address
+from kubeloop.controllers.server import HealthServer, serve_health
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.workqueue.queue import Queue

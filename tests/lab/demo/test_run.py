@@ -6,7 +6,7 @@ import pytest
 
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.client.errors import Forbidden
-from kubeloop.testing.cluster.errors import ClusterError
+from kubeloop.testing.cluster.reporting import ClusterError
 from kubeloop.testing.fake.server import FakeCluster
 from lab.demo import driver as drivers
 from lab.demo import seed

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from kubeloop.testing.cluster.progress import Progress
+from kubeloop.testing.cluster.reporting import Progress
 from kubeloop.testing.cluster.versions import KWOK
 
 Answer = bytes | int | Callable[[BaseHTTPRequestHandler], None]

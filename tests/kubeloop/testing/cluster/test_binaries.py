@@ -19,7 +19,7 @@ from kubeloop.testing.cluster.binaries import (
     ensure_helm,
     reported_version,
 )
-from kubeloop.testing.cluster.errors import ClusterError, UnknownRelease
+from kubeloop.testing.cluster.reporting import ClusterError, UnknownRelease
 from kubeloop.testing.cluster.versions import (
     ETCD,
     ETCD_COMPONENT,

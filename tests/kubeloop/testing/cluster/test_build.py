@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from kubeloop.testing.cluster import progress
+from kubeloop.testing.cluster import reporting
 from kubeloop.testing.cluster.build import build, find_go, new_enough
-from kubeloop.testing.cluster.errors import ClusterError
-from kubeloop.testing.cluster.progress import Lines
+from kubeloop.testing.cluster.reporting import ClusterError, Lines
 from kubeloop.testing.cluster.versions import GO_MINIMUM, GOMOD, KWOK_COMPONENT, kubernetes
 from tests.kinds import Clock
 
@@ -156,7 +155,7 @@ def test_the_toolchain_is_pinned_to_one_release_with_hashes() -> None:
 
 def test_ticks_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, clock = io.StringIO(), Clock(100.0)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(monotonic=clock))
     lines = Lines(stream)
     lines.step("begins")
     for second in range(40):

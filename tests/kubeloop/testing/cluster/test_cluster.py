@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import subprocess
 import time
@@ -63,7 +62,7 @@ def test_it_is_ready_and_says_what_runs(cluster: Cluster, api: Api) -> None:
     state = status(cluster.directory)
     assert (state.ready, state.url) == (True, cluster.url)
     assert {*SERVERS} <= state.processes.keys()
-    assert json.loads(state.as_json())["kubeconfig"] == str(cluster.kubeconfig)
+    assert state.kubeconfig == str(cluster.kubeconfig)
     _, kubernetes, _ = components_of()
     version = api.get("/version")
     assert (

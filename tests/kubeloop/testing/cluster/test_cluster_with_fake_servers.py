@@ -16,7 +16,7 @@ import pytest
 from kubeloop.client.client import Client
 from kubeloop.testing.cluster import cluster, processes, readiness
 from kubeloop.testing.cluster.cluster import guarded
-from kubeloop.testing.cluster.errors import ClusterError, StartError
+from kubeloop.testing.cluster.reporting import ClusterError, StartError
 from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from kubeloop.testing.polling import eventually
 

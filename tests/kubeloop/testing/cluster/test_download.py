@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.cluster.download import artifact_of, checksum_in, download
-from kubeloop.testing.cluster.errors import DownloadError
+from kubeloop.testing.cluster.reporting import DownloadError
 from kubeloop.testing.cluster.versions import (
     ETCD,
     ETCD_COMPONENT,

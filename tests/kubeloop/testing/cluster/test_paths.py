@@ -12,8 +12,8 @@ import pytest
 
 from kubeloop.testing.cluster.binaries import Binaries
 from kubeloop.testing.cluster.control_plane import STAGES, ControlPlane, prepare
-from kubeloop.testing.cluster.errors import ClusterError
 from kubeloop.testing.cluster.paths import Paths, free_ports, locked
+from kubeloop.testing.cluster.reporting import ClusterError
 
 _HOLDER = """
 import sys

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kubeloop.testing.cluster import processes
-from kubeloop.testing.cluster.errors import ClusterError, StartError
 from kubeloop.testing.cluster.launcher import identity
+from kubeloop.testing.cluster.reporting import ClusterError, StartError
 from kubeloop.testing.polling import eventually
 
 from .fakes import write_executable

@@ -13,7 +13,7 @@ from kubeloop.client.config import ClientConfig
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.cluster import processes, readiness
 from kubeloop.testing.cluster.control_plane import fake_node
-from kubeloop.testing.cluster.errors import StartError
+from kubeloop.testing.cluster.reporting import StartError
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.polling import eventually

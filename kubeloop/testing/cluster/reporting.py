@@ -1,11 +1,33 @@
-"""Progress for people. Everything that takes long reports through a Progress: `step` for a fact, `tick` for "still at
-it", which is printed now and then only: the log of a build of ten minutes stays short."""
+"""Reports of the embedded cluster: errors, whose messages are one line that says what to do next, and progress.
+
+Everything that takes long reports through a Progress: `step` for a fact, `tick` for "still at it", which is printed now
+and then only: the log of a build of ten minutes stays short."""
 
 from __future__ import annotations
 
 import sys
 import time
 from typing import TextIO
+
+from kubeloop.errors import ReportedError
+
+
+class ClusterError(ReportedError):
+    """The embedded cluster cannot be built, started or stopped."""
+
+
+class UnknownRelease(ClusterError):
+    """A Kubernetes release was asked for that the cluster does not have."""
+
+    exit_code = 2
+
+
+class DownloadError(ClusterError):
+    """An official release could not be had: not reachable, not complete, or not what its checksum says."""
+
+
+class StartError(ClusterError):
+    """A process of the cluster ended or did not become ready in time."""
 
 
 class Progress:
