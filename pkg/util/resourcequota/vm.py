@@ -154,12 +154,8 @@ def assess(
 ) -> VmUsage:
     """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
     facts, is_exact = namespace.facts, namespace.estimate is EstimateKind.EXACT
-    vmi = facts.instances.get(name)
-    active = [migration for migration in migrations if migration.phase not in constants.FINAL_PHASES]
-    sides = sides_of(vmi, migrations, namespace.pods)
-    # KubeVirt creates a target only of a VMI that runs; one without any status is upstream's case.
-    phases = (constants.VMI_PHASE_RUNNING,) if is_exact else (constants.VMI_PHASE_RUNNING, None, "")
-    can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
+    vmi, active = facts.instances.get(name), [m for m in migrations if m.phase not in constants.FINAL_PHASES]
+    sides, can_migrate = sides_of(vmi, migrations, namespace.pods), _can_migrate(vmi, is_exact=is_exact)
     stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, can_migrate, is_exact=is_exact)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
@@ -167,13 +163,10 @@ def assess(
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
     if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        formula = partial(harvester_delta, vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio)
-        need = target_limit if is_exact else formula()
+        need = target_limit if is_exact else harvester_delta(vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio)
     ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and namespace.pods.ended_launchers else ()
-    problems = [(EVENT_TOO_LARGE, text) for text in pods.excesses()]
-    if need is None and stage >= Stage.ACTIVE:
-        problems.append((EVENT_NOT_SCALED, "has neither a cpu nor a memory limit"))
-    live_pods = (pod for s in (*sides.source, *sides.target, *sides.leftovers) for pod in (s.launcher, *s.attachments))
+    not_scaled = ["has neither a cpu nor a memory limit"] if need is None and stage >= Stage.ACTIVE else []
+    problems = {EVENT_TOO_LARGE: [*pods.excesses()], EVENT_NOT_SCALED: not_scaled}
     return VmUsage(
         name=name,
         vmi=vmi,
@@ -192,10 +185,25 @@ def assess(
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended) if target_limit else 0),
-        charged_until=[end for end in map(charged_until, live_pods) if end is not None],
+        charged_until=[*_ends(sides)],
         younger_limits=pods.younger_limits,
-        problems=[Problem(reason, f"VM {name} {text}", vm=name) for reason, text in problems],
+        problems=[Problem(reason, f"VM {name} {t}", vm=name) for reason, texts in problems.items() for t in texts],
     )
+
+
+def _can_migrate(vmi: VirtualMachineInstance | None, *, is_exact: bool) -> bool:
+    """Reports whether a migration may go on: KubeVirt creates a target only of a VMI that runs. One without any status
+    is upstream's case."""
+    phases = (constants.VMI_PHASE_RUNNING,) if is_exact else (constants.VMI_PHASE_RUNNING, None, "")
+    return vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
+
+
+def _ends(sides: Sides) -> Iterator[float]:
+    """Yields when quota ceases to count the pods that are being deleted."""
+    for side in (*sides.source, *sides.target, *sides.leftovers):
+        for pod in (side.launcher, *side.attachments):
+            if (end := charged_until(pod)) is not None:
+                yield end
 
 
 def _stage(stage: Stage, sides: Sides, can_migrate: bool, *, is_exact: bool) -> Stage:
