@@ -103,8 +103,7 @@ def collected_files(
 
 
 def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]) -> Snapshot:
-    """Returns the snapshot that the files hold. Raises msgspec.ValidationError, KeyError, ValueError for other
-    files."""
+    """Returns the snapshot that the files hold. Raises ValidationError, KeyError, ValueError for other files."""
     lists: dict[str, list[Any]] = defaultdict(list)
     for document in objects:
         lists[str(document["kind"])].append(document)

@@ -228,8 +228,7 @@ class _Wait:
         )
 
     def _unexplained_note(self) -> str:
-        """Explains a wait of which no limit and no event is known: events end after an hour, and not everybody may read
-        them. A refused pod leaves nothing else."""
+        """Explains a wait without a known limit or event: events end after an hour, and not everybody may read them."""
         created = self.migration.metadata.creation_timestamp
         age = self.snapshot.now - from_rfc3339(created) if created else 0.0
         if age < _UNEXPLAINED_AFTER or not self.quota_fits:
@@ -286,8 +285,7 @@ def wait_reasons(observed: Observed, vmim: kubevirt.VirtualMachineInstanceMigrat
 
 
 def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) -> str:
-    """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; "" if nothing is
-    known."""
+    """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; else ""."""
     if migrations.is_decentralized(migration):
         return (
             "it is decentralized: nothing is added, as the receiver is its VM's only pod there and the base pays for "
@@ -329,8 +327,7 @@ def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
 
 
 def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[str]:
-    """Returns what else is known of a VM: that KubeVirt does not migrate it; that its volumes move, and how much of
-    their disks counts twice meanwhile."""
+    """Returns what else is known of a VM: that KubeVirt does not migrate it; that its volumes move, and count twice."""
     notes = list(filter(None, [unmigratable_reason(snapshot, vmi)]))
     if moves := snapshot.moves_of(vmi):
         claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)}

@@ -166,8 +166,7 @@ def _with_budget(fit: Fit, snapshot: Snapshot) -> Fit:
 
 
 def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
-    """Returns headroom's last event about the project of Rancher that has no room for what the plan requests; "" if
-    there is none."""
+    """Returns headroom's last event about Rancher's project without room for what the plan requests; else ""."""
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
     waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]

@@ -44,8 +44,7 @@ class LeaseState:
 
 
 def lease_state(spec: LeaseSpec, now: float) -> LeaseState:
-    """Returns the state of a Lease. `now` is in seconds since the epoch, by the API server's clock; the Lease's times
-    are its holder's."""
+    """Returns the state of a Lease. `now`: seconds since the epoch by the API server's clock."""
     return LeaseState(
         spec.holder_identity or "", seconds_since(spec.renew_time, now), float(spec.lease_duration_seconds or _DURATION)
     )

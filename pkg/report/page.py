@@ -20,8 +20,6 @@ from pkg.util.kubevirt.migration import is_refused
 
 _RECENT: Final = 3600.0
 _MOST_WAITING, _MOST_EVENTS = 100, 200
-RAISE_REASONS: Final = (EVENT_RAISED, EVENT_GIVEN_BACK)
-"""The reasons of events that say what was added for a VM, and that it was given back."""
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #fff; --line: #d9dee5;
   --base: #cfd8e3; --added: #3b82c4; --used: #1c2430; --wrong: #b3261e; }
@@ -46,7 +44,7 @@ td:not(:last-child) { min-width: 9rem; }
 
 def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
     """Returns the document. `head` says in a line whether headroom works; raised quotas and those with a problem come
-    first. `snapshot.failures` has the events of RAISE_REASONS."""
+    first. `snapshot.failures` has the events of raises, too."""
     ordered = sorted(quotas, key=lambda quota: (quota.is_quiet, quota.namespace, quota.name))
     time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
     parts = [
@@ -113,7 +111,7 @@ def _recent_events(snapshot: Snapshot) -> Iterator[str]:
     events = [
         (event.last_timestamp, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message)
         for event in snapshot.failures
-        if event.reason in RAISE_REASONS
+        if event.reason in (EVENT_RAISED, EVENT_GIVEN_BACK)
         and event.last_timestamp
         and from_rfc3339(event.last_timestamp) > snapshot.now - _RECENT
     ]

@@ -73,10 +73,8 @@ async def read_snapshot(
     client: Client, assumptions: Assumptions, namespace: str = "", *, events: str | None = None
 ) -> Snapshot:
     """Reads the cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them,
-    unless an account of one namespace has no right to them. `events`: a field selector of those that are read, None for
-    none.
-
-    Raises Absent for a namespace that does not exist, ApiError."""
+    unless an account of one namespace has no right to them. `events`: a field selector, None for none. Raises Absent
+    for a namespace that does not exist, ApiError."""
     kind = registry.NAMESPACES
     namespaces = [await require(client, kind, namespace)] if namespace else await _list(client, kind)
     configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -114,8 +112,7 @@ async def read_snapshot(
 
 
 async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachine]:
-    """Reads all VMs of a namespace, with what their instancetypes and preferences give them, as far as these may be
-    read. Raises ApiError."""
+    """Reads a namespace's VMs with their instancetypes and preferences, if these may be read. Raises ApiError."""
     vms = await _list(client, kubevirt.VIRTUAL_MACHINES, namespace)
     if not any(map(missing_instancetype, vms)):
         return vms
@@ -129,10 +126,11 @@ async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachi
 async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[kubevirt.KubeVirt]:
     """Reads them. Who may list neither them nor the setting of the overhead ratio gets one whose ratio is not known."""
     kubevirts = await _list_or_none(client, kubevirt.KUBEVIRTS)
+    if kubevirts is not None or settings:
+        return kubevirts or []
     configuration = kubevirt.KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
     status = kubevirt.KubeVirtStatus(phase=constants.KUBEVIRT_PHASE_DEPLOYED)
-    unread = [] if settings else [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
-    return unread if kubevirts is None else kubevirts
+    return [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
 
 
 async def read_capacity(client: Client) -> NodeCapacity:
@@ -155,8 +153,7 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
 
 
 async def list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
-    """Lists what an installation sets; a report goes on without it if it may not be listed. `fields`: a selector, as a
-    role that names the one object requires it."""
+    """Lists what a report can do without, if it may be listed. `fields`: a selector, as a role for one object needs."""
     return await _list_or_none(client, resource, namespace, fields=fields) or []
 
 
@@ -207,14 +204,12 @@ class _Home:
 
 def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
     """Returns the namespaces in which headroom is looked for."""
-    if chosen_namespace:
-        return [chosen_namespace]
-    return list(dict.fromkeys(filter(None, (client.transport.config.namespace, *USUAL_NAMESPACES))))
+    places = (chosen_namespace,) if chosen_namespace else (client.transport.config.namespace, *USUAL_NAMESPACES)
+    return list(dict.fromkeys(filter(None, places)))
 
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, LeaseState | None]:
-    """Returns the Lease in one of these namespaces, and which that is; None if there is none, or it may not be read.
-    Raises ApiError."""
+    """Returns the namespace and the Lease in it; None: there is none, or it may not be read. Raises ApiError."""
     homes = [await _read_home(client, namespace) for namespace in namespaces]
     home = max(homes, key=lambda home: _rank(home.elected))
     return home.namespace, home.elected
@@ -323,8 +318,7 @@ async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
 
 
 def _endpoint(config: Mapping[str, Any]) -> str:
-    """Returns where the API server calls a webhook; not the path, whose end is the key by which the API server is
-    known."""
+    """Returns where the API server calls a webhook; not the path, which ends in the API server's key."""
     service = config.get("service") or {}
     in_cluster = f"Service {service.get('namespace')}/{service.get('name')}"
     return f"https://{urlsplit(config['url']).netloc}" if config.get("url") else in_cluster

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import field, structs
@@ -53,8 +52,7 @@ class Growth(NamedTuple):
 
 
 class MemorySize(Document, frozen=True):
-    """The size of a quota's memory that all VMs need to run, the largest to migrate, and several, at an overhead
-    ratio."""
+    """The memory of a quota that all VMs need to run, the largest to migrate, and several, at an overhead ratio."""
 
     ratio: str = field(name="overheadRatio")
     run: Quantity = field(name="allRun")
@@ -211,11 +209,11 @@ class _Sizing:
                 return
         else:
             caps, reason = [dict.fromkeys(needs, ZERO)], "headroom does not scale this quota"
-        for vms, size_of in (
-            ("the largest VM", attrgetter("largest")),
-            (f"the {self.at_once} largest VMs at once", attrgetter("at_once")),
-        ):
-            asked = {name: size_of(need) for name, need in needs.items()}
+        sizes_by_vms = {
+            "the largest VM": {name: need.largest for name, need in needs.items()},
+            f"the {self.at_once} largest VMs at once": {name: need.at_once for name, need in needs.items()},
+        }
+        for vms, asked in sizes_by_vms.items():
             added = {name: asked[name] - need.run for name, need in needs.items()}
             added = added if is_raised else _above_base(asked, needs)
             if beyond := {name: added[name] for cap in caps for name in cap if added.get(name, ZERO) > cap[name]}:

@@ -73,8 +73,7 @@ class Basis(Document, frozen=True):
         return releases_of(self.kubernetes) if self.kubernetes else NEWEST
 
     def remarks(self) -> Iterator[str]:
-        """Yields sentences: how Rancher's quotas are raised, if not as any other; that there is no controller to go by;
-        that more than one release counts."""
+        """Yields how Rancher's quotas are raised; that no controller is there to go by; that several releases count."""
         if self.rancher_quotas is not RancherQuotas.DIRECT:
             yield f"quotas of Rancher are raised by {self.rancher_quotas}: {self.rancher_reason}"
         if not self.source:

@@ -153,8 +153,7 @@ def observe_wait(
 
 
 def _refused_since(migration: Migration) -> float:
-    """Returns when the migration was refused: virt-controller sets lastProbeTime when the first try is; else its
-    creation."""
+    """Returns when the migration was first refused (virt-controller sets lastProbeTime then); else its creation."""
     condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
     times = (condition.last_transition_time, condition.last_probe_time) if condition else ()
     return next(filter(None, map(parse_time, (*times, migration.metadata.creation_timestamp))), 0.0)

@@ -256,8 +256,7 @@ def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
 
 
 def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
-    """Yields verdicts: the namespaces that are not full yet find nothing if others, or headroom, have used what was
-    planned for."""
+    """Yields verdicts: who is not full yet finds nothing if others, or headroom, have used what was planned for."""
     for name, row in totals_by_name.items():
         if row.allocatable is None:
             continue
@@ -295,8 +294,7 @@ class Locked(Document, frozen=True):
 
 
 class BudgetReport(Document, frozen=True):
-    """A namespace with a migration budget. `additional` is what the budget may add; `problems` are sentences for
-    people."""
+    """A namespace with a migration budget. `additional` is what the budget may add; `problems` are for people."""
 
     namespace: str
     budgets: Sequence[str]
