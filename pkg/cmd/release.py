@@ -23,7 +23,7 @@ from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.namespace_controller import unlabel_all
-from pkg.process.giving_back import GivenBack, close_all, release_all
+from pkg.process.giving_back import close_all, release_all
 from pkg.report.reader import find_lease, home_namespaces, list_allowed
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.resourcequota.observe import Listed
@@ -77,23 +77,21 @@ def release(
     elected = not force and (config.in_cluster if asked is None else asked)
     # Who asks for the election waits for its end.
     outcome = _release(config, installation, durations if elected else None, refuses=not (force or asked))
-    given_back, remark = asyncio.run(outcome)
-    for line in given_back.lines or ["nothing to release"]:
+    lines, refusals, remark = asyncio.run(outcome)
+    for line in lines or ["nothing to release"]:
         typer.echo(line)
-    for key, reason in given_back.refusals.items():
-        typer.echo(f"not released {key}: {reason}", err=True)
-    if remark:
-        typer.echo(remark, err=True)
-    if given_back.refusals:
+    for line in filter(None, [*refusals, remark]):
+        typer.echo(line, err=True)
+    if refusals:
         raise typer.Exit(1)
 
 
 async def _release(
     config: ClientConfig, options: ReleaseOptions, election: LeaderElectionConfig | None, *, refuses: bool
-) -> tuple[GivenBack, str]:
-    """Releases what the options name; returns a remark, too, or "". Every step may be repeated: a release that was
-    interrupted is run again. Without an `election` the Lease is not waited for; `refuses`: where a controller runs,
-    which would take over again what is released. Raises ReportedError."""
+) -> tuple[list[str], list[str], str]:
+    """Releases what the options name. Returns lines about what was released and what was not, and a remark or "". Every
+    step may be repeated: a release that was interrupted is run again. Without an `election` the Lease is not waited
+    for; `refuses`: where a controller runs, which would take over again what is released. Raises ReportedError."""
     namespace = options.namespace or config.namespace
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config, user_agent=USER_AGENT))
@@ -109,7 +107,7 @@ async def _release(
         as_rancher = Client(config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
         owner = await stack.enter_async_context(as_rancher)
         rancher = RancherWrites(client, owner, options.rancher_quotas)
-        return await _give_back(client, rancher, options, namespace), remark
+        return *await _give_back(client, rancher, options, namespace), remark
 
 
 async def _refuse_while_one_runs(client: Client, namespace: str) -> str:
@@ -146,10 +144,11 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
         log.warning("pods of headroom still run in %s", namespace)
 
 
-async def _give_back(client: Client, rancher: RancherWrites, options: ReleaseOptions, namespace: str) -> GivenBack:
+async def _give_back(
+    client: Client, rancher: RancherWrites, options: ReleaseOptions, namespace: str
+) -> tuple[list[str], list[str]]:
     """Removes, unlocks and gives back; where quotas were meant, the last line says how many."""
-    lines: list[str] = []
-    given_back, only = GivenBack([], {}), options.only
+    lines, refusals, only = list[str](), dict[str, str](), options.only
     if only in (None, Part.WEBHOOKS):  # first: a webhook that does not answer may be in the way of everything else
         lines += [f"removed {name}" for name in await unregister(client)]
     try:
@@ -160,14 +159,14 @@ async def _give_back(client: Client, rancher: RancherWrites, options: ReleaseOpt
     finally:
         # Also where a quota of a lock could not be restored.
         if only in (None, Part.QUOTAS):
-            given_back = await release_all(client, rancher)
+            refusals = await release_all(client, rancher)
             await unlabel_all(client)
     if only is None:
         lines += [f"removed {name}" for name in await _remove_own(client, namespace, options.secret_name)]
     if only in (None, Part.QUOTAS):
-        lines += [f"released {key}" for key in given_back.lines]
-        lines.append(f"{len(given_back.lines)} resource quotas released")
-    return given_back._replace(lines=lines)
+        released = [f"released {key}" for key, refusal in refusals.items() if not refusal]
+        lines += [*released, f"{len(released)} resource quotas released"]
+    return lines, [f"not released {key}: {refusal}" for key, refusal in refusals.items() if refusal]
 
 
 async def _remove_own(client: Client, namespace: str, secret_name: str) -> list[str]:

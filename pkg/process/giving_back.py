@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
@@ -36,48 +36,36 @@ from pkg.util.resourcequota.rancher import SILENCE, removal_command, request_of,
 _LOOK_SECONDS: Final = 0.5
 
 
-class GivenBack(NamedTuple):
-    """The keys of the quotas that were given back, or a line about each, and those that were not, with the reason."""
-
-    lines: list[str]
-    refusals: dict[str, str]
-
-
-async def release_all(client: Client, rancher: RancherWrites) -> GivenBack:
-    """Releases every ResourceQuota that is ours. Raises ApiError, once all else is done, for what is no refusal."""
+async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
+    """Releases every ResourceQuota that is ours. Returns their keys, with the reason of a refusal or "". Raises
+    ApiError, once all else is done, for what is no refusal."""
     namespaces = {namespace.name: namespace for namespace in await client.resource(NAMESPACES).list()}
     quotas = [
         quota
         for quota in await client.resource(RESOURCE_QUOTAS).list()
         if is_ours(quota) or (is_default(quota) and request_of(namespaces.get(quota.namespace)))
     ]
-    given_back, events = GivenBack([], {}), EventRecorder(client, "headroom")
+    refusals, events = dict[str, str](), EventRecorder(client, "headroom")
+
+    async def release(quota: ResourceQuota) -> None:
+        try:
+            await _give_back(client, rancher, events, quota)
+            refusals[quota.key] = ""
+            if rancher.asks(quota) and (marks := [k for k in quota.annotations if is_entry(k) or k in OWN_MARKS]):
+                command = removal_command(quota, sorted(marks))
+                refusals[quota.key] = f"only Rancher may remove its annotations: {command}"
+        except NotFound:
+            pass  # it, or its namespace, goes away meanwhile: there is nothing to give back
+        except ApiError as exc:
+            if not exc.is_refusal:
+                raise
+            refusals[quota.key] = str(exc)
+
     try:
-        await for_each(quotas, lambda quota: _release_quota(client, rancher, events, quota, given_back))
+        await for_each(quotas, release)
     finally:
         await events.stop()
-    return given_back
-
-
-async def _release_quota(
-    client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota, given_back: GivenBack
-) -> None:
-    """A quota or namespace that goes away meanwhile has nothing to give back."""
-    try:
-        await _give_back(client, rancher, events, quota)
-    except NotFound:
-        return
-    except ApiError as exc:
-        if not exc.is_refusal:
-            raise
-        given_back.refusals[quota.key] = str(exc)
-        return
-    if rancher.asks(quota) and (marks := [key for key in quota.annotations if is_entry(key) or key in OWN_MARKS]):
-        given_back.refusals[quota.key] = (
-            f"only Rancher may remove its annotations: {removal_command(quota, sorted(marks))}"
-        )
-    else:
-        given_back.lines.append(quota.key)
+    return refusals
 
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
