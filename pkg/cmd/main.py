@@ -29,8 +29,7 @@ OWN: Final = (
 """Each is the function of that name in the module of that name. The lab, whose commands come from another distribution,
 is looked for only where something else is asked for."""
 LAB_GROUP = "headroom.commands"
-"""The entry point group of the function that mounts the lab's commands on the Typer app that it is given: the lab is a
-distribution of its own, which the image does not have."""
+"""The entry point group of the function that mounts the commands of the lab, a distribution that the image lacks."""
 LAB_COMMANDS = ("testcluster", "demo", "scale")
 
 _UsageError: type[Exception] = typer.BadParameter.mro()[1]

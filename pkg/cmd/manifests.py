@@ -62,12 +62,9 @@ def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
 def describe_each(
     file: str, kinds: Sequence[str], describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 ) -> int:
-    """Prints what `describe` says of each object of the file as a JSON line; returns the exit code.
-
-    One of the `kinds` that a line is printed for may be wrong: it is named on stderr, and the next one follows. Foreign
-    objects are named at the end. Raises ManifestError where the file cannot be read, where another object is wrong
-    (what the lines depend on), and where none is of these kinds.
-    """
+    """Prints what `describe` says of each object of the file as a JSON line; returns the exit code. One of the `kinds`
+    that a line is printed for may be wrong: it is named on stderr, Foreign ones at the end. Raises ManifestError where
+    the file cannot be read, another object is wrong (the lines depend on it), or none is of these kinds."""
     kind_names = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
     lines = faults = 0
     foreign: list[str] = []

@@ -95,7 +95,8 @@ async def _release(
     namespace = options.namespace or config.namespace
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config, user_agent=USER_AGENT))
-        await _stop(client, namespace, options.scale_down or ())
+        if options.scale_down:
+            await _stop(client, namespace, options.scale_down)
         remark = await _refuse_while_one_runs(client, namespace) if refuses else ""
         guard = None
         if election is not None:
@@ -136,12 +137,11 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
             log.info("deployment %s/%s scaled down", namespace, name)
         except NotFound:
             log.warning("there is no deployment %s/%s", namespace, name)
-    for _ in range(_STOP_LOOKS if deployments else 0):
+    for _ in range(_STOP_LOOKS):
         if not await client.resource(registry.PODS).list(namespace, label_selector=_PODS):
             return
         await asyncio.sleep(0.5)
-    if deployments:
-        log.warning("pods of headroom still run in %s", namespace)
+    log.warning("pods of headroom still run in %s", namespace)
 
 
 async def _give_back(

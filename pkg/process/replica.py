@@ -104,8 +104,8 @@ class Replica:
             if kubernetes is None:
                 return
             health.log_addresses()
-            checks.elector = elector = self._elector(replica, stack)
-            guard = refuse if elector is None else elector.before_write
+            checks.elector = self._elector(replica, stack)
+            guard = checks.elector.before_write if checks.elector else refuse
             leader = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=guard))
             as_rancher = Client(self.config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
             owner = await stack.enter_async_context(as_rancher)
@@ -116,7 +116,7 @@ class Replica:
                 selects=self.settings.selects,
                 rancher=RancherWrites(leader, owner, self.settings.rancher_quotas),
             )
-            await self._run(stop, checks, management, kubernetes, replica, elector)
+            await self._run(stop, checks, management, kubernetes, replica)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
         """Returns the elector, if any. It writes events by itself: the leader's client writes nothing before."""
@@ -139,9 +139,9 @@ class Replica:
         management: Management,
         kubernetes: KubernetesVersion,
         replica: Client,
-        elector: LeaderElector | None,
     ) -> None:
-        leading, leads = asyncio.Event(), elector.is_leader if elector else lambda: True
+        elector, leading = checks.elector, asyncio.Event()
+        leads = elector.is_leader if elector else lambda: True
         if elector is None:
             leading.set()
         state = self._register(management, leads) if self.workers else None
