@@ -52,8 +52,7 @@ class ListPage(Generic[T]):
 @dataclass(slots=True)  # not frozen: one is made for every line, and that would cost more than its checks
 class WatchEvent(Generic[T]):
     """An event of a watch: `type` is ADDED, MODIFIED or DELETED, with `object` or, of one that does not decode,
-    `undecodable` as in a ListPage; or BOOKMARK, `initial_events_end`: the one that ends the first part of a
-    WatchList."""
+    `undecodable` as in a ListPage; or BOOKMARK, `initial_events_end`: the one that ends a WatchList's first part."""
 
     type: str
     object: T | None = None
@@ -105,9 +104,8 @@ _REPORTED = Once(600.0)
 
 
 class Decoder(Generic[T]):
-    """Decodes objects, lists and watch events of one type in one go; only what that fails on is taken apart (object by
-    object, `lenient`). `of_kind`: apiVersion and kind of all objects: answers with the metadata alone say
-    PartialObjectMetadata."""
+    """Decodes objects, lists and watch events of one type in one go; only what that fails on is taken apart. `of_kind`:
+    apiVersion and kind of all objects, for answers with the metadata alone say PartialObjectMetadata."""
 
     def __init__(self, kind: type[T], of_kind: tuple[str, str] | None = None) -> None:
         self._type = kind
@@ -145,8 +143,7 @@ class Decoder(Generic[T]):
         return ListPage(items, page.metadata, undecodable, page.kind)
 
     def list_page(self, body: bytes) -> ListPage[T]:
-        """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list at
-        all."""
+        """Returns the page; objects that don't decode are reported and left out. Raises ServerError for no list."""
         with contextlib.suppress(*lenient.UNDECODABLE, RecursionError):
             page = self._list.decode(body)
             items: list[T] = page.items or []
@@ -155,8 +152,7 @@ class Decoder(Generic[T]):
         return self._list_one_by_one(body)
 
     def watch_event(self, line: bytes, transform: Callable[[T], T | None] | None = None) -> WatchEvent[T]:
-        """Returns the event, of what `transform` leaves of the object. Raises what an ERROR event says, ServerError for
-        a line that is not an event."""
+        """Returns the event, of what `transform` leaves of the object. Raises what an ERROR event says, ServerError."""
         event = self._watch_event(line)
         if transform is not None and (obj := event.object) is not None:
             event.object = transform(obj)
@@ -200,8 +196,7 @@ class Decoder(Generic[T]):
         return page
 
     def _complete(self, page: _List[Any], items: list[T]) -> bool:
-        """Writes the kind into the items of a list: kube-apiserver says it once, in the list, for its own kinds. False
-        if an item has no name."""
+        """Writes the kind into items, which kube-apiserver's own lists say once; False if an item has no name."""
         if not all(map(_NAME_OF, items)):
             return False
         if self._of_kind or not all(map(_KIND_OF, items)):

@@ -50,8 +50,7 @@ async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
 
 
 async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
-    """Reports whether the kind has a status subresource; None where that cannot be told. Raises ApiError as
-    `is_served`."""
+    """Reports whether the kind has a status subresource, None: unknown. Raises ApiError as `is_served`."""
     names = await served_names(transport, resource.api_version) or set()
     return f"{resource.plural}/status" in names if resource.plural in names else None
 
@@ -119,8 +118,7 @@ async def served_schema(transport: Transport, api_version: str, kind: str) -> tu
 
 
 def reference(schema: Schema) -> str:
-    """The name of what the schema refers to, "" for one that does not; a server writes `allOf: [{$ref: …}]` where it
-    adds a default or a text."""
+    """The name of what the schema refers to, or ""; `allOf: [{$ref: …}]` is written to add a default or a text."""
     parts = schema.get("allOf", ())
     ref: str = schema.get("$ref") or (parts[0].get("$ref", "") if len(parts) == 1 else "")
     return ref.rpartition("/")[2]

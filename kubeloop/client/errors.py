@@ -63,8 +63,7 @@ class ApiError(ReportedError):
     @property
     def is_refusal(self) -> bool:
         """Reports whether the server refused for good, so that the same request cannot help: 4xx but 404, 408, 409, 410
-        and 429, and what a webhook or a policy denied with a status of its choice (an eviction's 429 is a matter of
-        time)."""
+        and 429, and what a webhook or a policy denied with a status of its choice, but 429."""
         if self.status < 400 or self.status == 429 or isinstance(self, PatchConflict):
             return False
         return (self.status < 500 and self.status not in _NOT_FOR_GOOD) or self.refusal.by_admission

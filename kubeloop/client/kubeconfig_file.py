@@ -1,5 +1,4 @@
-"""kubeconfig files as structs: read by Go's rules of YAML and JSON, typed, merged. client-go: tools/clientcmd/api/v1,
-loader.go."""
+"""kubeconfig files as structs, read by Go's rules of YAML and JSON (client-go: tools/clientcmd/api/v1, loader.go)."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """The loader with Go's choice of the plain texts that are not strings (`12:30` and a date are texts, `y` is true),
-    and with keys as in JSON."""
+    """A loader with Go's choice of plain texts that are no strings (`12:30` is one, `y` is true) and JSON's keys."""
 
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 

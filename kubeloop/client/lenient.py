@@ -43,8 +43,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def is_open(kind: type) -> bool:
-    """Reports whether objects of this type keep content without a fixed schema, which may be nested as deep as a tenant
-    likes."""
+    """Reports whether objects of this type keep content without a schema, nested as deep as a tenant likes."""
     return bool(_open_fields(kind))
 
 
@@ -101,8 +100,7 @@ def shallow(body: bytes) -> bytes:
 
 
 def last_item_end(items: bytes | bytearray) -> int:
-    """Returns where the last object with a comma behind it ends in a list's items, which may be cut off; 0 without
-    one."""
+    """Returns where the last object with a comma behind it ends in a list's items, which may be cut off, or 0."""
     depth = last = end = 0
     while match := _BRACKETS.match(items, end):
         begin, end = match.span(1)

@@ -32,8 +32,7 @@ class ResourceClient(ResourceReader[T]):
     """The answer of discovery, if the Resource does not say it."""
 
     def dry_run(self) -> ResourceClient[T]:
-        """Returns this client, whose writes the server judges, answers and does not keep (controller-runtime's
-        NewDryRunClient)."""
+        """Returns this client, whose writes the server judges and does not keep (Go's NewDryRunClient)."""
         return self._with(_options={"dryRun": "All"})
 
     def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
@@ -150,8 +149,7 @@ class ResourceClient(ResourceReader[T]):
         propagation_policy: PropagationPolicy | None = None,
         uid: str | None = None,
     ) -> None:
-        """Deletes one object; with `uid` only that very one, and again when a connection breaks. Raises NotFound,
-        Conflict (another uid)."""
+        """Deletes one object; with `uid` only that one, again when a connection breaks. Raises NotFound, Conflict."""
         body = self._delete_options(grace_period_seconds, propagation_policy, uid)
         path = self._object_path(name, namespace)
         await self._write("DELETE", path, body, repeatable=uid is not None)
@@ -174,8 +172,8 @@ class ResourceClient(ResourceReader[T]):
     async def create_subresource(
         self, subresource: str, body: Mapping[str, Any], kind: type[R], *, name: str, namespace: str = ""
     ) -> R:
-        """Posts to a subresource, as TokenRequest and Eviction want it; `body` says its apiVersion and kind. The answer
-        as a `kind`. Raises ApiError."""
+        """Posts to a subresource, as TokenRequest and Eviction want it, and returns the answer as a `kind`; `body` has
+        apiVersion and kind."""
         check_body(kind, body)
         path = self._object_path(name, namespace, subresource)
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})

@@ -111,8 +111,7 @@ class ResourceReader(Generic[T]):
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         """`async with client.watch(...) as events`, then `async for event in events`; bookmarks are asked for. The
         server ends it after `timeout_seconds`; after `read_timeout` seconds of silence it counts as dead. `only`: of
-        this one object. `transform` as of `list_page`. Raises ApiError, while reading also what an ERROR event says
-        (Gone)."""
+        this one object. `transform` as of `list_page`. Raises ApiError, while reading too (an ERROR event: Gone)."""
         namespace, field_selector = namespace or self._namespace, field_selector or self._field_selector
         if only is not None:
             namespace = only.namespace

@@ -42,8 +42,7 @@ class TLSSettings:
         return TLSSettings(_text(self.ca), _text(self.certificate), _text(self.key), self.verify)
 
     def context(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """A client context of these files; `certificate` (a credential plugin's) beats the settings' own. Raises
-        ConfigError."""
+        """A client context; `certificate` (a credential plugin's) beats the settings' own. Raises ConfigError."""
         ca, own_certificate, key = map(_text, (self.ca, self.certificate, self.key))
         context = ssl.create_default_context(cadata=None if ca is None else _authorities(ca))
         # Python 3.13 turns strict RFC 5280 checks on, which cluster CAs without an authority key identifier

@@ -291,11 +291,9 @@ def _timeouts(total: float | None, read: float | None) -> aiohttp.ClientTimeout:
 
 async def _read(chunks: AsyncIterator[bytes], longest: float = math.inf) -> bytes:
     """Returns the body, of a longer one the beginning."""
-    parts: list[bytes] = []
-    length = 0
+    body = bytearray()
     async for chunk in chunks:
-        parts.append(chunk)
-        length += len(chunk)
-        if length > longest:
+        body += chunk
+        if len(body) > longest:
             break
-    return b"".join(parts)
+    return bytes(body)

@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _AT_ONCE = 32 * 1024
-"""Bytes of a connection that the system keeps, and hands over, at a time: what is read at once is worked through before
-anything else is."""
+"""Bytes of a connection that the system hands over at a time: they are worked through before anything else is."""
 _KEEP_ALIVE = 300.0
 """Seconds without a request after which a connection of the API server's is closed: it gives one up after 90, and what
 it sends on one that is just being closed is lost."""
@@ -42,10 +41,8 @@ _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Lengt
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A count of connections; seconds for a TLS handshake, from there to the end of the first request's head, for a
-    request's body, and for TLS's closing alert.
-
-    `total`: for all that is asked and answered on a connection. `crowded`: how long a silent one is left alone while
-    others wait for a place."""
+    request's body, for TLS's closing alert, and for all that is asked and answered on a connection (`total`).
+    `crowded`: how long a silent one is left alone while others wait for a place."""
 
     connections: int = 1024
     handshake: float = 5.0
@@ -101,8 +98,7 @@ class Listener:
         self._warnings = Once(_REPEAT)
 
     async def start(self, bind_address: str) -> tuple[str, int]:
-        """Listens on "host:port" (port 0: a free one), on every address of the host, and returns host and port of the
-        first one. Raises BindError."""
+        """Listens on every address of "host:port" (port 0: a free one); returns the first one. Raises BindError."""
         limit = _limit_to_system(self.limits.connections)
         host, port = parse_bind_address(bind_address)
         try:

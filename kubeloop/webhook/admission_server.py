@@ -12,9 +12,8 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.client.errors import ApiError, ConfigError
 from kubeloop.controllers.enqueue import check_handler
 from kubeloop.webhook.admission import REVIEW_SECONDS, AdmissionRequest, Decision, Hook
-from kubeloop.webhook.metrics import ServerMetrics
 from kubeloop.webhook.registration import NotReached, Registration
-from kubeloop.webhook.server import WebhookServer
+from kubeloop.webhook.server import ServerMetrics, WebhookServer
 from kubeloop.webhook.serving_certificate import ServingCertificate
 
 log = logging.getLogger(__name__)

@@ -44,8 +44,7 @@ class NotReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of this program for the API server: a URL (`https://host:port`, no path), or a Service when `url` is
-    ""."""
+    """The address of this program for the API server: a URL (`https://host:port`, no path) or a Service."""
 
     url: str = ""
     service_namespace: str = ""
@@ -176,8 +175,7 @@ class Registration:
             await self.adopt()
 
     async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
-        """Writes every configuration, or of the registered ones the webhooks that `only` keeps, and reports whether any
-        was registered."""
+        """Writes every configuration, or of the registered ones what `only` keeps; reports whether there was any."""
 
         async def attempt(again: bool) -> bool:
             was_registered = False

@@ -14,8 +14,8 @@ from kubeloop.client.client import Client, own_user
 from kubeloop.metrics import LateGauge
 from kubeloop.webhook.admission import AdmissionRequest, Decision, Hook
 from kubeloop.webhook.admission_server import AdmissionServer
-from kubeloop.webhook.metrics import ServerMetrics
 from kubeloop.webhook.registration import Endpoint
+from kubeloop.webhook.server import ServerMetrics
 from kubeloop.webhook.serving_certificate import CertificateFiles, SharedCertificates
 from pkg.config.management import Management
 from pkg.config.metrics import METRICS

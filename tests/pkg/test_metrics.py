@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, Metric
 import pkg
 from kubeloop.metrics import FRAMEWORK, LateGauge
 from kubeloop.webhook.admission import ALLOW, Decision, deny
-from kubeloop.webhook.metrics import UNKNOWN_PATH
+from kubeloop.webhook.server import UNKNOWN_PATH
 from pkg.config.metrics import METRICS
 from pkg.report.state_metrics import StateMetrics
 from pkg.util.resourcequota.observe import Listed, Source

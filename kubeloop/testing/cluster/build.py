@@ -84,7 +84,13 @@ def build(component: Component, name: str, scratch: Path, logs: Path, environ: E
     with log.open("w+", encoding="utf-8", errors="replace") as output:
         status = _run(command, component.module_directory, go_environment(environ), output, name, progress)
         if status != 0 or not target.is_file():
-            raise ClusterError(_advice(name, status, output, log))
+            output.seek(0)
+            lines = [line.strip() for line in output if line.strip() and not line.startswith("go: downloading")]
+            raise ClusterError(
+                f"{name} could not be built ({lines[-1] if lines else f'exit status {status}'}): check that the Go "
+                "module proxy (GOPROXY) can be reached and that the disk has 6 GB free, or set KUBEBUILDER_ASSETS to a "
+                f"folder with the binaries; the whole output is in {log}"
+            )
     log.unlink(missing_ok=True)
     progress.step(f"{name}: built in {time.monotonic() - start:.0f} s")
     return target
@@ -113,13 +119,3 @@ def _run(command: list[str], directory: Path, env: Environ, output: IO[str], nam
             raise
     output.flush()
     return process.returncode
-
-
-def _advice(name: str, status: int, output: IO[str], log: Path) -> str:
-    output.seek(0)
-    lines = [line.strip() for line in output if line.strip() and not line.startswith("go: downloading")]
-    reason = lines[-1] if lines else f"exit status {status}"
-    return (
-        f"{name} could not be built ({reason}): check that the Go module proxy (GOPROXY) can be reached and that the "
-        f"disk has 6 GB free, or set KUBEBUILDER_ASSETS to a folder with the binaries; the whole output is in {log}"
-    )

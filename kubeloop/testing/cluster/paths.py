@@ -41,8 +41,7 @@ class Paths:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns `count` different TCP ports of 127.0.0.1 without a listener. pytest-xdist's workers never get the same,
-    and none is given again soon."""
+    """Returns `count` free TCP ports of 127.0.0.1, none again soon; pytest-xdist's workers never get the same."""
     ports: list[int] = []
     # Not the module's generator: test runners seed that one alike in processes that start servers at the same time.
     own_ports = _PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS :: _WORKERS]

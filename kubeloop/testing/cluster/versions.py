@@ -36,10 +36,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Component:
-    """An upstream project: its name, the release in use, and the Go packages of its binaries.
-
-    `packages` maps a binary's file name to its Go main package; `module` is the folder of its Go module under gomod/,
-    where that is not its name."""
+    """An upstream project in the release in use. `packages` maps a binary's file name to its Go main package; `module`
+    is the folder of its Go module under gomod/, where that is not its name."""
 
     name: str
     version: str

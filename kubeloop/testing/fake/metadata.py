@@ -60,7 +60,6 @@ def check_namespace(metadata: Mapping[str, Any], namespace: str) -> None:
 
 
 def conflict(resource: Resource[Any], name: str, reason: str) -> Conflict:
-    """The API server's."""
     return Conflict(f'Operation cannot be fulfilled on {resource.group_resource} "{name}": {reason}')
 
 

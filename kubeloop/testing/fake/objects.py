@@ -61,7 +61,6 @@ class Objects:
         self.requests: list[Request] = []
         self.reactors: list[Reactor] = []
         self.clock: Callable[[], float] = time.time
-        # The clock of creationTimestamps.
         self.open = asyncio.Event()
         # Cleared: watches bring nothing for now (the caches lag).
         self.open.set()
@@ -107,7 +106,6 @@ class Objects:
         return None if raw is None else self._typed(resource, raw)
 
     def all(self, resource: Resource[T]) -> list[T]:
-        """Returns the objects of a kind."""
         return [self._typed(resource, raw) for raw in self.raw(resource).values()]
 
     @property

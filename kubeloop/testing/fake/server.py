@@ -40,8 +40,7 @@ class FakeCluster(Objects):
 
     def client(self, *, strict: bool = False) -> Client:
         """A client of this cluster, as programs get one. `strict`: a write with a field that the kind's struct does not
-        declare is refused (fieldValidation=Strict; the fake knows no others), but of kubeloop's structs, which are
-        declared in part."""
+        declare is refused (fieldValidation=Strict), but of kubeloop's own structs, which are declared in part."""
         return Client(FakeTransport(self, strict=strict))
 
 

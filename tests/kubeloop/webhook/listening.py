@@ -17,8 +17,7 @@ import msgspec
 from kubeloop.controllers.listener import Limits
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from kubeloop.webhook.certificates import issue
-from kubeloop.webhook.metrics import ServerMetrics
-from kubeloop.webhook.server import WebhookServer
+from kubeloop.webhook.server import ServerMetrics, WebhookServer
 from kubeloop.webhook.serving_certificate import load, server_context
 
 REVIEW = msgspec.json.encode(
