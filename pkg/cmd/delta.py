@@ -117,7 +117,8 @@ def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: _Cluster)
     if not vmi.uid:  # one that the API server has stored is complete
         vmi = with_defaults(vmi, rendering)
     pods = target_usage(vmi, cluster.source(vmi), rendering, core.ResourceQuotaSpec())
-    target = format_resource_list(add(pods, target_claim_usage(vmi, cluster.claims(vmi.namespace), rendering)))
+    claims = {claim.name: claim for claim in cluster.claims.list(vmi.namespace)}
+    target = format_resource_list(add(pods, target_claim_usage(vmi, claims, rendering)))
     counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
     return {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
@@ -164,7 +165,7 @@ class _Cluster:
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
-        self._claims = CacheReader(self._indexers[core.PersistentVolumeClaim])
+        self.claims = CacheReader(self._indexers[core.PersistentVolumeClaim])
         self._source = Source(
             namespaces=CacheReader(self._indexers[core.Namespace]),
             limit_ranges=CacheReader(self._indexers[core.LimitRange]),
@@ -213,10 +214,6 @@ class _Cluster:
             network_resources=self._network_resources,
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
-
-    def claims(self, namespace: str) -> Mapping[str, core.PersistentVolumeClaim]:
-        """Returns a namespace's claims by name."""
-        return {claim.name: claim for claim in self._claims.list(namespace)}
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""

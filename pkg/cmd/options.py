@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kubeloop.leaderelection.elector import LeaderElectionConfig
     from pkg.util.kubevirt.profiles import Profile
 
-DEFAULT_SERVICE: Final = "headroom-webhook"
 DEFAULT_SECRET: Final = "headroom-webhook-tls"
 _POLICIES: Final = ("Ignore", "Fail")
 
@@ -232,7 +231,7 @@ class WebhookOptions:
         "Certificate of cert-manager whose CA its injector writes into the webhook configurations.",
         metavar="NAMESPACE/NAME",
     )
-    service_name: str = option(DEFAULT_SERVICE, "Service that the API server calls.", metavar="NAME")
+    service_name: str = option("headroom-webhook", "Service that the API server calls.", metavar="NAME")
     secret_name: str = option(DEFAULT_SECRET, "Secret of the self-issued certificate of all replicas.", metavar="NAME")
     tls_cert_file: Path | None = optional("Serve this certificate instead of a self-issued one; reloaded on change.")
     tls_key_file: Path | None = optional("Private key of --tls-cert-file.")

@@ -79,7 +79,7 @@ def encode_causes(causes: Sequence[Cause]) -> str:
 def decode_causes(text: str) -> list[Cause]:
     """Decodes what `encode_causes` wrote; returns nothing of what another program did."""
     try:
-        return msgspec.json.decode(text, type=list[Cause]) if text else []
+        return msgspec.json.decode(text, type=list[Cause])
     except msgspec.MsgspecError:
         return []
 

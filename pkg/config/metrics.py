@@ -42,14 +42,12 @@ def _webhook(name: str, kind: Literal["counter", "gauge"], help: str, labels: Ma
 
 
 METRICS: Final = table(
-    # -- what migrations wait for
     _leader("headroom_migrations_refused", "Migrations that a quota refuses now.", _PLACE),
     _leader("headroom_migrations_refused_oldest_seconds", "For how long the oldest of them has been refused.", _PLACE),
     Metric(
         "headroom_migration_wait_seconds", "histogram",
         "From a migration's creation until KubeVirt has created its target pod, to the second.", _NONE, "leader",
     ),
-    # -- what is added
     _leader("headroom_quotas_managed", "Quotas that are managed."),
     _leader("headroom_quotas_raised", "Quotas that something is added to now."),
     _leader("headroom_quotas_not_enforced", "Of these: status.hard, by which quota admission goes, is not spec.hard."),
@@ -57,7 +55,6 @@ METRICS: Final = table(
     _leader("headroom_quota_added_unused", "What of it nothing uses now: room up to spec.hard.", _PLACE | _LIMIT),
     _leader("headroom_quota_entries", "VMs that something is added for.", _PLACE | _STATE),
     _leader("headroom_quota_oldest_entry_seconds", "Age of the oldest entry, or since this process saw it.", _PLACE),
-    # -- what is decided and written
     _leader("headroom_last_decision_timestamp_seconds", "When a quota was last decided about without an error."),
     Metric(
         "headroom_resourcequota_patches_total", "counter", "Patches of ResourceQuotas.",
@@ -69,7 +66,6 @@ METRICS: Final = table(
         "headroom_pod_policy_in_force", "gauge",
         "1 while the policies keep tenants from creating pods that look like a VM's, and name KubeVirt's account.",
     ),
-    # -- webhooks
     _leader("headroom_webhook_registered", "1 for each webhook that the API server has to ask.", _REGISTERED),
     Metric("headroom_webhook_unreachable", "gauge", "1 while the API server does not reach registered webhooks."),
     _webhook("headroom_webhook_last_reached_timestamp_seconds", "gauge", "When a probe last reached the webhooks."),
@@ -91,7 +87,6 @@ METRICS: Final = table(
     _webhook("headroom_admission_denials_total", "counter", "Denied requests by reason.", _DENIAL),
     _webhook("headroom_admission_timeouts_total", "counter", "Live reads without an answer in a review's time."),
     _webhook("headroom_reserve_remembered_pods", "gauge", "Pods that the reserve admitted and that are not seen yet."),
-    # -- managed tenant quota
     _leader("headroom_mtq_locks_held", "Namespaces that are locked now."),
     _leader("headroom_mtq_oldest_lock_seconds", "Age of the oldest lock, 0 without one."),
     _leader("headroom_mtq_lock_limit_seconds", "After so long a lock is ended (`--lock-limit`)."),
