@@ -17,7 +17,6 @@ from pkg.util.kubevirt.profiles import NEWEST, is_unknown
 from pkg.util.kubevirt.rendering import observed_version
 
 log = logging.getLogger(__name__)
-VERSION_CONTROLLER = "kubevirtVersionController"
 
 
 def register_all(management: Management, events: EventRecorder, settings: Settings) -> None:
@@ -47,4 +46,4 @@ def warn_of_unknown_versions(management: Management) -> None:
             newer = f"KubeVirt {version} is newer than the releases that headroom knows: launcher pods are estimated"
             log.warning("%s by profile %r; --kubevirt-profile selects another one", newer, NEWEST)
 
-    management.kubevirts.on_change(VERSION_CONTROLLER, on_kubevirt_changed)
+    management.kubevirts.on_change("kubevirtVersionController", on_kubevirt_changed)

@@ -23,8 +23,7 @@ from pkg.config.rancher_quotas import RancherWrites
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Writer
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import Lock, recognise
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy
-from pkg.util.managedtenantquota.record import is_in_use, record_of
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, is_in_use, record_of
 from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.entries import is_entry

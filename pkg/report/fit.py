@@ -23,7 +23,7 @@ from pkg.report.status import keeper_of, management_in, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.managedtenantquota.record import readable
+from pkg.util.managedtenantquota.model import readable
 from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import QuotaManagement

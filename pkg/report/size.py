@@ -27,7 +27,7 @@ from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.expansion import missing_instancetype, vmi_of, with_defaults
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import target_usage, usage_of
-from pkg.util.managedtenantquota.record import readable
+from pkg.util.managedtenantquota.model import readable
 from pkg.util.problems import InvalidEntry
 from pkg.util.resourcequota.base import counts_of_claims, is_scaled
 from pkg.util.resourcequota.entries import parse_resources

@@ -16,7 +16,7 @@ from lab.namespace import QUOTAS, by_value
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.model import Record
 from pkg.util.resourcequota.entries import has_migrating_vm
 from tests.e2e.admin import HARD, Admin
 from tests.e2e.conftest import frozen

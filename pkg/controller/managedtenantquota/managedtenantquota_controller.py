@@ -37,8 +37,7 @@ from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import Lock, lock_name, recognise
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
-from pkg.util.managedtenantquota.record import is_in_use
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers, is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.observe import Observer as FactsObserver
@@ -110,16 +109,6 @@ class Writer:
             self._events.event(migration, "Normal", constants.EVENT_RAISED, step.text)
         return result
 
-    async def _unlock(self, lock: Lock) -> None:
-        """Deletes a lock, with its finalizers: it would go on refusing pods."""
-        meta = lock.configuration.metadata
-        with suppress(NotFound):
-            if meta.finalizers:
-                await self.locks.merge_patch({"metadata": {"uid": meta.uid, "finalizers": None}}, name=meta.name)
-                configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
-            await self.locks.delete(name=meta.name, uid=meta.uid)
-            configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
-
     async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
         try:
             new = await self._rancher.quotas(quota).merge_patch(step.body, name=quota.name, namespace=quota.namespace)
@@ -137,7 +126,13 @@ class Writer:
         elif step.body:
             configuration, operation = await self.locks.merge_patch(step.body, name=lock.configuration.name), "updated"
         else:
-            await self._unlock(lock)
+            meta = lock.configuration.metadata
+            with suppress(NotFound):
+                if meta.finalizers:  # it would go on refusing pods
+                    await self.locks.merge_patch({"metadata": {"uid": meta.uid, "finalizers": None}}, name=meta.name)
+                    configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "updated")
+                await self.locks.delete(name=meta.name, uid=meta.uid)
+                configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, meta.name, "removed")
             return None
         configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
         return recognise(configuration)

@@ -28,8 +28,7 @@ from pkg.selfcheck.api_server import PROBE_CONFIGURATION, probe
 from pkg.util.constants import NEVER_LOCKED, WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, recognise
-from pkg.util.managedtenantquota.model import Observed, observe
-from pkg.util.managedtenantquota.record import record_of
+from pkg.util.managedtenantquota.model import Observed, observe, record_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import RancherQuotas

@@ -25,7 +25,6 @@ from pkg.util import constants
 from pkg.util.kubevirt import migration
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
 
-VMI_CONTROLLER = "virtualMachineInstanceController"
 PODS_BY_MIGRATION = "migrationJobUID"
 """The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
 SETTLED = 0.5
@@ -106,7 +105,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     pods = management.pods
     pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration.migration_of(pod)}"])
     states = VMIHandler(migrations, vmis.client, management.virtual_machines, pods)
-    vmis.on_change(VMI_CONTROLLER, states.on_vmi_changed, reads=read_of_vmi)
+    vmis.on_change("virtualMachineInstanceController", states.on_vmi_changed, reads=read_of_vmi)
     vmis.watch_related(
         migrations,
         states.keys_of_migration,

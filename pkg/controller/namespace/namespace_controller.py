@@ -40,8 +40,6 @@ from pkg.util.resourcequota.rancher import annotation_of
 
 log = logging.getLogger(__name__)
 
-NAMESPACE_CONTROLLER = "namespaceController"
-HOLDING_CONTROLLER = "holdingController"
 SETTLE = 0.25
 """Seconds from the label to the raise, at least: by then every API server has seen the label, and the pods admitted
 before have been counted."""
@@ -164,7 +162,7 @@ def register_holding(management: Management, events: EventRecorder, settings: Se
     """Registers the controller of the label."""
     namespaces, quotas, registrations = management.namespaces, management.resource_quotas, management.own_webhooks
     handler = HoldingHandler(namespaces, management.source(), registrations.cache(), events, settings.reserve)
-    namespaces.on_change(HOLDING_CONTROLLER, handler.on_namespace_changed)
+    namespaces.on_change("holdingController", handler.on_namespace_changed)
 
     def where_migrations_matter(obj: Object) -> list[str]:
         return [obj.namespace] if handler.policy() == FAIL else []
@@ -221,5 +219,5 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         return
     namespaces, quotas = management.namespaces, management.resource_quotas
     handler = NamespaceHandler(quotas, events)
-    namespaces.on_change(NAMESPACE_CONTROLLER, handler.on_namespace_changed)
+    namespaces.on_change("namespaceController", handler.on_namespace_changed)
     namespaces.watch_related(quotas, _namespace_of)

@@ -31,8 +31,6 @@ from pkg.util.resourcequota.policy import RancherQuotas
 from pkg.util.resourcequota.rancher import annotation_of, project_of
 from pkg.util.resourcequota.timing import is_urgent, pause
 
-RESOURCE_QUOTA_CONTROLLER = "resourceQuotaController"
-
 
 def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
@@ -52,7 +50,7 @@ def register(
         dry_run=settings.dry_run,
         clock=management.clock,
     )
-    quotas.on_change(RESOURCE_QUOTA_CONTROLLER, handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
+    quotas.on_change("resourceQuotaController", handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
     _watch(management, Pace(quotas, source, handler.is_as_written), settings)
 
 

@@ -27,7 +27,6 @@ from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.room import run_strategy, shortage_of, wants_to_run
 
-VIRTUAL_MACHINE_CONTROLLER = "virtualMachineController"
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
 CONFIRM = 1.0
@@ -120,7 +119,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
     quotas, observer = management.resource_quotas, Observer(management.source(), settings.profile)
     handler = VMHandler(vms.client, vmis.cache(), quotas, pods, observer, events, management.clock)
-    vms.on_change(VIRTUAL_MACHINE_CONTROLLER, handler.on_virtual_machine_changed, reads=_read_of_vm)
+    vms.on_change("virtualMachineController", handler.on_virtual_machine_changed, reads=_read_of_vm)
 
     def keys_of_halted_vm(vmi: VirtualMachineInstance) -> list[str]:
         vm = vms.cache().get_by_key(vmi.key)

@@ -21,7 +21,7 @@ from kubeloop.api.resource_list import format_resource_list, maximum, parse_reso
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
 from pkg.util.managedtenantquota.lock import admitted_by, is_current, lock_body
-from pkg.util.managedtenantquota.record import is_in_use, is_lowering_enforced, recorded_migrations
+from pkg.util.managedtenantquota.model import is_in_use, is_lowering_enforced, recorded_migrations
 from pkg.util.managedtenantquota.window import Change, Window
 
 

@@ -21,9 +21,9 @@ from kubeloop.api.resource_list import ResourceList, format_resource_list, maxim
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import parallel_limit_reason
+from pkg.util.managedtenantquota import model
 from pkg.util.managedtenantquota.lock import admitted_by
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy
-from pkg.util.managedtenantquota.record import Record, is_in_use, record_of, recorded_migrations, status_records
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota, WindowShortage, refused_targets
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.base import Base
@@ -51,9 +51,9 @@ class Window:
         self.overdue = self.lock is not None and self.seconds_left <= 0
         self.problems: list[Problem] = []
         self.recheck_after = math.inf
-        self.records = {q.name: record for q in observed.quotas if (record := record_of(q))}
+        self.records = {q.name: record for q in observed.quotas if (record := model.record_of(q))}
         """How the raised quotas were."""
-        self.status_records = status_records(observed.budgets)
+        self.status_records = model.status_records(observed.budgets)
         """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
         self.refused_targets: Sequence[RefusedTarget] = ()
         """The refused migrations; none are looked for where no window may be open."""
@@ -69,7 +69,7 @@ class Window:
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
         """Returns the migrations that share the window, by name, and the quotas that refused each."""
         released = {target.migration.name: target.blocking for target in self.targets}
-        return recorded_migrations(self.observed.budgets) | released
+        return model.recorded_migrations(self.observed.budgets) | released
 
     def to_record(self) -> dict[str, Record]:
         """Returns the records of the quotas that are raised or shall be: the original limits and all that is added."""
@@ -155,7 +155,7 @@ class Window:
     def _has_to_go_back(self) -> bool:
         """Reports whether all quotas are restored before a window is opened, or opened anew."""
         (budget,) = self.observed.budgets
-        was_deleted = self.lock is None and (self.records or is_in_use(budget))
+        was_deleted = self.lock is None and (self.records or model.is_in_use(budget))
         if budget.deleting or self.observed.refused_writes or was_deleted:
             return True
         return any(change.quota.name not in self.records for change in self.to_restore())

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.record import is_in_use, recorded_migrations, status_records
+from pkg.util.managedtenantquota.model import is_in_use, recorded_migrations, status_records
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1

@@ -28,8 +28,6 @@ from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS
 from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.managedtenantquota.managedtenantquota_controller import MANAGED_TENANT_QUOTA_CONTROLLER
-from pkg.controller.migration.vmi_controller import VMI_CONTROLLER
-from pkg.controller.resourcequota.register import RESOURCE_QUOTA_CONTROLLER
 from pkg.process import replica
 from pkg.process.replica import Replica
 from pkg.selfcheck.api_server import PROBE_CONFIGURATION, PROBE_MARK
@@ -158,7 +156,7 @@ def test_writes_of_a_migration_and_calls_of_handlers(
     caplog.set_level("DEBUG", "kubeloop.controllers.reconcile")
     connection, _, called = run(migrated(together, phase_seconds))
     sent = connection.sent
-    assert called.keys() == {RESOURCE_QUOTA_CONTROLLER, VMI_CONTROLLER}
+    assert called.keys() == {"resourceQuotaController", "virtualMachineInstanceController"}
     assert called.total() <= most_calls * together, called
     written = [path.split("/")[-2:] for _, method, path in sent if method != "GET"]
     events = sum(plural_part == "events" for _, plural_part in written)

@@ -14,7 +14,7 @@ from kubeloop.api.meta import Object, rfc3339
 from kubeloop.controllers.errors import CacheForbidden
 from pkg.report.state_metrics import MOST_NAMESPACES, OTHERS, WAIT, StateMetrics, observe_wait
 from pkg.util.constants import CONDITION_REJECTED_BY_RESOURCE_QUOTA, WEBHOOK_CONFIGURATION_NAME
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.model import Record
 from pkg.util.resourcequota.entries import migrating_key
 from pkg.util.resourcequota.observe import Listed, Source
 from tests.decisions import sentences

@@ -21,8 +21,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.sequence import Step, Wait, Write
 from pkg.util.managedtenantquota.sequence import next_step as of_window
 from pkg.util.managedtenantquota.window import Window

@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.lock import (
     lock_webhook,
     recognise,
 )
-from pkg.util.managedtenantquota.record import Record, is_in_use, is_lowering_enforced, record_of
+from pkg.util.managedtenantquota.model import Record, is_in_use, is_lowering_enforced, record_of
 from tests.decisions import by_value, sentences
 from tests.objects import Resources, build
 from tests.pkg.util.managedtenantquota.objects import FOR_VM1, HOOK, HOOKS, NOW, WHERE, lock, quota

@@ -12,8 +12,7 @@ import pytest
 
 from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.managedtenantquota.lock import admitted_by, lock_body
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers
-from pkg.util.managedtenantquota.record import Record
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, WindowTimers
 from pkg.util.managedtenantquota.sequence import Wait, Write
 from tests.decisions import by_value, sentences
 from tests.objects import vmim
