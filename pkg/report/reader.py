@@ -177,25 +177,14 @@ async def _list(
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """A namespace in which headroom is looked for: the state of its Lease, what a controller published there, and
-    `silent` seconds ago; `is_readable` is whether both objects may be read."""
+    """A namespace in which headroom is looked for: the state of its Lease, the same or that of the ConfigMap of a
+    controller without one, and what a controller published there; `is_readable`: whether both objects may be read."""
 
     namespace: str
     elected: LeaseState | None
+    lease: LeaseState | None
     installation: Installation | None
-    silent: float | None
     is_readable: bool
-
-    @property
-    def lease(self) -> LeaseState | None:
-        """The state of the Lease, or of the ConfigMap of a controller without one: it was written after the Lease had
-        run out. An earlier version gave no time."""
-        lease, silent = self.elected, self.silent
-        if self.installation is None or silent is None:
-            return lease
-        if lease and lease.silent is not None and lease.silent <= silent + lease.duration:
-            return lease
-        return LeaseState("" if self.installation.ended else constants.CONFIG_MAP, silent, FRESH, elected=False)
 
     @property
     def is_live(self) -> bool:
@@ -216,12 +205,16 @@ async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, Le
 
 
 async def _read_home(client: Client, namespace: str) -> _Home:
-    lease, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
-    elected = lease_state(lease.spec, client.transport.server_clock()) if lease else None
+    obj, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
     config_map, may_read = await _get_allowed(client, registry.CONFIG_MAPS, constants.CONFIG_MAP, namespace)
+    now = client.transport.server_clock()
+    elected = lease = lease_state(obj.spec, now) if obj else None
     installation = read(config_map.data) if config_map else None
-    silent = seconds_since(installation.seen, client.transport.server_clock()) if installation else None
-    return _Home(namespace, elected, installation, silent, may_read_lease and may_read)
+    written = seconds_since(installation.seen, now) if installation else None  # None: an earlier version gives no time
+    ran_out = inf if elected is None or elected.silent is None else elected.silent - elected.duration
+    if installation and written is not None and written < ran_out:
+        lease = LeaseState("" if installation.ended else constants.CONFIG_MAP, written, FRESH, elected=False)
+    return _Home(namespace, elected, lease, installation, may_read_lease and may_read)
 
 
 async def _get_allowed(client: Client, resource: Resource[T], name: str, namespace: str) -> tuple[T | None, bool]:
@@ -294,8 +287,7 @@ async def _read_installed(
         unreachable=unreachable,
         absent=() if is_known else [place.namespace for place in homes],
         endpoint=_endpoint(hooks[0].get("clientConfig") or {}) if hooks else "",
-        drift=bool(probe_mark)
-        and any(config.annotations.get(ANNOTATION_HASH) not in (None, probe_mark) for config in own),
+        drift=any(probe_mark and config.annotations.get(ANNOTATION_HASH) not in (None, probe_mark) for config in own),
         problem=running.problem if running else "" if live else await _election_problem(client, homes),
         causes=decode_causes(running.refused) if running else (),
         unserved=[kind.kind for kind in _KINDS if served is not None and kind.plural not in served],

@@ -112,11 +112,11 @@ def sizes(
     try:
         halted = (vm for vm in vms if vm.name not in vmis.keys() | unread.keys())
         vmis |= {vm.name: with_defaults(vmi_of(vm), rendering) for vm in halted}
-        if growth is not None and growth.vm not in vmis:
-            raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
         if growth is not None:
+            if growth.vm not in vmis:
+                raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
             vmis[growth.vm] = _with_growth(vmis[growth.vm], growth.limits)
-        sizings = [_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace)]
+        sizings = (_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace))
         by_quota = [sizing.answer(rendering) for sizing in sizings]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc

@@ -132,7 +132,7 @@ class Snapshot:
         key = (kind_of(obj)[1], obj.namespace, obj.name)
         about = ((event, event.involved_object) for event in self.failures if event.reason == reason)
         events = [event for event, target in about if (target.kind, target.namespace, target.name) == key]
-        recent = [event for event in events if (event.last_timestamp or "") >= (since or "")]
+        recent = [event for event in events if event.last_timestamp and event.last_timestamp >= (since or "")]
         return sorted(recent, key=lambda event: event.last_timestamp or "")
 
     def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:

@@ -232,7 +232,7 @@ class Totals(Document, frozen=True):
     namespaces: int
     quotas: int
     resources: Mapping[str, Total]
-    verdicts: Sequence[str] = field(default=())
+    verdicts: Sequence[str]
 
 
 def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
