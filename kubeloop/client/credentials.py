@@ -57,9 +57,6 @@ def header_value(text: str, name: str) -> str:
 class Static:
     """Never changes: a token in the kubeconfig, a user with a password, or nothing (client certificate only)."""
 
-    refreshable = False
-    """True if a 401 may be retried with another credential."""
-
     def __init__(self, authorization: str | None = None) -> None:
         self._credential = Credential(authorization)
 
@@ -71,8 +68,6 @@ class Static:
 class Reread:
     """Read again after a minute: a mounted service-account token, a tokenFile. While reading fails the last credential
     stays in use, as in client-go: a mounted token is swapped while we look."""
-
-    refreshable = True
 
     def __init__(self, read: Callable[[], str | None], *, first: str | None = None) -> None:
         """`first` is used until something was read."""
@@ -184,8 +179,6 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
 class ExecPlugin:
     """The credential of a plugin: it is run when first needed, at expiry and after a 401, once for all who wait. A
     caller may be cancelled: the run goes on for the others."""
-
-    refreshable = True
 
     def __init__(self, run: Callable[[], Awaitable[tuple[Credential, float]]]) -> None:
         self._run = run

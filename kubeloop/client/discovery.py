@@ -41,23 +41,9 @@ _RESOURCES = msgspec.json.Decoder(_ApiResourceList)
 _GROUPS = msgspec.json.Decoder(_ApiGroupList)
 
 
-async def is_served(transport: Transport, resource: Resource[Any]) -> bool:
-    """Reports whether the server knows the kind. False only where a well-formed APIResourceList, or an APIGroupList for
-    a group or version that is not served at all, is there without it. Raises ApiError for everything else: a 404 may be
-    that of a proxy, or of a server that is starting."""
-    names = await served_names(transport, resource.api_version)
-    return names is None or resource.plural in names
-
-
-async def has_status(transport: Transport, resource: Resource[Any]) -> bool | None:
-    """Reports whether the kind has a status subresource, None: unknown. Raises ApiError as `is_served`."""
-    names = await served_names(transport, resource.api_version) or set()
-    return f"{resource.plural}/status" in names if resource.plural in names else None
-
-
 async def resource_of(transport: Transport, api_version: str, kind: str) -> Resource[Object]:
     """The Resource of a kind that is known by its name alone, as in a manifest (Go's RESTMapper). Raises NotInstalled
-    where the server does not know it, ApiError as `is_served`."""
+    where the server does not know it, ApiError as `served_names`."""
     listed = {resource.name: resource for resource in await _list_resources(transport, api_version) or ()}
     matches = [resource for name, resource in listed.items() if resource.kind == kind and "/" not in name]
     if not matches:
@@ -68,8 +54,9 @@ async def resource_of(transport: Transport, api_version: str, kind: str) -> Reso
 
 
 async def served_names(transport: Transport, api_version: str) -> set[str] | None:
-    """Returns the names in a version's list, as `pods` and `pods/status`: none where the version is not served, None
-    where it is and its list is not. Raises ApiError as `is_served`."""
+    """Returns the names in a version's APIResourceList, as `pods` and `pods/status`: none where an APIGroupList says
+    that the version is not served, None where it is and its list is not. Raises ApiError for everything else: a 404
+    may be that of a proxy, or of a server that is starting."""
     listed = await _list_resources(transport, api_version)
     return None if listed is None else {api_resource.name for api_resource in listed}
 

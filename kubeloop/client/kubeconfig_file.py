@@ -186,10 +186,9 @@ def parsed(content: str | bytes, folder: str) -> Kubeconfig:
     file = _file(content)
     clusters: dict[str, ClusterEntry] = _by_name(file, "cluster")
     users: dict[str, User] = _by_name(file, "user")
-    for cluster in clusters.values():
-        cluster.folder = folder
-    for user in users.values():
-        user.folder = folder
+    entries: list[ClusterEntry | User] = [*clusters.values(), *users.values()]
+    for entry in entries:
+        entry.folder = folder
     return Kubeconfig(file.current_context, clusters, users, _by_name(file, "context"))
 
 

@@ -13,8 +13,8 @@ import msgspec
 from kubeloop.api.bodies import check_body, check_patch
 from kubeloop.api.meta import Object, PropagationPolicy
 from kubeloop.api.objects import applied, difference, guarded, metadata_difference
-from kubeloop.client import discovery
 from kubeloop.client.decode import decoder_for
+from kubeloop.client.discovery import served_names
 from kubeloop.client.errors import AlreadyExists, BadRequest, Forbidden, NotFound, check_namespace
 from kubeloop.client.resource_reader import ResourceReader
 from kubeloop.client.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH
@@ -216,7 +216,9 @@ class ResourceClient(ResourceReader[T]):
         has_status = self._has_status if self.resource.status_subresource is None else self.resource.status_subresource
         if has_status is None:
             with contextlib.suppress(Forbidden):
-                has_status = self._has_status = await discovery.has_status(self.transport, self.resource)
+                names = await served_names(self.transport, self.resource.api_version)
+                if names is not None and self.resource.plural in names:
+                    has_status = self._has_status = f"{self.resource.plural}/status" in names
         if has_status is False and subresource:
             raise BadRequest(f"status of {self.resource.kind} is written as any field: it has no status subresource")
         if has_status and not subresource:

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from kubeloop.api.meta import Object, ObjectMeta, PartialObjectMetadata
 from kubeloop.api.registry import Resource
-from kubeloop.client import discovery
 from kubeloop.client.decode import Decoder, ListPage, ObjectList, WatchEvent, decoder_for
+from kubeloop.client.discovery import served_names
 from kubeloop.client.errors import STATUS_404, BadRequest, ServerError, check_namespace
 from kubeloop.client.transport import JSON, READ_TIMEOUT, REQUEST_TIMEOUT, Transport
 
@@ -86,7 +86,8 @@ class ResourceReader(Generic[T]):
 
     async def is_served(self) -> bool:
         """Reports whether the server knows the kind, by its discovery. Raises ApiError where that cannot be told."""
-        return await discovery.is_served(self.transport, self.resource)
+        names = await served_names(self.transport, self.resource.api_version)
+        return names is None or self.resource.plural in names
 
     def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Self:
         """Returns this client of a part of the kind, as an informer lists and watches it (client-go's

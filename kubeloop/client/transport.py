@@ -20,7 +20,7 @@ from yarl import URL
 
 from kubeloop.client.config import ClientConfig
 from kubeloop.client.connections import BeforeWrite, GuardedBody, ServerClock, log_warnings, open_session
-from kubeloop.client.credentials import Credential
+from kubeloop.client.credentials import Credential, Static
 from kubeloop.client.decode import split_lines
 from kubeloop.client.errors import ApiError, Unauthorized, Unreachable, error_from_response
 from kubeloop.client.retry import Closed, RetryPolicy, Untrusted, api_errors
@@ -222,7 +222,7 @@ class Transport:
             error = error_from_response(response.status, body_start, response.headers)
             if not isinstance(error, Unauthorized):
                 raise error
-            if again or not (self.config.credentials.refreshable or self.config.tls.on_disk):
+            if again or (isinstance(self.config.credentials, Static) and not self.config.tls.on_disk):
                 error.message = f"{self.config.host}: {error.message}"  # of several clusters, which
                 raise error
             refused, again = credential, True

@@ -129,8 +129,6 @@ UNSENDABLE: dict[str, Callable[[ClientConfig], ClientConfig]] = {
 
 
 class Odd:
-    refreshable = True
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 

@@ -226,8 +226,6 @@ async def test_one_connection_serves_many_requests(rig: TransportRig) -> None:
 class Tokens:
     """Credentials whose token changes with each refresh."""
 
-    refreshable = True
-
     def __init__(self) -> None:
         self.credentials = [Credential("Bearer t1")]
 
