@@ -232,8 +232,7 @@ class Controller(Generic[T]):
             await asyncio.sleep(0)
 
     def _current(self, key: str) -> T | None:
-        """Returns the object for the next handler: as the last handler left it, until the cache has that or a later
-        version, or one from before it (etcd was restored)."""
+        """Returns the object as the last handler left it, until the cache has that or a later one, or was restored."""
         cached = self.informer.indexer.get_by_key(key)
         if key not in self._returned:
             return cached

@@ -92,8 +92,7 @@ def owners(resource: Resource[Any], any_owner: bool) -> Resolver[Object]:
 
 
 def check_key(resource: Resource[Any], key: str) -> None:
-    """Raises ValueError for what no object of the kind can have as its key, TypeError for what is not a str: handlers
-    would be told that the object is gone."""
+    """Raises ValueError for what is no key of the kind, TypeError for no str: handlers would see a deleted object."""
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {key!r}")
     namespace, slash, name = key.partition("/")
@@ -114,8 +113,7 @@ def check_handler(handler: Callable[..., object]) -> None:
 
 
 def check_resolver(resolver: Callable[..., object], kind: type[Object]) -> None:
-    """Raises TypeError for a resolver that is known to return no list of keys: by its annotation, or a lambda by what
-    it makes of an empty object."""
+    """Raises TypeError for a resolver that returns a str: by its annotation, or by what a lambda makes of an object."""
     function = _innermost(resolver)
     if not inspect.isroutine(function):
         return

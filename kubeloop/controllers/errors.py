@@ -13,8 +13,7 @@ class Skip(Exception):
 
 
 class TerminalError(Exception):
-    """An error that no retry repairs: it is logged and counted, and the handler called again when the object changes
-    (controller-runtime's TerminalError)."""
+    """An error that no retry repairs (controller-runtime's TerminalError): the handler waits for the next change."""
 
 
 class RetryAfter(Exception):

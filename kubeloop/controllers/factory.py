@@ -201,8 +201,7 @@ class ControllerFactory:
         return [(controller, t) for controller in self._controllers.values() for t in controller.troubles()]
 
     def undecodable(self) -> list[str]:
-        """Objects that do not decode: handlers see what was decoded of them before, or nothing. Who may write objects
-        of these kinds can cause it."""
+        """Objects that do not decode, by whoever wrote them: handlers see what was decoded before, or nothing."""
         return [problem for informer in self._informers() for problem in informer.undecodable()]
 
     def notes(self) -> list[str]:

@@ -221,8 +221,7 @@ def parse_bind_address(text: str) -> tuple[str, int]:
 
 
 def _limit_to_system(connections: int) -> int:
-    """Returns the number of connections that leave half of the process's files for everything else: the usual soft
-    limit is as many as the connections."""
+    """Returns the number of connections that leaves half of the process's files (RLIMIT_NOFILE) for everything else."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = 2 * connections
     files = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

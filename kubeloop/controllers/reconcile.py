@@ -112,8 +112,7 @@ def combine(verdicts: Sequence[Verdict[T]]) -> Verdict[T]:
 
 
 class NamedHandler(Generic[T]):
-    """A handler under the name that its logs carry, and the label of its metrics, of which every series exists from the
-    start, as dashboards expect."""
+    """A handler with the name in its logs and the label of its metrics, whose series all exist from the start."""
 
     def __init__(self, name: str, handler: Handler[T], label: str, workers: int) -> None:
         self.name = name
@@ -284,8 +283,7 @@ def same_object(obj: T | None, returned: object) -> T | None:
 
 
 def _signature(error: BaseException) -> object:
-    """Returns a value that tells one error from another: a status of the API server, or the lines that raised; its text
-    may differ at every attempt."""
+    """Returns what tells one error from another: its status, or the lines that raised; its text may always differ."""
     if isinstance(error, ApiError):
         return type(error), error.status, error.refusal.by
     if isinstance(error, BaseExceptionGroup):

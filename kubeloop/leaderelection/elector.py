@@ -177,8 +177,7 @@ class LeaderElector:
         return True
 
     async def try_acquire_or_renew(self) -> bool:
-        """Tries once to acquire or renew the lease, and reports whether this candidate holds it then. Raises ApiError
-        other than a lost race."""
+        """Tries once to get or renew the lease, and reports whether this candidate holds it. Raises ApiError."""
         # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True
@@ -238,8 +237,7 @@ class LeaderElector:
             self.recorder.event(self._observed, "Normal", "LeaderElection", f"{self.lock.identity} {happened}")
 
     def _time_left(self) -> float:
-        """Seconds that the holder which was seen last must still be left; counted by its own duration, as it may run
-        with another one than we do."""
+        """Seconds that the last seen holder must still be left, by its own duration, which may differ from ours."""
         if not self.get_leader() or self._observed is None:
             return 0.0
         duration = self._observed.spec.lease_duration_seconds or self._config.lease_duration

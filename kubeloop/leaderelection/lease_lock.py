@@ -17,8 +17,7 @@ _WATCH_SECONDS = 300.0
 
 
 class LeaseLock:
-    """Reads and writes one Lease, over connections of its own. `identity` is this candidate's, unique for each process.
-    Raises ApiError."""
+    """Reads and writes a Lease, over connections of its own. `identity`: unique for each process. Raises ApiError."""
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str = "") -> None:
         # The client's own connections may all wait for slow answers: the lease may not.

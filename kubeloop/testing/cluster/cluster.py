@@ -69,8 +69,7 @@ class Cluster:
     """The versions that run: of "kubernetes" as its /version says, of "etcd" and "kwok" as the binaries say."""
 
     def user(self, name: str, *, groups: Sequence[str] = ()) -> Path:
-        """The kubeconfig of a user who has no rights but those that are given to the name or its groups: for tests of
-        RBAC. It lasts as long as the cluster."""
+        """The kubeconfig of a user with the rights that the name or its groups are given, as long as the cluster is."""
         config = json.loads(self.kubeconfig.read_text("utf-8"))
         config["users"][0]["user"] |= {"as": name, "as-groups": list(groups)}
         digest = hashlib.sha256(json.dumps([name, *groups]).encode()).hexdigest()[:16]

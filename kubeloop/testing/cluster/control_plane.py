@@ -199,8 +199,7 @@ def prepare(paths: Paths, binaries: Binaries, audit_policy: Path | None = None) 
     write_private(paths.authority, authority.cert_pem.bytes())
 
     def issue(name: str, user: str, group: str | None = None, hosts: Sequence[str] = ()) -> None:
-        """A certificate that serves `hosts` (names, IP addresses) and that Kubernetes reads as `user` (common name) in
-        `group` (organization)."""
+        """A certificate for `hosts` (names, IP addresses); Kubernetes reads `user` (common name) in `group` of it."""
         # A critical list of alternative names that is empty is not taken by Go.
         certificate = authority.issue_cert(*hosts or [name], common_name=user, organization_name=group)
         write_private(paths.pki / f"{name}.crt", certificate.cert_chain_pems[0].bytes())

@@ -44,8 +44,7 @@ _CHECKSUM_FILE_LIMIT = 1 << 16
 
 
 def artifact_of(component: Component, name: str, environ: Environ) -> tuple[str, str, str]:
-    """Returns the official address of a component's binary for this machine, that of its checksum file, and the path
-    inside the archive, where it is one."""
+    """Returns the official addresses of a binary for this machine and its checksums, and its path in an archive."""
     version, (official, *parts) = component.version, _RELEASES[component.name]
     base = (environ.get(f"KUBELOOP_DOWNLOAD_{component.name.upper()}") or official).rstrip("/")
     words = {"name": name, "version": version, "number": version.removeprefix("v")}
