@@ -123,11 +123,10 @@ def _joined(*sentences: str) -> str:
 
 
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
-    amounts = (
-        (fit.quota, ", ".join(f"{format_amount(amount, name)} of {name}" for name, amount in fit.missing.items()))
-        for fit in quota_fits
-    )
-    return _joined(*(f"{quota} lacks {listed}" for quota, listed in amounts))
+    lacks = {
+        fit.quota: [f"{format_amount(a, name)} of {name}" for name, a in fit.missing.items()] for fit in quota_fits
+    }
+    return _joined(*(f"{quota} lacks {', '.join(amounts)}" for quota, amounts in lacks.items()))
 
 
 def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
@@ -207,12 +206,9 @@ class _Wait:
     def _creation_verdict(self) -> tuple[Verdict, str] | None:
         """Returns what keeps KubeVirt from creating a target pod that fits, by its last failure."""
         name, namespace = self.migration.name, self.instance.namespace
-        quota_names = {quota.name for quota in self.snapshot.quotas_of(namespace)}
-        failures = [
-            failure
-            for failure in self._failures()
-            if not (migrations.is_refused(self.migration) and migrations.refusing_quota(failure.message) in quota_names)
-        ]
+        quotas = self.snapshot.quotas_of(namespace) if migrations.is_refused(self.migration) else ()
+        own_names = {quota.name for quota in quotas}
+        failures = [event for event in self._failures() if migrations.refusing_quota(event.message) not in own_names]
         if not failures:
             return None
         latest, note = failures[-1], ""
@@ -223,9 +219,8 @@ class _Wait:
         if _TOO_LARGE in latest.message:
             changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
             note = f"the pod asks for {self._more_than_expected}: {changes}"
-        return Verdict.WAITS_FOR_HEADROOM, _joined(
-            f"{name} fits, but its target pod is refused: {event_text(latest)}", note
-        )
+        sentence = f"{name} fits, but its target pod is refused: {event_text(latest)}"
+        return Verdict.WAITS_FOR_HEADROOM, _joined(sentence, note)
 
     def _unexplained_note(self) -> str:
         """Explains a wait without a known limit or event: events end after an hour, and not everybody may read them."""
@@ -287,10 +282,7 @@ def wait_reasons(observed: Observed, vmim: kubevirt.VirtualMachineInstanceMigrat
 def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) -> str:
     """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; else ""."""
     if migrations.is_decentralized(migration):
-        return (
-            "it is decentralized: nothing is added, as the receiver is its VM's only pod there and the base pays for "
-            f"it: {MIGRATIONS}"
-        )
+        return f"it is decentralized: nothing is added, as the base pays for the receiver's only pod: {MIGRATIONS}"
     for kind, text in _BLOCKED:
         condition = find_condition(migration.status.conditions, kind)
         if condition is not None and condition.status == "True":

@@ -262,11 +262,9 @@ def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> l
     namespace, idle = vms[0].namespace, {vm.vm for vm in vms if not vm.migrates}
     quota_fits = fits(snapshot, namespace, [vmi for vmi in snapshot.instances if vmi.name in idle], ratio, would=True)
     if snapshot.source.budgets.list(namespace):
-        all_fit = all(vm.fits_with_headroom for vm in vms)  # a window at a time: none has to fit beside another
-        quota_fits = [
-            structs.replace(fit, fits_then=all_fit, action="one VM after another, under a lock each")
-            for fit in quota_fits
-        ]
+        # A window at a time: none has to fit beside another.
+        all_fit, action = all(vm.fits_with_headroom for vm in vms), "one VM after another, under a lock each"
+        quota_fits = [structs.replace(fit, fits_then=all_fit, action=action) for fit in quota_fits]
     return quota_fits
 
 

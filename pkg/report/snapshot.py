@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -157,9 +157,8 @@ class Snapshot:
 
     @cached_property
     def observer(self) -> Observer:
-        kinds = [source_field.name for source_field in fields(Source) if source_field.name in LISTS]
-        lists = cast("dict[str, Any]", {name: Listed(getattr(self, name)) for name in kinds})
-        basis = self.basis
+        basis, names = self.basis, LISTS.keys() & {source_field.name for source_field in fields(Source)}
+        lists: dict[str, Any] = {name: Listed(getattr(self, name)) for name in names}
         source = Source(**lists, kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force)
         asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
         return Observer(source, asks=asks, cache=self.cache)

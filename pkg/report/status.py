@@ -314,8 +314,9 @@ def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
 
 def observe(snapshot: Snapshot, namespace: str) -> Observed:
     """Returns the input of a decision about the namespace, except whether it can be locked."""
-    locks = [lock for lock in map(recognise, snapshot.locks) if lock is not None and lock.namespace == namespace]
-    return observe_namespace(snapshot.observer, locks[0] if locks else None, namespace, snapshot.now)
+    locks = filter(None, map(recognise, snapshot.locks))
+    lock = next((lock for lock in locks if lock.namespace == namespace), None)
+    return observe_namespace(snapshot.observer, lock, namespace, snapshot.now)
 
 
 def report_namespace(observed: Observed) -> BudgetReport:
