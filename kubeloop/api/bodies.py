@@ -23,7 +23,7 @@ class UnknownName(NamedTuple):
 
 def check_body(kind: type[Struct], body: Any) -> None:
     """Raises TypeError for a Python name in a body of `kind`, at any depth."""
-    _refuse(unknown_names(kind, body))
+    _refuse(kind, body)
 
 
 def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> None:
@@ -33,38 +33,34 @@ def check_patch(kind: type[Struct], operations: Sequence[Mapping[str, Any]]) -> 
             body = operation.get("value") if pointer == operation.get("path") else None
             for part in reversed(str(pointer or "").split("/")[1:]):
                 body = {part.replace("~1", "/").replace("~0", "~"): body}
-            _refuse(unknown_names(kind, body))
+            _refuse(kind, body)
 
 
-def unknown_names(kind: type[Struct], body: Any) -> Iterator[UnknownName]:
-    """The names in a body that the struct does not declare, where it declares any."""
-    return _unknown_names(type_info(kind), body, "")
-
-
-def _refuse(names: Iterator[UnknownName]) -> None:
-    for name in names:
+def _refuse(kind: type[Struct], body: Any) -> None:
+    for name in unknown_names(type_info(kind), body):
         if name.meant:
             raise TypeError(f"{name.path} is Python's name: in a body the field is {name.meant}")
 
 
-def _unknown_names(kind: inspect.Type, value: Any, path: str) -> Iterator[UnknownName]:
+def unknown_names(kind: inspect.Type, value: Any, path: str = "") -> Iterator[UnknownName]:
+    """The names in a value that the structs of its type do not declare."""
     match kind:
         case inspect.UnionType(types=options):
             for option in options:
-                yield from _unknown_names(option, value, path)
+                yield from unknown_names(option, value, path)
         case inspect.StructType(cls=cls) if isinstance(value, Mapping):
             wire, python = _names(cls)
             for name, item_value in value.items():
                 name_path = f"{path}.{name}" if path else str(name)
                 if name in wire:
-                    yield from _unknown_names(wire[name], item_value, name_path)
+                    yield from unknown_names(wire[name], item_value, name_path)
                 else:
                     yield UnknownName(name_path, python.get(name, ""))
         case inspect.CollectionType(item_type=item) | inspect.DictType(value_type=item):
             is_list = isinstance(value, list | tuple)
             items = enumerate(value) if is_list else value.items() if isinstance(value, Mapping) else ()
             for place, item_value in items:
-                yield from _unknown_names(item, item_value, f"{path}[{place!r}]")
+                yield from unknown_names(item, item_value, f"{path}[{place!r}]")
 
 
 @functools.cache

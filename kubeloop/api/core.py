@@ -131,8 +131,7 @@ class Pod(Object):
 
     @property
     def terminal(self) -> bool:
-        """Reports whether the pod's phase is Succeeded or Failed: quota counts every other pod, and no longer this
-        one."""
+        """Reports whether the pod's phase is Succeeded or Failed: quota counts every other pod."""
         return self.status.phase in ("Succeeded", "Failed")
 
 

@@ -140,8 +140,7 @@ def as_number(version: str) -> int:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Reports whether a resourceVersion is before another one of the same collection; False where that cannot be
-    told."""
+    """Reports whether a resourceVersion is before another one of its collection; False where that is not known."""
     return 0 <= as_number(version) < as_number(than)
 
 

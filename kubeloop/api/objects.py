@@ -6,7 +6,7 @@ in fields that their structs declare: what a struct does not declare is never wr
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,8 +18,7 @@ from kubeloop.api.registry import kind_of
 S = TypeVar("S", bound=Struct)
 Patch = dict[str, Any]
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers", "owner_references")
-_IDENTITY = ("name", "namespace", "uid")
-type_info = functools.cache(inspect.type_info)
+type_info: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
 
 
 def inner_types(kind: inspect.Type) -> Iterable[inspect.Type]:
@@ -126,7 +125,7 @@ def difference(old: Struct, new: Struct) -> Patch:
 def metadata_difference(old: Object, new: Object) -> Patch:
     """Returns the patch of metadata that may be written: labels, annotations, finalizers, owner references. Empty maps
     are not kept. Raises ValueError when the two are not one object."""
-    for name in _IDENTITY:
+    for name in ("name", "namespace", "uid"):
         if getattr(old.metadata, name) != getattr(new.metadata, name):
             raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")
     writable = {name: getattr(new.metadata, name) for name in _WRITABLE_METADATA}
@@ -141,8 +140,7 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
 
 
 def applied(obj: Object | Mapping[str, Any]) -> Patch:
-    """The body that creates or applies what `obj` says: of its metadata the name and what may be written. A mapping is
-    one already."""
+    """The body that creates or applies `obj`: of its metadata the name and what may be written. A mapping is one."""
     body: Patch = msgspec.to_builtins(obj)
     if isinstance(obj, Mapping):
         return body

@@ -154,8 +154,7 @@ def _exponent_of(text: str, suffix: str) -> int:
 
 
 def _shift_up(digits: str, exponent: int, factor: int = 1) -> int:
-    """Returns the number × factor × 10^exponent, rounded up: a request for some of a resource is never rounded to
-    none."""
+    """Returns the number × factor × 10^exponent, rounded up: a request for some is never rounded to none."""
     others = digits[_MOST_DIGITS:]
     number, exponent = int(digits[:_MOST_DIGITS]) * factor + bool(others.strip("0")), exponent + len(others)
     if abs(exponent) > 2 * _MOST_DIGITS:

@@ -41,8 +41,7 @@ class Resource(Generic[T]):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def metadata(self) -> Resource[PartialObjectMetadata]:
-        """The same kind, of whose objects clients and caches have the metadata alone: no more is sent (client-go's
-        metadata informers)."""
+        """The same kind, of whose objects the metadata alone is sent and cached (client-go's metadata informers)."""
         return replace(self, type=PartialObjectMetadata)  # type: ignore[return-value,arg-type]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -100,7 +99,6 @@ CLUSTER_ROLES = _cluster_wide(_RBAC, workloads.ClusterRole, False)
 CLUSTER_ROLE_BINDINGS = _cluster_wide(_RBAC, workloads.ClusterRoleBinding, False)
 SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", workloads.SubjectAccessReview, False)
 SELF_SUBJECT_ACCESS_REVIEWS = _cluster_wide("authorization.k8s.io", workloads.SelfSubjectAccessReview, False)
-TOKEN_REVIEWS = _cluster_wide("authentication.k8s.io", workloads.TokenReview, False)
 STORAGE_CLASSES = _cluster_wide("storage.k8s.io", workloads.StorageClass, False)
 LEASES = _namespaced("coordination.k8s.io", core.Lease, False)
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_wide("apiextensions.k8s.io", core.CustomResourceDefinition, True)

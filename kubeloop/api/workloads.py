@@ -287,23 +287,6 @@ class SelfSubjectAccessReview(SubjectAccessReview):
     """authorization.k8s.io/v1: whether this client may do something."""
 
 
-class TokenUser(Struct):
-    username: str | None = None
-    uid: str | None = None
-    groups: list[str] | None = None
-
-
-class TokenReviewStatus(Struct):
-    authenticated: bool | None = None
-    user: TokenUser | None = None
-    audiences: list[str] | None = None
-    error: str | None = None
-
-
-class TokenReview(Object):
-    status: TokenReviewStatus = TokenReviewStatus()
-
-
 class EventSeries(Struct):
     count: int = 0
     last_observed_time: str = ""

@@ -52,8 +52,7 @@ class SharedIndexInformer(Generic[T]):
         return self._reflector.installed
 
     def on_not_installed(self, call: Callable[[], object]) -> None:
-        """Sets the function to call whenever the server says that it does not know the kind. The objects stay until
-        `uninstalled`."""
+        """Sets the function to call whenever the kind is not known; the objects stay until `uninstalled`."""
         self._processor.on_not_installed = call
 
     def uninstalled(self) -> None:
@@ -130,8 +129,7 @@ class SharedIndexInformer(Generic[T]):
             await asyncio.wait([task])
 
     def add_event_handler(self, handler: processor.ResourceEventHandler[T]) -> HandlerRegistration[T]:
-        """Adds a handler; a late one is notified of every object at once, as of an initial list. Raises RuntimeError
-        after `stop`."""
+        """Adds a handler; a late one is notified of every object at once. Raises RuntimeError after `stop`."""
         self._refuse_if_stopped()
         return self._processor.add(handler)
 

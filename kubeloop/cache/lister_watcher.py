@@ -1,5 +1,4 @@
-"""ListerWatcher: what lists and watches a kind, or several namespaces of it; a whole list; the probe of whether its
-watches bring anything."""
+"""Lists and watches of a kind, or of several namespaces of it; the probe of whether its watches bring anything."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ class Listing(Generic[T]):
             self.undecodable[key] = meta
 
     async def collect(self, events: AsyncIterator[WatchEvent[T]], heard: Callable[[], None]) -> None:
-        """A WatchList's initial events up to the bookmark that ends them (changes made meanwhile may stand among them);
-        calls `heard` at each."""
+        """Notes a WatchList's initial events, changes made meanwhile among them; calls `heard` at each."""
         async for event in events:
             heard()
             if event.initial_events_end:

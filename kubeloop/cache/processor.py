@@ -90,8 +90,7 @@ class SharedProcessor(Generic[T]):
         return stored
 
     def changed(self, obj: T) -> None:
-        """Stores an object that was ADDED or MODIFIED. The store decides which of the two it is: an event may have been
-        missed."""
+        """Stores an object that was ADDED or MODIFIED; the store decides which: an event may have been missed."""
         key = obj.key
         if self.undecodable:
             self.undecodable.discard(key)

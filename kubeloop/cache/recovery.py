@@ -42,8 +42,7 @@ class ReflectorOptions:
     healthy_after: float = 10.0
     """A watch that lasted so long, or brought an event, resets the backoff."""
     missing_poll: float = 60.0
-    """The interval at which a kind whose CRD is missing is looked for. Where CRDs may be watched it is found at
-    once."""
+    """The interval at which a missing kind is looked for. Where CRDs may be watched it is found at once."""
     list_poll: float = 30.0
     """The interval of lists of a kind that cannot be watched, or may not."""
 
@@ -125,8 +124,9 @@ class Recovery:
         if err.retry_after:
             # The server knows when: its word takes the place of the back-off, which does not grow by it.
             delay = max(err.retry_after, self._options.backoff_base)
-        elif position_lost(err):
-            # Every watch gets this from a server that was restarted: its watch cache begins anew.
+        elif isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout"):
+            # The server no longer has the resourceVersion, or not yet (504, as after a restore of etcd). Every watch
+            # gets this from a server that was restarted: its watch cache begins anew.
             delay = self._back_off() if self._lost_before else 0.0
             self._lost_before = True
         else:
@@ -151,17 +151,10 @@ class Recovery:
             self._empty_watches = self._empty_watches + 1 if is_short and not attempt.events else 0
 
     def _short_delay(self) -> float:
-        """Returns the wait after a connection that worked: none, unless it broke before or keeps ending within a
-        second."""
+        """Returns the wait after a connection that worked: none, unless it broke before or keeps ending at once."""
         is_calm = not self._step and self._short_watches <= 1
         delay = self._back_off()
         return 0.0 if is_calm else delay
-
-
-def position_lost(err: ApiError) -> bool:
-    """Reports whether the server no longer has a resourceVersion (expired), or does not have it yet (too large). The
-    latter is a 504 with reason Timeout, as of a server whose etcd was restored from a backup."""
-    return isinstance(err, Gone) or err.reason in ("Expired", "Gone") or (err.status, err.reason) == (504, "Timeout")
 
 
 class Health:

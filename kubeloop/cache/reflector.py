@@ -54,19 +54,16 @@ class Reflector(Generic[T]):
         self.health.heard(self._now())
         try:
             while True:
-                await self._pause(await self._make_attempt())
+                self._opened_at, self._events = None, 0
+                try:
+                    await self.list_and_watch()
+                    following = self._recovery.after_end(self._attempt())
+                except Exception as err:
+                    following = self._failed(err)
+                self._resumable = self._resumable and following.resume and not self._incomplete
+                await self._pause(following.delay)
         finally:
             self.health.watch_works()
-
-    async def _make_attempt(self) -> float:
-        self._opened_at, self._events = None, 0
-        try:
-            await self.list_and_watch()
-            following = self._recovery.after_end(self._attempt())
-        except Exception as err:
-            following = self._failed(err)
-        self._resumable = self._resumable and following.resume and not self._incomplete
-        return following.delay
 
     async def list_and_watch(self) -> None:
         """Lists, unless the last watch can be resumed, then watches until the server ends the watch. Raises ApiError,
@@ -118,8 +115,7 @@ class Reflector(Generic[T]):
         return err
 
     async def _poll(self, reason: object) -> None:
-        """Until the next list of a kind that cannot be watched (metrics.k8s.io), or may not be: what comes and goes
-        between two lists is not seen."""
+        """Waits for the next list of a kind that cannot be watched (metrics.k8s.io), or may not be."""
         if not self._polls:
             log.warning("%s: listed every %g s instead of watched: %s", self.kind, self._options.list_poll, reason)
         self._polls, self._resumable = True, False
@@ -229,23 +225,18 @@ class Reflector(Generic[T]):
             if is_older(event.resource_version, last_version):  # etcd was restored, the store may be wrong
                 raise Gone(f"the server's resourceVersion went back from {last_version} to {event.resource_version}")
             self.last_sync_resource_version = event.resource_version or last_version
-            self._pass_on(event)
+            obj = event.object
+            meta = event.undecodable if obj is None else obj.metadata
+            if meta is not None and event.type == "DELETED":
+                self._sink.deleted(meta, obj)
+            elif obj is not None and event.type in ("ADDED", "MODIFIED"):
+                self._sink.changed(obj)
+            elif obj is None and meta is not None:
+                self._sink.not_decoded(meta)
             self._incomplete = self._incomplete or event.undecodable is not None
             self._events += 1
             self.health.recovered()
             self.health.watch_works()
-
-    def _pass_on(self, event: WatchEvent[T]) -> None:
-        obj = event.object
-        meta = event.undecodable if obj is None else obj.metadata
-        if meta is None:
-            return  # a bookmark
-        if event.type == "DELETED":
-            self._sink.deleted(meta, obj)
-        elif obj is None:
-            self._sink.not_decoded(meta)
-        elif event.type in ("ADDED", "MODIFIED"):
-            self._sink.changed(obj)
 
     def _note_life(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""

@@ -190,8 +190,7 @@ class Indexer(Generic[T]):
 
 
 def is_version(obj: Object, meta: ObjectMeta) -> bool:
-    """Reports whether this is the object's version: the two are compared for equality alone, and one that is unknown is
-    always another, as for client-go."""
+    """Reports whether this is the object's version; one that is unknown is always another, as for client-go."""
     return (obj.metadata.resource_version, obj.uid) == (meta.resource_version or None, meta.uid)
 
 

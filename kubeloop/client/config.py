@@ -93,8 +93,7 @@ class ClientConfig:
     async def present(
         self, credential: Credential, *, reread: bool = False
     ) -> tuple[CIMultiDict[str], ssl.SSLContext | None]:
-        """The headers and the TLS context of a request with this credential; `reread` reads files now. Raises
-        ConfigError."""
+        """The headers and TLS context of a request with this credential; `reread`: files now. Raises ConfigError."""
         headers: CIMultiDict[str] = CIMultiDict()
         if credential.authorization:
             headers["Authorization"] = header_value(credential.authorization, "the token")

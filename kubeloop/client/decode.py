@@ -110,7 +110,7 @@ class Decoder(Generic[T]):
     def __init__(self, kind: type[T], of_kind: tuple[str, str] | None = None) -> None:
         self._type = kind
         self._of_kind = of_kind
-        self._is_open = lenient.is_open(kind)
+        self._is_open = bool(lenient.open_fields(kind))
         self._object = msgspec.json.Decoder(kind)
         self._event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
         self._list: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_List[kind])  # type: ignore[valid-type]

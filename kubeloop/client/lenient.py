@@ -42,11 +42,6 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         return decoder.decode(shallow(bytes(body)))
 
 
-def is_open(kind: type) -> bool:
-    """Reports whether objects of this type keep content without a schema, nested as deep as a tenant likes."""
-    return bool(_open_fields(kind))
-
-
 def is_deep(obj: object) -> bool:
     """Reports whether an object keeps more than _COUNTED levels below its fields without a schema."""
     level: list[Any] = [obj]
@@ -59,13 +54,14 @@ def is_deep(obj: object) -> bool:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, msgspec.Struct):
-        value = [getattr(value, name) for name in _open_fields(type(value))]
+        value = [getattr(value, name) for name in open_fields(type(value))]
     items = value.values() if isinstance(value, dict) else value
     return [item for item in items if isinstance(item, _CONTAINERS)]
 
 
 @functools.cache
-def _open_fields(kind: type) -> tuple[str, ...]:
+def open_fields(kind: type) -> tuple[str, ...]:
+    """Returns the fields that keep content without a fixed schema, nested as deep as a tenant likes."""
     return tuple(field.name for field in type_info(kind).fields if _holds_any(field.type, frozenset({kind})))  # type: ignore[attr-defined]
 
 

@@ -69,8 +69,7 @@ def in_cluster(environ: Mapping[str, str], token_file: str = TOKEN_FILE) -> bool
 
 
 def in_cluster_config(environ: Mapping[str, str], token_file: str = TOKEN_FILE, ca_file: str = CA_FILE) -> ClientConfig:
-    """The pod's own configuration. Token and certificate authority are read again every minute, as the kubelet renews
-    them. Raises ConfigError."""
+    """The pod's own configuration; its files are read again every minute. Raises ConfigError."""
     host, port, namespace = environ.get(HOST), environ.get(PORT), Path(token_file).with_name("namespace")
     try:
         if not host or not port:

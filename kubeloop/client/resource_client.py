@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -38,11 +37,6 @@ class ResourceClient(ResourceReader[T]):
     def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
         """Returns this client, whose lists contain what `transform` leaves of each object, as a cache with it does."""
         return self._with(_transform=transform)
-
-    def _with(self, **changes: Any) -> ResourceClient[T]:
-        client = copy.copy(self)
-        vars(client).update(changes)
-        return client
 
     async def create(self, body: Mapping[str, Any] | T, *, namespace: str = "") -> T:
         """Creates the object and returns it; `body` is a mapping, which need not say apiVersion and kind, and may say
@@ -172,8 +166,7 @@ class ResourceClient(ResourceReader[T]):
     async def create_subresource(
         self, subresource: str, body: Mapping[str, Any], kind: type[R], *, name: str, namespace: str = ""
     ) -> R:
-        """Posts to a subresource, as TokenRequest and Eviction want it, and returns the answer as a `kind`; `body` has
-        apiVersion and kind."""
+        """Posts `body` (with apiVersion and kind) to a subresource; the answer is a `kind`. Raises ApiError."""
         check_body(kind, body)
         path = self._object_path(name, namespace, subresource)
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})

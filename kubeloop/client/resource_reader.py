@@ -90,10 +90,12 @@ class ResourceReader(Generic[T]):
         return names is None or self.resource.plural in names
 
     def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Self:
-        """Returns this client of a part of the kind, as an informer lists and watches it (client-go's
-        tweakListOptions)."""
+        """Returns this client of a part of the kind, as an informer lists and watches it (tweakListOptions)."""
+        return self._with(_namespace=namespace, _label_selector=label_selector, _field_selector=field_selector)
+
+    def _with(self, **changes: Any) -> Self:
         client = copy.copy(self)
-        client._namespace, client._label_selector, client._field_selector = namespace, label_selector, field_selector
+        vars(client).update(changes)
         return client
 
     @contextlib.asynccontextmanager

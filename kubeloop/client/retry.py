@@ -48,8 +48,7 @@ class RetryPolicy:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def run(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool, seconds: float = math.inf) -> T:
-        """Makes the attempts of one request; `repeatable`: sending it twice does no harm. After `seconds` nothing is
-        sent again."""
+        """Makes the attempts, none after `seconds`; `repeatable`: sending the request twice does no harm."""
         loop, wait = asyncio.get_running_loop(), self.base
         deadline = loop.time() + seconds
         for attempts_left in reversed(range(self.attempts)):

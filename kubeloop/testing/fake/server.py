@@ -16,6 +16,7 @@ import msgspec
 
 from kubeloop.api.bodies import unknown_names
 from kubeloop.api.meta import rfc3339
+from kubeloop.api.objects import type_info
 from kubeloop.api.registry import SECRETS, Resource
 from kubeloop.client import errors
 from kubeloop.client.client import Client
@@ -285,7 +286,7 @@ def _patched(current: Raw, sent: Any, content_type: str) -> Raw:
 
 
 def _check_names(resource: Resource[Any], body: Raw) -> None:
-    unknown = [f'unknown field "{name.path}"' for name in unknown_names(resource.type, body)]
+    unknown = [f'unknown field "{name.path}"' for name in unknown_names(type_info(resource.type), body)]
     if unknown and not resource.type.__module__.startswith("kubeloop.api."):
         raise errors.BadRequest(f"strict decoding error: {', '.join(unknown)}")
 

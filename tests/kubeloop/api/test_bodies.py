@@ -13,7 +13,7 @@ from kubeloop.api import registry
 from kubeloop.api.bodies import check_body, check_patch, json_patch, unknown_names
 from kubeloop.api.core import ConfigMap, Container, Node, Pod, PodSchedulingGate, Taint
 from kubeloop.api.meta import Object, Struct
-from kubeloop.api.objects import PartlyDeclared, edit
+from kubeloop.api.objects import PartlyDeclared, edit, type_info
 from kubeloop.api.workloads import Job, JobSpec
 from kubeloop.testing.fake.patches import json_patched
 from kubeloop.testing.fake.server import FakeCluster
@@ -87,7 +87,7 @@ def test_a_json_patch_with(operation: dict[str, Any], wrong: str) -> None:
 def test_a_message_says_the_right_name() -> None:
     with pytest.raises(TypeError, match=r"^spec.taints\[0\].time_added .* the field is timeAdded$"):
         check_body(Node, {"spec": {"taints": [{"key": "a", "time_added": "now"}]}})
-    assert [name.path for name in unknown_names(Node, {"spec": {"podCIDR": "x", "pod_cidr": "y"}})] == [
+    assert [name.path for name in unknown_names(type_info(Node), {"spec": {"podCIDR": "x", "pod_cidr": "y"}})] == [
         "spec.podCIDR",
         "spec.pod_cidr",
     ]

@@ -261,10 +261,10 @@ def test_labels_of_cached_objects_cannot_be_changed(obj: Pod, field: str) -> Non
 KINDS: list[Resource[Any]] = [kind for kind in vars(registry).values() if isinstance(kind, Resource)]
 WITHOUT_STATUS = """limitranges configmaps secrets events storageclasses leases validatingwebhookconfigurations
 mutatingwebhookconfigurations endpointslices serviceaccounts roles rolebindings clusterroles clusterrolebindings
-subjectaccessreviews selfsubjectaccessreviews tokenreviews"""
+subjectaccessreviews selfsubjectaccessreviews"""
 CLUSTER_WIDE = """namespaces nodes storageclasses customresourcedefinitions validatingwebhookconfigurations
 mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings persistentvolumes
-clusterroles clusterrolebindings subjectaccessreviews selfsubjectaccessreviews tokenreviews"""
+clusterroles clusterrolebindings subjectaccessreviews selfsubjectaccessreviews"""
 
 
 def test_which_have_no_status_and_which_no_namespace() -> None:
