@@ -31,8 +31,7 @@ PropagationPolicy = Literal["Orphan", "Background", "Foreground"]
 
 
 def wire_name(name: str) -> str:
-    """A field's name in JSON: pod_ip is podIP, uid is uid. Where a kind writes it in another way, the struct says it:
-    `msgspec.field(name="migrationUid")`."""
+    """A field's name in JSON: pod_ip is podIP. Others are in the struct: `msgspec.field(name="migrationUid")`."""
     head, *words = name.split("_")
     return head + "".join(_ACRONYMS.get(word) or word.title() for word in words)
 

@@ -110,8 +110,7 @@ def edit(obj: S, **changes: Any) -> S:
 
 
 def difference(old: Struct, new: Struct) -> Patch:
-    """The merge patch (RFC 7396) that turns `old` into `new`, two of one type; {} when they are equal. A field that is
-    None in `new` becomes null. Raises PartlyDeclared."""
+    """The merge patch (RFC 7396) that turns `old` into `new`; what is None in `new` is null. Raises PartlyDeclared."""
     if type(old) is not type(new):
         raise TypeError(f"{type(old).__name__} and {type(new).__name__} are not versions of one object")
     patch: Patch = {}

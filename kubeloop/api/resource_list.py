@@ -36,8 +36,7 @@ def marshal(resources: Mapping[str, Quantity]) -> str:
 
 
 def unmarshal(text: str) -> ResourceList:
-    """The list that an annotation holds. ValueError for text that is not a JSON object, QuantityError for a bad
-    quantity. A null value is zero, as for Go."""
+    """The list that an annotation holds; a null is zero, as for Go. Raises ValueError, QuantityError."""
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -51,17 +50,12 @@ def unmarshal(text: str) -> ResourceList:
 
 def add(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
     """Returns a + b; a name of one side only keeps that side's quantity."""
-    result = dict(a)
-    add_to(result, b)
-    return result
+    return total((a, b))
 
 
 def subtract(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:
     """Returns a − b; a name of `b` only comes out negative (Kubernetes' quota.Subtract)."""
-    result = dict(a)
-    for name, quantity in b.items():
-        result[name] = result[name] - quantity if name in result else -quantity
-    return result
+    return add(a, {name: -quantity for name, quantity in b.items()})
 
 
 def maximum(a: Mapping[str, Quantity], b: Mapping[str, Quantity]) -> ResourceList:

@@ -41,8 +41,8 @@ class SharedIndexInformer(Generic[T]):
         self.kind = client.resource.plural
         self.indexer: Indexer[T] = CheckedIndexer() if checked else Indexer()
         self._resync_period = resync_period
-        self._processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
-        self._reflector: Reflector[T] = Reflector(client, self._processor, options=options)
+        self.processor: SharedProcessor[T] = SharedProcessor(self.kind, self.indexer, transform)
+        self._reflector: Reflector[T] = Reflector(client, self.processor, options=options)
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -50,13 +50,6 @@ class SharedIndexInformer(Generic[T]):
     def installed(self) -> bool:
         """False while the server does not know this kind (its CRD is missing)."""
         return self._reflector.installed
-
-    def on_not_installed(self, call: Callable[[], object]) -> None:
-        """Sets the function to call whenever the kind is not known; the objects stay until `uninstalled`."""
-        self._processor.on_not_installed = call
-
-    def uninstalled(self) -> None:
-        self._processor.uninstalled()
 
     @property
     def forbidden(self) -> str:
@@ -71,13 +64,13 @@ class SharedIndexInformer(Generic[T]):
 
     def has_synced(self) -> bool:
         """Reports whether every handler was notified of the whole first list, or the kind is not installed."""
-        return self._processor.synced.is_set()
+        return self.processor.synced.is_set()
 
     async def wait_for_sync(self, timeout: float | None = None) -> bool:
         """Waits for `has_synced`; False when that took longer than `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._processor.synced.wait()
+                await self.processor.synced.wait()
         return self.has_synced()
 
     def healthy(self) -> list[str]:
@@ -86,16 +79,14 @@ class SharedIndexInformer(Generic[T]):
         return [f"{self.kind}: the informer's task ended"] if dead else []
 
     def problems(self, now: float) -> list[str]:
-        """Returns the reasons for which the cache may be stale: a watch without a sign of life, or a kind that is no
-        longer served. `now` is the loop's time()."""
+        """Returns the reasons for which the cache may be stale at `now`, of the loop's time()."""
         hidden = 0 if self.installed else len(self.indexer)
         lines = [f"{self.kind}: no longer served, {hidden} objects are kept as they were last seen"] if hidden else []
         return lines + self._reflector.health.problems(now)
 
     def undecodable(self) -> list[str]:
-        """The objects that do not decode, or whose transform raised, in a line: the cache has what was stored of them
-        before. And the indexes that cannot be read."""
-        troubles = {"decoded": self._processor.undecodable, "transformed": self._processor.untransformed}
+        """Lines about objects that do not decode or transform (the cache has them as they were) and broken indexes."""
+        troubles = {"decoded": self.processor.undecodable, "transformed": self.processor.untransformed}
         lines = [
             f"{self.kind}: cannot be {problem}: {shorten_keys(key or '?' for key in keys)}"
             for problem, keys in troubles.items()
@@ -108,7 +99,7 @@ class SharedIndexInformer(Generic[T]):
         self._reflector.retry_now()
 
     async def _run(self) -> None:
-        resyncs = asyncio.create_task(self._processor.resync(self._resync_period), name=f"resyncs of {self.kind}")
+        resyncs = asyncio.create_task(self.processor.resync(self._resync_period), name=f"resyncs of {self.kind}")
         try:
             await self._reflector.run()
         finally:
@@ -131,10 +122,10 @@ class SharedIndexInformer(Generic[T]):
     def add_event_handler(self, handler: processor.ResourceEventHandler[T]) -> HandlerRegistration[T]:
         """Adds a handler; a late one is notified of every object at once. Raises RuntimeError after `stop`."""
         self._refuse_if_stopped()
-        return self._processor.add(handler)
+        return self.processor.add(handler)
 
     def remove_event_handler(self, registration: HandlerRegistration[T]) -> None:
-        self._processor.remove(registration)
+        self.processor.remove(registration)
 
     def _refuse_if_stopped(self) -> None:
         if self._stopped:
@@ -161,7 +152,7 @@ class CustomResourceWatch:
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Registers an informer to be woken. Idempotent."""
         self._informers.add(informer)
-        informer.on_not_installed(partial(self._check_definition, informer.resource.group_resource))
+        informer.processor.on_not_installed = partial(self._check_definition, informer.resource.group_resource)
 
     def remove(self, informer: SharedIndexInformer[Any]) -> None:
         self._informers.discard(informer)
@@ -194,7 +185,7 @@ class CustomResourceWatch:
             self._watch.start()
         if self._watch.has_synced() and group_resource not in self._watch.indexer:
             for informer in self._not_served(group_resource):
-                informer.uninstalled()
+                informer.processor.uninstalled()
 
     def _wake(self, group_resource: str) -> None:
         for informer in self._not_served(group_resource):

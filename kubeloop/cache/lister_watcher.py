@@ -45,8 +45,7 @@ async def bring(
 
 
 async def _read_first_event(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
-    """Returns the first object that a watch brings, and the version at which its initial events have ended; None and ""
-    for what does not come in time."""
+    """Returns the first object that a watch brings, and the version at which its initial events end; or None, ""."""
     first_event, watch = None, client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit), watch as events:
@@ -185,8 +184,7 @@ async def _read(number: int, stream: AsyncIterator[WatchEvent[T]], queue: asynci
 
 
 async def _merge(queue: asyncio.Queue[tuple[int, Any]], versions: list[str]) -> AsyncGenerator[WatchEvent[T], None]:
-    """The events of all, until one ends; the initial events have ended where they have in each. Raises Gone where a
-    version goes back: etcd was restored."""
+    """The events of all, until one ends. Raises Gone where a version goes back: etcd was restored."""
     unfinished, is_resumed = set(range(len(versions))), versions[0] != ""
     while (item := await queue.get())[1] is not None:
         number, event = item

@@ -57,12 +57,12 @@ class SharedProcessor(Generic[T]):
     """The sink of an informer's reflector. Every method updates the indexer first, then notifies the handlers.
 
     `synced` is set once every handler was notified of the whole first list, or there is nothing to list;
-    `on_not_installed` is called whenever the server does not know the kind, and calls `uninstalled` if the objects are
-    gone with their definition."""
+    `on_not_installed` is called whenever the server does not know the kind. It may leave the objects as they are: a
+    version that is no longer served hides them, and what cannot be read is not gone."""
 
     def __init__(self, kind: str, indexer: Indexer[T], transform: Callable[[T], T] | None = None) -> None:
         self.synced = asyncio.Event()
-        self.on_not_installed: Callable[[], object] | None = None
+        self.on_not_installed: Callable[[], object] = self.uninstalled
         self.undecodable: set[str] = set()
         # Invariant: the keys of the objects that are there and do not decode; "" for those without a known name.
         self.untransformed: set[str] = set()
@@ -106,8 +106,7 @@ class SharedProcessor(Generic[T]):
             self.undecodable.add(key)
 
     def deleted(self, meta: ObjectMeta, obj: T | None) -> None:
-        """Removes an object that was DELETED; without `obj` its final state is unknown. Ignores an object that is not
-        stored, or a predecessor of the same name."""
+        """Removes what was DELETED, no successor of its name; without `obj` its final state is unknown."""
         key = Object(metadata=meta).key
         self.undecodable.discard(key)
         self.untransformed.discard(key)
@@ -143,10 +142,10 @@ class SharedProcessor(Generic[T]):
     def _keep_undecodable(self, listing: Listing[T]) -> None:
         if listing.undecodable:
             nameless = listing.undecodable.get("")  # it may be any of those that are missing
-            for key in [key for key in self._indexer.list_keys() if key not in listing.store]:
-                old, meta = self._indexer.get_by_key(key), nameless or listing.undecodable.get(key)
-                if old is not None and meta is not None and not _is_other(old.metadata, meta):
-                    listing.store.put(key, old)
+            for old in [obj for obj in self._indexer.list() if obj.key not in listing.store]:
+                meta = nameless or listing.undecodable.get(old.key)
+                if meta is not None and not _is_other(old.metadata, meta):
+                    listing.store.put(old.key, old)
 
     def _changes(self, store: Indexer[T]) -> Iterator[tuple[T | None, T | None]]:
         """Makes `store` the content; returns (old, new) of every object, None for what was or is not there."""
@@ -157,15 +156,11 @@ class SharedProcessor(Generic[T]):
         return itertools.chain(present, ((obj, None) for key, obj in old.items() if key not in store))
 
     def not_installed(self) -> None:
-        """The server does not know the kind. What was there may still be: a version that is no longer served hides its
-        objects, and what cannot be read is not gone."""
         self.synced.set()
-        if self.on_not_installed is None:
-            self.uninstalled()
-        else:
-            self.on_not_installed()
+        self.on_not_installed()
 
     def uninstalled(self) -> None:
+        """The objects are gone with their definition."""
         self.undecodable.clear()
         self.untransformed.clear()
         for old in self._indexer.swap(self._indexer.prepare()).values():

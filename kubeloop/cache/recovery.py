@@ -164,16 +164,13 @@ class Health:
         self._kind = kind
         # A watch that is still allowed to be silent is not stale, nor is the one that follows it.
         self._stale_after = max(options.stale_after, 2 * options.silence_limit)
-        self._last_heard: float | None = None
+        self.last_heard: float | None = None
+        """When the server answered, a watch brought something, or it was started."""
         self._logged = False
         self.silent_since: float | None = None
         """The time since which the server answers while its watches bring nothing."""
         self.trouble: ApiError | None = None
         """The last failure, until the watch works again."""
-
-    def heard(self, now: float) -> None:
-        """The server answered, a watch brought something, or it is the start."""
-        self._last_heard = now
 
     def failed(self, err: ApiError, *, cut: bool = False) -> None:
         """Logs a failure when it differs from the one before, else at debug level. `cut`: a watch broke that had worked
@@ -210,7 +207,7 @@ class Health:
         if self.silent_since is not None:
             silent = now - self.silent_since
             return [f"{self._kind}: watches bring nothing for {silent:.0f} s, although the server answers lists"]
-        if self._last_heard is None or now - self._last_heard <= self._stale_after:
+        if self.last_heard is None or now - self.last_heard <= self._stale_after:
             return []
         reason = f" ({self.trouble})" if self.trouble is not None else ""
-        return [f"{self._kind}: no data from the server for {now - self._last_heard:.0f} s{reason}"]
+        return [f"{self._kind}: no data from the server for {now - self.last_heard:.0f} s{reason}"]

@@ -51,7 +51,7 @@ class Reflector(Generic[T]):
         self._silence = asyncio.Timeout(None)
 
     async def run(self) -> None:
-        self.health.heard(self._now())
+        self.health.last_heard = self._now()
         try:
             while True:
                 self._opened_at, self._events = None, 0
@@ -146,11 +146,10 @@ class Reflector(Generic[T]):
         if not self.installed:
             log.info("%s: installed now", self.kind)
         self.installed = True
-        self.health.heard(self._now())
+        self.health.last_heard = self._now()
 
     async def _watches_bring(self) -> bool | None:
-        """Reports whether watches bring what there is, after one that was silent; if not, lists have to. None when
-        the probe itself fails, or etcd was restored."""
+        """Reports whether watches bring what there is; None when the probe itself fails, or etcd was restored."""
         sample, limit = self._sink.newest_object(), self._options.probe_limit
         version = self.last_sync_resource_version
         try:
@@ -162,7 +161,7 @@ class Reflector(Generic[T]):
             self._silent = False
         if brings:
             self.health.watch_works()
-            self.health.heard(self._now())
+            self.health.last_heard = self._now()
         elif brings is None:
             log.warning("%s: the server's objects are older than before (etcd restored?): listing again", self.kind)
         return brings
@@ -241,7 +240,7 @@ class Reflector(Generic[T]):
     def _note_life(self) -> None:
         """A sign of life: moves the silence limit. Not at every event: a timer each would cost more than decoding."""
         now, limit = self._now(), self._silence_limit
-        self.health.heard(now)
+        self.health.last_heard = now
         until = self._silence.when()
         if until is not None and abs(now + limit - until) > limit / 16 and not self._silence.expired():
             self._silence.reschedule(now + limit)
@@ -250,7 +249,7 @@ class Reflector(Generic[T]):
         attempt = self._attempt()
         following = self._recovery.after_failure(attempt, err)
         if isinstance(err, NotInstalled):
-            self.health.heard(self._now())
+            self.health.last_heard = self._now()
             self.health.recovered()
             if self.installed:
                 log.info("%s: not installed, waiting for it: %s", self.kind, err)

@@ -25,7 +25,7 @@ _NAMED = 5
 
 
 class IndexIncomplete(LookupError):
-    """An index has no values for some objects, because its function raised: what it lists may lack them."""
+    """An index has no values for some objects, because its function raised: they may belong to any value."""
 
 
 def shorten_keys(keys: Iterable[str]) -> str:
@@ -65,8 +65,7 @@ class Indexer(Generic[T]):
         return list(self._items)
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
-        """The objects for which index `name` gives `value`. Raises KeyError when no such index was added,
-        IndexIncomplete while its function raises for an object, which may belong to any value."""
+        """The objects for which index `name` gives `value`. Raises KeyError for no such index, IndexIncomplete."""
         return list(self._index(name).get(value, {}).values())
 
     def index_values(self, name: str) -> builtins.list[str]:
@@ -158,9 +157,8 @@ class Indexer(Generic[T]):
 
     def _last_values(self, name: str, func: IndexFunc[T], key: str, old: T) -> tuple[str, ...]:
         """The values under which an object that is about to leave stands; a hole that it made is closed."""
-        values = () if self._holes and (name, key) in self._holes else self._values(name, func, key, old)
-        if self._holes:
-            self._holes.discard((name, key))
+        values = () if (name, key) in self._holes else self._values(name, func, key, old)
+        self._holes.discard((name, key))
         return values
 
     def _values(self, name: str, func: IndexFunc[T], key: str, obj: T) -> tuple[str, ...]:

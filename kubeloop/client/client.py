@@ -66,8 +66,7 @@ async def own_user(client: Client) -> str:
 
 
 async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[R]]) -> list[R]:
-    """The results in order. One item that fails does not keep the others from it. Raises the first ApiError once all
-    the others are done; further ones are logged."""
+    """The results in order, also after an item that fails. Raises the first ApiError at the end, logs the others."""
     results: list[R] = []
     errors: list[ApiError] = []
     for item in items:

@@ -1,5 +1,4 @@
-"""The configuration of a client: the server, the user, and the proxy (the kubeconfig's, or the environment's by the
-rules of Go's httpproxy); loading.py finds it."""
+"""The configuration of a client: the server, the user, and the proxy, by the rules of Go's httpproxy."""
 
 from __future__ import annotations
 

@@ -130,8 +130,7 @@ _logged: Final = Once(60.0)
 
 
 def log_warnings(method: str, path: str, headers: Iterable[str]) -> None:
-    """Logs each warning of an answer (RFC 7234 §5.5: an unknown field, a version that will go), once a minute for each
-    kind and method: they are for the program's author."""
+    """Logs each warning of an answer (RFC 7234 §5.5), for the program's author: once a minute for kind and method."""
     for header in headers:
         for text in _WARNING.findall(header):
             match = _OBJECT.search(path)

@@ -27,29 +27,23 @@ def load_config(
     """The configuration to use: `kubeconfig`, else $KUBECONFIG, else in-cluster, else ~/.kube/config; `context` is
     another than the file's current one. Credential plugins run with the first request. Raises ConfigError."""
     environ = os.environ if environ is None else environ
-    if kubeconfig:
-        return _from_files([kubeconfig], context)
-    if from_environment := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
-        return _from_files(from_environment, context)
-    if context is None and in_cluster(environ):
+    paths = [kubeconfig] if kubeconfig else list(filter(None, environ.get("KUBECONFIG", "").split(os.pathsep)))
+    if not paths and context is None and in_cluster(environ):
         return in_cluster_config(environ)
-    if Path(DEFAULT_KUBECONFIG).expanduser().exists():
-        return _from_files([DEFAULT_KUBECONFIG], context)
-    raise ConfigError(
-        "no cluster is configured: give --kubeconfig, set $KUBECONFIG, run in a pod with a service account,"
-        f" or have {DEFAULT_KUBECONFIG}"
-    )
+    if not paths and not Path(DEFAULT_KUBECONFIG).expanduser().exists():
+        raise ConfigError(
+            "no cluster is configured: give --kubeconfig, set $KUBECONFIG, run in a pod with a service account,"
+            f" or have {DEFAULT_KUBECONFIG}"
+        )
+    paths = paths or [DEFAULT_KUBECONFIG]
+    config: ClientConfig = _reader(f"kubeconfig {os.pathsep.join(paths)}").load(paths, context)
+    return config
 
 
 def config_from_kubeconfig(content: str | bytes, context: str | None = None) -> ClientConfig:
     """The configuration that a kubeconfig's content means, as a Secret holds it (clientcmd.RESTConfigFromKubeConfig).
     Certificates and token must be in it: one that names a file or a plugin is refused. Raises ConfigError."""
     config: ClientConfig = _reader("kubeconfig").load_text(content, context)
-    return config
-
-
-def _from_files(paths: list[str], context: str | None) -> ClientConfig:
-    config: ClientConfig = _reader(f"kubeconfig {os.pathsep.join(paths)}").load(paths, context)
     return config
 
 

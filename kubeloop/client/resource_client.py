@@ -151,8 +151,7 @@ class ResourceClient(ResourceReader[T]):
     async def evict(
         self, *, name: str, namespace: str, grace_period_seconds: int | None = None, uid: str | None = None
     ) -> None:
-        """Deletes a pod through the Eviction API, as `kubectl drain`. Raises what `delete` does, and TooManyRequests
-        where a PodDisruptionBudget does not allow it now."""
+        """Deletes a pod as `kubectl drain`. Raises as `delete`; TooManyRequests: a PodDisruptionBudget forbids it."""
         options = self._delete_options(grace_period_seconds, None, uid)
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options}
         await self.create_subresource("eviction", body, Object, name=name, namespace=namespace)

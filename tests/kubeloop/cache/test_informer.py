@@ -48,24 +48,24 @@ def informer(**options: object) -> Informer:
 
 def listed(shared: Informer, *pods: Pod, undecodable: Iterable[ObjectMeta] = ()) -> None:
     """A whole list came."""
-    listing = shared._processor.listing()
+    listing = shared.processor.listing()
     for listed_pod in pods:
         listing.note("ADDED", listed_pod)
     for meta in undecodable:
         listing.note_undecodable("ADDED", meta)
-    deque(shared._processor.replaced(listing), 0)
+    deque(shared.processor.replaced(listing), 0)
 
 
 Step = Callable[[Informer], None]
 
 
 def changed(name: str, version: str = "1", uid: str | None = None) -> Step:
-    return lambda i: i._processor.changed(pod(name, version, uid=uid))
+    return lambda i: i.processor.changed(pod(name, version, uid=uid))
 
 
 def deleted(name: str, version: str, *, uid: str | None = None, decodes: bool = True) -> Step:
     final_pod = pod(name, version, uid=uid)
-    return lambda i: i._processor.deleted(final_pod.metadata, final_pod if decodes else None)
+    return lambda i: i.processor.deleted(final_pod.metadata, final_pod if decodes else None)
 
 
 def relisted(*pods: Pod, undecodable: Iterable[ObjectMeta] = ()) -> Step:
@@ -188,10 +188,10 @@ async def test_a_long_list_holds_the_loop_for_a_part_at_a_time(monkeypatch: pyte
 
 def half_listed(shared: Informer) -> Generator[None]:
     """A list of two parts came, and handlers are told of the first."""
-    pods = shared._processor.listing()
+    pods = shared.processor.listing()
     for number in range(2 * STEP):
         pods.note("ADDED", pod(f"p{number}"))
-    steps = shared._processor.replaced(pods)
+    steps = shared.processor.replaced(pods)
     next(steps)
     return steps
 
@@ -210,7 +210,7 @@ def test_a_definition_that_goes_midway_takes_all_objects_along() -> None:
     shared.add_event_handler(recorder)
     listed(shared, pod("old"))
     steps = half_listed(shared)
-    shared.uninstalled()
+    shared.processor.uninstalled()
     deque(steps, 0)
     assert len(shared.indexer) == 0
     assert len(recorder.events) == 1 + STEP + 2 * STEP + 1
@@ -230,7 +230,7 @@ def test_has_synced_only_after_the_last_handler_was_told(pods: list[Pod]) -> Non
 def test_a_late_handler_is_told_of_everything() -> None:
     shared, late_recorder = informer(), Recorder()
     listed(shared, pod("a"), pod("b"))
-    shared._processor.changed(pod("a", "2"))
+    shared.processor.changed(pod("a", "2"))
     shared.add_event_handler(late_recorder)
     deleted("b", "3")(shared)
     assert late_recorder.take() == "initial a@2, initial b@1, deleted b@3"
@@ -248,7 +248,7 @@ def test_a_handler_added_in_a_delivery_hears_everything_once() -> None:
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=on_add))
     listed(shared, pod("a"), pod("b"))
     assert late_recorder.take() == "initial a@1, initial b@1"
-    shared._processor.changed(pod("c"))
+    shared.processor.changed(pod("c"))
     assert late_recorder.take() == "added c@1"
 
 
@@ -284,7 +284,7 @@ def test_a_handler_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptur
     shared.add_event_handler(ResourceEventHandlerFuncs(on_add=fail, on_update=fail, on_delete=fail))
     shared.add_event_handler(recorder)
     listed(shared, pod("a"), pod("b"))
-    shared._processor.changed(pod("a", "2"))
+    shared.processor.changed(pod("a", "2"))
     deleted("a", "3")(shared)
     assert recorder.take() == "initial a@1, initial b@1, updated a@1 to a@2, deleted a@3"
     assert shared.has_synced()
@@ -368,7 +368,7 @@ async def test_an_object_of_a_list_whose_transform_raises_is_left_out(watch_repl
 def test_an_index_with_holes_is_named_in_the_probes() -> None:
     shared = informer()
     shared.indexer.add_indexers({"app": lambda obj: [obj.labels["app"]]})
-    shared._processor.changed(pod("a"))
+    shared.processor.changed(pod("a"))
     assert shared.undecodable() == ["pods: index app is incomplete, its function raised for ns/a"]
 
 
