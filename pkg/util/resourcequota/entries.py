@@ -207,8 +207,6 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | N
     return updates | {key: None for key in old if key not in new}
 
 
-# ---- for people who look at a raised quota in a UI: one annotation, gone at rest ----------------------------------
-
 _MOST_NAMES: Final = 5
 
 

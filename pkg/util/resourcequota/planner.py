@@ -93,8 +93,6 @@ def _left_to_mtq(facts: Facts, policy: Policy) -> Plan:
     return HarvesterRules(replace(facts, migrations=migrations), replace(policy, mode=Mode.ASSIST)).decide()
 
 
-# ---- giving back: no entry, spec.hard at its base, none of our marks -------------------------------------------
-
 _FOR_ENTRIES = (constants.ANNOTATION_TOUCHED, constants.ANNOTATION_SUMMARY)
 
 
@@ -165,9 +163,6 @@ def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
     entries.remove(annotations, *(key for key in entries.entry_keys(annotations) if key not in needed))
     if not needed:  # Harvester removes it with the last entry only
         entries.remove(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
-
-
-# ---- the two rule sets: each decides once about one quota ----------------------------------------------------
 
 
 class OwnRules(QuotaDraft):

@@ -225,9 +225,6 @@ def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -
     return Problem(EVENT_NOT_GRANTED, text)
 
 
-# ---- a project's room, where the project may be read: in the cluster of Rancher's server alone -----------------
-
-
 def project_room(project: Project, namespaces: Iterable[Namespace], quota: ResourceQuota) -> str:
     """Returns what the quota's namespace may request beyond what its person does, as text. `namespaces` are all of the
     cluster: what those of the project request counts, granted or not (rancher pkg/resourcequota, quota_validate.go)."""

@@ -24,12 +24,8 @@ from pkg.util.resourcequota.observe import Reader
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
-STEP = 0.1
-"""Seconds added for each entry beyond the first, where nothing is urgent."""
-SHORTEST = 0.05
-"""Seconds, where nothing is urgent."""
-LONGEST = 0.25
-"""Seconds, however many migrations are under way."""
+STEP, SHORTEST, LONGEST = 0.1, 0.05, 0.25
+"""Seconds where nothing is urgent: for each entry beyond the first, at least, at most."""
 
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
@@ -112,11 +108,8 @@ def may_lower_after(
 # quota's next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
 # annotation is such an event.
 
-FIRST_TOUCH = 0.25
-"""Seconds from the moment at which the headroom is seen in status.hard to the first touch."""
-SECOND_TOUCH = 0.5
-"""Seconds from the first touch to the second; each further pause is twice as long."""
-LONGEST_PAUSE = 30.0
+FIRST_TOUCH, SECOND_TOUCH, LONGEST_PAUSE = 0.25, 0.5, 30.0
+"""Seconds from the headroom in status.hard to a touch, and to the second one; each further pause is twice as long."""
 
 
 def with_touch(facts: Facts, plan: Plan) -> Plan:
