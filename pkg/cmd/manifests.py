@@ -36,8 +36,7 @@ class Foreign(Exception):
 
 @contextlib.contextmanager
 def reading(file: str) -> Iterator[BinaryIO]:
-    """Opens the file, "-" for stdin, or a folder of `headroom collect`. A ManifestError that is raised inside names it.
-    Raises OSError."""
+    """Opens the file, "-" for stdin, or a folder of `headroom collect`; ManifestErrors name it. Raises OSError."""
     if file == "-":
         yield sys.stdin.buffer
         return
@@ -48,8 +47,7 @@ def reading(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file of a folder that others have made; `is_named`: of a person's choice, which may be a pipe or a link.
-    Raises as `reading`."""
+    """Opens a file of a folder by others; `is_named`: of a person's choice, perhaps a pipe. Raises as `reading`."""
     try:
         if not is_named and (path.is_symlink() or not path.is_file()):  # a FIFO waits for ever, a device has no end
             raise ManifestError("it is missing, or a link, a pipe or a device")

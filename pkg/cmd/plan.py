@@ -172,8 +172,7 @@ def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
-    """Returns a table whose last columns are what is added and why; these are lines below it if the terminal has no
-    room for the columns."""
+    """Returns a table whose last columns, what is added and why, are lines below it on a narrow terminal."""
     if reports.console().width >= _WIDE:
         return reports.table(title, columns, rows)
     lines = []

@@ -42,8 +42,7 @@ def webhook(
 
 
 def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
-    """Returns the webhooks that the flags ask for. Raises ConfigError and BindError for what cannot work, before
-    anything is started."""
+    """Returns the webhooks that the flags ask for. Raises ConfigError, BindError before anything is started."""
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
     if flags.client_name and flags.client_ca_file is None:

@@ -36,8 +36,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
-    """Releases every ResourceQuota that is ours. Returns their keys, with the reason of a refusal or "". Raises
-    ApiError, once all else is done, for what is no refusal."""
+    """Releases our ResourceQuotas; returns each key with the refusal or "". Raises other ApiErrors in the end."""
     namespaces = {namespace.name: namespace for namespace in await client.resource(NAMESPACES).list()}
     quotas = [
         quota

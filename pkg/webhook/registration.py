@@ -158,8 +158,7 @@ class Registrar(Registration):
             _warn(self._report, EVENT_OTHER_FLAGS, message)
 
     async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
-        """Returns the mark of the replica that answered, and whether this one's address is probed. Raises NotReached,
-        ApiError."""
+        """Returns an answering replica's mark and whether this one's address is probed. Raises NotReached, ApiError."""
         current = await registered(self.client, *_PROBE)
         if self._is_anothers(current):
             with suppress(NotReached):

@@ -152,8 +152,7 @@ def _migration_claims(
 
 
 def _existing_claims(pods: MigrationPods, claims: Claims) -> Iterator[str]:
-    """Yields the claims that exist and fit the migration's time; a claim that a tenant made under an old name does
-    not."""
+    """Yields the claims that exist and fit the migration's time, as a tenant's under an old name does not."""
     for name, fits in ((pods.source_claim, pods.fits_source), (pods.target_claim, pods.fits_target)):
         if name in claims and fits(claims[name]):
             yield name
@@ -207,8 +206,7 @@ class Move:
 
 
 def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> list[Move]:
-    """Returns the moves of a running VM's volumes: those that KubeVirt reports; before that, those that the VM
-    requests. No claim is named twice."""
+    """Returns the moves of a running VM's volumes, as KubeVirt reports, before as the VM requests; each claim once."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
         return []
     reported_moves = [

@@ -40,8 +40,7 @@ Amounts = tuple[ResourceList, ResourceList]
 
 
 def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity) -> Amounts:
-    """Returns the container's limits and requests; the parameters are `launcher.render_containers`'s. Raises
-    QuantityError if a quantity of the spec is invalid."""
+    """Returns limits and requests; the parameters are `launcher.render_containers`'s. Raises QuantityError."""
     domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration or DeveloperConfiguration()
     limits, requests = parse_resource_list(domain.resources.limits), parse_resource_list(domain.resources.requests)
     follows_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
@@ -77,8 +76,7 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
 
 
 def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: bool) -> tuple[ResourceList, list[str]]:
-    """Returns the virtualization devices to limit, and the extended resources that the VM's devices count as, one entry
-    each."""
+    """Returns the virtualization devices to limit, and the extended resources of the VM's devices, an entry each."""
     domain, profile = vmi.spec.domain, rendering.profile
     devices, security, interfaces = domain.devices, domain.launch_security, domain.devices.interfaces or ()
     counted: list[str] = []
@@ -198,8 +196,7 @@ def memory_overcommit(rendering: Rendering) -> int:
 
 
 def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
-    """Returns the part of an amount that is requested: all of it, in its own spelling, unless the CR sets an
-    overcommit."""
+    """Returns the requested part of an amount: all of it, as it is spelled, unless the CR sets an overcommit."""
     if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
         return amount
     return Quantity.of(amount.value() * 100 // overcommit, amount.format)
@@ -226,6 +223,5 @@ def _excess(amount: Quantity, guest: Quantity | None) -> Quantity:
 
 
 def _positive_or_default(value: int | None, default: int) -> int:
-    """Returns a number of the CR: KubeVirt refuses a configuration with a number below one and goes on with its
-    default."""
+    """Returns a number of the CR, or the default: KubeVirt refuses a configuration with a number below one."""
     return value if value is not None and value > 0 else default

@@ -69,7 +69,6 @@ def controller_of(pod: Pod, kind: str) -> OwnerReference:
 
 
 def vm_of(pod: Pod) -> str:
-    """Returns the name of the VMI that a launcher pod names as its controller, "" for any other pod. It proves
-    nothing."""
+    """Returns the VMI that a launcher pod names as its controller, "" for any other pod. It proves nothing."""
     is_launcher = pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER
     return controller_of(pod, VMI).name if is_launcher else ""

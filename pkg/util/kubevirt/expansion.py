@@ -43,8 +43,7 @@ class Instancetypes:
         self._objects[type(obj).__name__.lower(), obj.namespace, obj.name] = obj
 
     def expanded(self, vm: VirtualMachine) -> VirtualMachine:
-        """Returns the VM with what its instancetype and its preference give it; it still names what was not read.
-        Raises QuantityError if a quantity is invalid."""
+        """Returns the VM with what instancetype and preference give; it names those not read. Raises QuantityError."""
         spec, template = vm.spec, vm.spec.template
         domain, architecture = template.spec.domain, template.spec.architecture
         annotations: dict[str, str] = {}
@@ -144,8 +143,7 @@ def with_defaults(vmi: VirtualMachineInstance, rendering: Rendering) -> VirtualM
 
 
 def with_topology(vmi: VirtualMachineInstance) -> VirtualMachineInstance:
-    """Returns the VMI with a CPU topology: by default the limit, else the request, is the number of sockets, else one.
-    Raises QuantityError if a quantity is invalid."""
+    """Returns the VMI with a CPU topology: sockets by its limit, its request, or one. Raises QuantityError."""
     domain = vmi.spec.domain
     cpu = domain.cpu or CPU()
     if cpu.vcpus:

@@ -75,8 +75,7 @@ _NO_KIND = _Kind("", {}, {})
 
 
 def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: int | None = None) -> Pod:
-    """Returns a migration's target as KubeVirt would render it and the API server would complete it, now or with
-    another overhead (bytes)."""
+    """Returns a migration's target as KubeVirt renders it and the API server completes it; `overhead` is in bytes."""
     overhead = overhead_of(vmi, rendering) if overhead is None else overhead
     spec = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
     priority_class_name = vmi.spec.priority_class_name

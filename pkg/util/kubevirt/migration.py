@@ -74,8 +74,7 @@ def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
 
 
 def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
-    """Reports whether the migration is Pending because quota admission denied the target pod, and is not being
-    aborted."""
+    """Reports whether the migration, which nobody aborts, is Pending because quota admission denied the target pod."""
     return (
         migration.phase == constants.PHASE_PENDING
         and not abort_requested(migration)
@@ -117,8 +116,7 @@ def migration_ended_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigr
 
 
 def seconds_of(timestamp: str) -> float | None:
-    """Returns an RFC 3339 time, also of whole seconds without a zone, in seconds since the epoch; None for another
-    text."""
+    """Returns an RFC 3339 time, also without a zone, in seconds since the epoch; None for another text."""
     try:
         return from_rfc3339(timestamp + "Z" * (len(timestamp) == WHOLE_SECONDS))
     except ValueError:
@@ -180,8 +178,7 @@ def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
 
 
 def migration_of(pod: Pod) -> str:
-    """Returns the uid of the migration that a target's launcher or attachment pod is labelled with, "" for any other
-    pod. It proves nothing."""
+    """Returns the migration's uid by a target's launcher or attachment pod, "" by any other pod. It proves nothing."""
     of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
     return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 

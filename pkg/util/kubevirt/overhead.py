@@ -136,8 +136,7 @@ def is_resized(vmi: VirtualMachineInstance) -> bool:
 
 
 def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int | None:
-    """Returns the bytes of overhead in a launcher pod, by the compute container's excess over its resources without
-    overhead; None if it shows none."""
+    """Returns the bytes that a launcher's compute container has above its resources without overhead, or None."""
     # A limit that KubeVirt sets for a quota is a multiple of the request, overhead included: it tells nothing.
     limits, requests = compute_resources(vmi, replace(rendering, quota_limits=frozenset()), ZERO)
     compute = compute_container(pod)

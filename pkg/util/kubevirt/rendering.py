@@ -40,8 +40,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The configuration that decides how KubeVirt would render a launcher pod in one namespace now, and how quota
-    counts it."""
+    """The configuration by which KubeVirt renders a launcher pod in one namespace now, and quota counts it."""
 
     ratio: str = ""
     """The overhead ratio, "" for none."""

@@ -78,8 +78,7 @@ def source_usage_today(
 
 
 def younger_limits(launcher: Pod, rendering: Rendering) -> frozenset[str]:
-    """Returns the limits ("cpu", "memory") that a launcher lacks and KubeVirt gives the next one, because a quota
-    requires them now."""
+    """Returns the limits ("cpu", "memory") that a launcher lacks and the next one gets, as a quota requires them."""
     compute = compute_container(launcher)
     return rendering.quota_limits.difference((compute and compute.resources.limits) or ())
 
@@ -110,8 +109,7 @@ def launcher_usage(
 def attachments_usage(
     vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
-    """Returns the usage of the attachment pod of hotplugged volumes, one for all: as on the source, unless the KubeVirt
-    CR sizes it."""
+    """Returns the usage of the attachment pod of hotplugged volumes: the source's, unless the KubeVirt CR sizes it."""
     if not has_hotplugged_volumes(vmi):
         return {}
     if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):

@@ -32,8 +32,7 @@ _View = Callable[[Container], ResourceList]
 
 
 def effective_requirements(pod: Pod, release: Release) -> tuple[ResourceList, ResourceList]:
-    """Returns the pod's effective requests and limits; the overhead is added to limits that are set and not zero.
-    Raises QuantityError if a quantity is invalid."""
+    """Returns the effective requests and limits; limits have the overhead unless zero. Raises QuantityError."""
     requests, limits = (_effective_resources(pod, pick, release) for pick in (REQUESTS, LIMITS))
     overhead = parse_resource_list(pod.spec.overhead)
     return add(requests, overhead), add(limits, {name: overhead[name] for name in overhead if limits.get(name)})

@@ -28,8 +28,7 @@ class StatusRule(Enum):
 
 
 class PodLevelDefaults(Enum):
-    """The moment when the API server completes pod-level resources. Source: pkg/apis/core/v1/defaults.go,
-    pkg/api/pod/util.go."""
+    """When the API server completes pod-level resources (pkg/apis/core/v1/defaults.go, pkg/api/pod/util.go)."""
 
     NONE = auto()
     WHEN_READ = auto()
