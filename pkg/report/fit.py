@@ -55,9 +55,8 @@ class Fit(Document, frozen=True, kw_only=True):
 
     `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
     `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
-    controller's writes of the quota, and why, "" where nobody does; `not_enforced` is why quota admission, which `fits`
-    is about, goes by other limits than spec.hard, "" where it does not; `waits_for_leftover`: the pods of an earlier
-    migration take the place of the target, and end by themselves."""
+    controller's writes of the quota, and why; `not_enforced` is why quota admission, which `fits` is about, goes by
+    other limits than spec.hard; `waits_for_leftover`: pods of an earlier migration take the target's place, and end."""
 
     namespace: str
     quota: str = field(name="name")

@@ -14,7 +14,6 @@ from kubeloop.api.meta import from_rfc3339
 from pkg.config.causes import Cause
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 
-FAIL = "Fail"
 _DURATION = 15.0
 """Seconds that a Lease is valid for where it does not say: client-go's default."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -88,7 +87,7 @@ class Installed:
     @property
     def blocking_webhooks(self) -> Sequence[str]:
         """The webhooks that do not answer and without which the API server refuses what they are about."""
-        return [name for name, policy in self.webhooks.items() if policy == FAIL] if self.unreachable else ()
+        return [name for name, policy in self.webhooks.items() if policy == "Fail"] if self.unreachable else ()
 
     def keeper_title(self, keeper: str) -> str:
         """Returns who scales a quota, as part of a title."""

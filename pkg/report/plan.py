@@ -31,6 +31,7 @@ from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
 _MEMORY: Final = "requests.memory"
+_Leaving = Sequence[tuple["VmPlan", VirtualMachineInstance]]
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 """KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
 
@@ -83,9 +84,6 @@ class Evacuation(Document, frozen=True):
         document = super().document()
         nodes = [{**plan, "node": plan["evacuate"]} for plan in document["nodes"]]
         return {"evacuate": "all", **document, "nodes": nodes}
-
-
-# ---- the VMs by their quotas ---------------------------------------------------------------------------------
 
 
 def plan_migrations(snapshot: Snapshot, ratio: str | None = None) -> MigrationPlan:
@@ -266,9 +264,6 @@ def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> l
         all_fit, action = all(vm.fits_with_headroom for vm in vms), "one VM after another, under a lock each"
         quota_fits = [structs.replace(fit, fits_then=all_fit, action=action) for fit in quota_fits]
     return quota_fits
-
-
-_Leaving = Sequence[tuple[VmPlan, VirtualMachineInstance]]
 
 
 def _blocked_vms(snapshot: Snapshot, leaving: _Leaving) -> Iterator[Violation]:

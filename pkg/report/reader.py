@@ -46,8 +46,6 @@ _EVENT_FRESH: Final = 600.0
 """Seconds for which an event is believed: those of an outage that goes on come at least every five minutes."""
 _ENFORCED_WITHIN: Final = 1.0
 """Seconds until limits that are not enforced yet are looked at again: kube-controller-manager takes tenths."""
-
-
 _MIGRATIONS: Final = kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 _KINDS: Final = kubevirt.VIRTUAL_MACHINES, kubevirt.VIRTUAL_MACHINE_INSTANCES, _MIGRATIONS, kubevirt.KUBEVIRTS
 
@@ -64,9 +62,6 @@ class Assumptions:
     estimate: EstimateKind | None = None
     namespace: str | None = None
     """Headroom's own."""
-
-
-# ---- lists ---------------------------------------------------------------------------------------------------
 
 
 async def read_snapshot(
