@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def register_all(management: Management, events: EventRecorder, settings: Settings) -> None:
-    """Attaches every controller to its informers; call before `management.start()`.
-
-    A dry run is about quotas: what else would be written is not decided at all."""
+    """Attaches every controller to its informers; call before `management.start()`. A dry run is about quotas alone."""
     if settings.profile is None:
         warn_of_unknown_versions(management)
     vmi_controller.register(management, events, settings)

@@ -208,7 +208,7 @@ class WindowHandler:
                     if is_decisive and observed is not continued:
                         self._observer.keep(observed)
                     return window, step
-                self._observer.forget(key)  # until it is kept: nothing of what fails
+                self._observer.windows.pop(key, None)  # until it is kept: nothing of what fails
                 has_end = window.lock is not None and not window.overdue
                 deadline.reschedule(loop_time() + window.seconds_left if has_end else None)
                 lacks_webhook = observed.render_webhook is None and not observed.lock_unavailable_reason

@@ -63,7 +63,7 @@ class WindowObserver:
     _own_user: str = field(default="", init=False)
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
     """Until when it counts that the API server has reached the webhook, and where."""
-    _kept: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
+    windows: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
     """By locked namespace since when what is known, and whether the cache showed the lock by then."""
 
     def concerns_us(self, namespace: str) -> bool:
@@ -80,17 +80,14 @@ class WindowObserver:
         """Keeps what the API server answered, with what was written since, for the time of the lock."""
         if observed.lock is not None:
             is_shown = self.locks.get(name=observed.lock.configuration.name) is not None
-            self._kept[observed.namespace] = loop_time(), is_shown, observed
-
-    def forget(self, namespace: str) -> None:
-        self._kept.pop(namespace, None)
+            self.windows[observed.namespace] = loop_time(), is_shown, observed
 
     def continued(self, namespace: str) -> Observed | None:
         """Returns the kept observation, with each object that is newer in the cache; None if the API server has to be
         asked: nothing is kept, or the caches have other objects, or older ones for long and may stand still."""
-        if namespace not in self._kept:
+        if namespace not in self.windows:
             return None
-        since, is_shown, kept = self._kept[namespace]
+        since, is_shown, kept = self.windows[namespace]
         cached, is_recent = self.cached(namespace), loop_time() - since <= _KNOWN_SECONDS
         if is_recent and not is_shown and cached.lock is None:
             cached = replace(cached, lock=kept.lock)
@@ -128,15 +125,9 @@ class WindowObserver:
         if configuration and not lock:
             reason = f"there is a ValidatingWebhookConfiguration {configuration.name} that is not a lock"
         users = self._own_user or ", ".join(self.settings.controller_users)
-        return replace(
-            self.cached(namespace),
-            budgets=budgets,
-            quotas=quotas,
-            lock=lock,
-            render_webhook=render_webhook,
-            lock_owner=f"headroom ({users}) on {socket.gethostname()}",
-            lock_unavailable_reason=reason,
-        )
+        owner = f"headroom ({users}) on {socket.gethostname()}"
+        observed = replace(self.cached(namespace), budgets=budgets, quotas=quotas, lock=lock)
+        return replace(observed, render_webhook=render_webhook, lock_owner=owner, lock_unavailable_reason=reason)
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""

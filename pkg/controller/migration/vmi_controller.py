@@ -45,9 +45,8 @@ class VMIHandler:
     _differs_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
-        """Shows the migration's state on a VMI that is not being deleted. Returns the VMI as it was written: a
-        migration's next event often comes before our patch is seen. Raises RetryAfter while its state may change
-        again."""
+        """Shows the migration's state. Returns the VMI as it was written: a migration's next event often comes before
+        our patch is seen. Raises RetryAfter while its state may change again."""
         if vmi is None:
             self._differs_since.pop(key, None)
         if vmi is None or vmi.deleting:

@@ -1,6 +1,4 @@
-"""Halts a VM that cannot start within its namespace's quota, with the reason; takes the reason away when it runs.
-
-Source: Harvester pkg/controller/master/virtualmachine."""
+"""Halts a VM that its quota refuses, with the reason. Source: Harvester pkg/controller/master/virtualmachine."""
 
 from __future__ import annotations
 

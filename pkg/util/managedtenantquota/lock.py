@@ -1,7 +1,6 @@
 """A namespace's lock: the ValidatingWebhookConfiguration `lock.<namespace>.com`, rendered and recognised. Pure.
 
-Kubernetes itself spells no limit for the parts of such a name, so it serves namespaces of all lengths.
-"""
+Kubernetes itself spells no limit for the parts of such a name, so it serves namespaces of all lengths."""
 
 from __future__ import annotations
 
@@ -55,9 +54,8 @@ def lock_name(namespace: str) -> str:
 
 
 def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | None:
-    """Returns the lock that a configuration is, whichever process made it, or None if it is no lock. A lock is known by
-    its name, and by the label or our annotations: one of ours that was edited by hand is a lock all the same, it has to
-    end."""
+    """Returns the lock that a configuration is, whichever process made it, or None. It is known by its name, and by the
+    label or our annotations: one of ours that was edited by hand has to end all the same."""
     if configuration is None:
         return None
     annotations, name = configuration.annotations, configuration.name

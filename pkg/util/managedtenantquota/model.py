@@ -1,5 +1,5 @@
-"""The observation of a namespace with a budget, policy and timers; gathered without a request. And the records of
-raised quotas: spec.hard as it was, and what was added to it; the changes that raise and restore it.
+"""The observation of a namespace with a budget, without a request; the records of raised quotas: spec.hard as it was,
+and what was added to it.
 
 The quota's own annotation is written by the same patch that raises it, and removed by the one that restores it. The
 status of a budget is for people, and for KubeVirt's own controller: it is read only of quotas that have no annotation,

@@ -3,8 +3,7 @@
     lock → save → raise → (target pods come) → restore → clear → unlock
 
 Each row follows from what stands on the API server alone, so the process may end after any write: the next reconcile
-goes on from there, or takes back what was begun.
-"""
+goes on from there, or takes back what was begun."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The refused migrations of a namespace: what is missing of their targets, what a quota counts of it, and what there is
 room for while a window adds min(source, target) of every VM that migrates, and no more than the budget. Pure.
 
-The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth.
-"""
+The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
     blocking = refused with today's spec.hard, admitted with what a window adds
 
-A quota that refuses even then leaves the migration where it is, and nothing is changed for its sake.
-"""
+A quota that refuses even then leaves the migration where it is, and nothing is changed for its sake."""
 
 from __future__ import annotations
 
