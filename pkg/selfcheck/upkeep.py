@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -88,6 +88,8 @@ class Upkeep:
 
     async def _policy_problems(self) -> Sequence[str]:
         policies = self.management.client.resource(VALIDATING_ADMISSION_POLICIES)
+        if self._problems and not await _existing(policies, [*POLICIES][:1]):
+            return self._problems  # still: one request at rest is enough
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
         bindings = self.management.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
@@ -100,10 +102,10 @@ class Upkeep:
         return virt_controllers(kubevirts, () if kubevirts else self.settings.kubevirt_users)
 
 
-async def _existing(client: ResourceClient[T]) -> dict[str, T]:
-    """Returns the objects that exist of the names of POLICIES."""
+async def _existing(client: ResourceClient[T], names: Iterable[str] = POLICIES) -> dict[str, T]:
+    """Returns those of the names that exist."""
     objects: dict[str, T] = {}
-    for name in POLICIES:
+    for name in names:
         with suppress(*STATUS_404):
             objects[name] = await client.get(name=name)
     return objects
