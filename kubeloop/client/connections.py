@@ -1,5 +1,4 @@
-"""Threads for what must not wait for others' blocking work; sessions of aiohttp as clients of the API server need them;
-the warnings of answers, and the time that they tell."""
+"""Sessions of aiohttp for the API server, threads for what must not wait for others, an answer's warnings and time."""
 
 from __future__ import annotations
 

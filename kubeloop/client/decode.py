@@ -40,8 +40,7 @@ class ObjectList(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """A page of a list. `undecodable`: name, namespace, uid and resourceVersion of the objects that did not decode; a
-    name of "" is of one of which not even that is known."""
+    """A page of a list. `undecodable`: metadata that the server wrote of objects that did not decode, if known."""
 
     items: list[T]
     metadata: ListMeta

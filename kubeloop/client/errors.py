@@ -92,8 +92,7 @@ class NotFound(ApiError, usual=(404, "NotFound")):
 
 
 class NotServed(ApiError, usual=(404, "")):
-    """404 without that reason: the kind is not installed, or a proxy answers, or a server that is starting. Only
-    discovery tells (`ResourceClient.is_served`)."""
+    """404 without that reason: the kind is not installed, or a proxy or a starting server answers: see `is_served`."""
 
 
 STATUS_404 = (NotFound, NotServed)
@@ -151,8 +150,7 @@ def refuse_write() -> None:
 
 
 def error_from_status(status: Status, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-    """The error that a metav1.Status stands for: a refused request's body, or the object of a watch's ERROR event. An
-    answer's code and Retry-After beat those in it."""
+    """The error of a metav1.Status, a body or a watch's ERROR event; an answer's code and Retry-After beat its own."""
     code = code or status.code or 0
     seconds = (status.details or {}).get("retryAfterSeconds")
     if retry_after is None and type(seconds) is int and seconds > 0:  # 0: the server says nothing

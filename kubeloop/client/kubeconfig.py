@@ -1,5 +1,4 @@
-"""kubeconfig files: which context, what clientcmd demands of it (tools/clientcmd/validation.go, client_config.go), and
-the configuration that it means."""
+"""The configuration that a kubeconfig means, with clientcmd's checks (tools/clientcmd: validation, client_config)."""
 
 from __future__ import annotations
 

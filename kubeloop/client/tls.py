@@ -108,8 +108,7 @@ def _text(part: Path | str | None) -> str | None:
 
 
 def _authorities(ca: str) -> str:
-    """The certificates in a text, as Go reads them: what stands around them does not count, nor one that is not valid
-    among others. Raises ConfigError where there is none."""
+    """The valid certificates in a text, as Go reads them, whatever else is in it. Raises ConfigError for none."""
     if not ca.strip():
         # The ssl module would take an empty text for none, and trust every public authority.
         raise ConfigError("the cluster's certificate authority is empty: leave it out for the system's authorities")

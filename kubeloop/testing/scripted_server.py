@@ -136,9 +136,6 @@ class ScriptedServer:
         return watch(hang()) if request.verb == WATCH else status(404, "NotFound", "nothing is scripted for this")
 
 
-# Replies
-
-
 def body(obj: Any, code: int = 200) -> Reply:
     """A JSON answer: an object, or whatever a patch or create returns."""
     return raw(json.dumps(obj).encode(), code)

@@ -124,8 +124,7 @@ class Registration:
     """Its key is registered, or the one that another replica has registered before."""
     name: str
     kinds: Sequence[tuple[Resource[Any], Callable[[Endpoint, bytes | None], list[Webhook]]]]
-    """The webhooks of each, for an endpoint and what the API server shall trust (None: another program, cert-manager's
-    CA injector, sets caBundle, and it stays)."""
+    """The webhooks of each, for an endpoint and the CAs that the API server trusts (None: a CA injector sets them)."""
     labels: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     annotations: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     _reading: asyncio.Task[None] | None = field(default=None, init=False)
@@ -144,8 +143,7 @@ class Registration:
         await self.write(bundle)
 
     async def adopt(self) -> None:
-        """The key that the API server sends is the one that is registered, by whichever replica: of all configurations
-        the first one holds it. Raises ApiError."""
+        """Takes the key that is registered, by whichever replica, in the first configuration. Raises ApiError."""
         self.share_key(await registered(self.client, self.kinds[0][0], self.name))
 
     def share_key(self, configuration: Configuration | None) -> bool:

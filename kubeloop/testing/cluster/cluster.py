@@ -51,8 +51,7 @@ class Options:
     crds: tuple[Path, ...] = ()
     """YAML files, a CustomResourceDefinition each. `up` returns when they are served."""
     programs: tuple[Program, ...] = ()
-    """Started in this order when the CRDs are served, and ended before the servers; `--kubeconfig FILE` of a cluster
-    admin is appended to the argv of each."""
+    """Started in this order when the CRDs are served, each with `--kubeconfig FILE` of a cluster admin at the end."""
     audit_policy: Path | None = None
     """The audit policy of the API server, which writes to `audit.log` of the directory; None: nothing."""
 

@@ -57,12 +57,11 @@ class Objects:
 
     def __init__(self, *resources: Resource[Any]) -> None:
         """`resources`: the kinds that are installed; default: every one that is defined. `requests` are those that were
-        made; `reactors` are called before each; `open`, cleared, keeps watches silent."""
+        made; `reactors` are called before each; `open`, cleared, keeps watches silent (caches lag)."""
         self.requests: list[Request] = []
         self.reactors: list[Reactor] = []
         self.clock: Callable[[], float] = time.time
         self.open = asyncio.Event()
-        # Cleared: watches bring nothing for now (the caches lag).
         self.open.set()
         self.resources = list(dict.fromkeys(resources or BY_TYPE.values()))
         self._objects: dict[str, dict[str, Raw]] = {}

@@ -292,8 +292,7 @@ def _check_names(resource: Resource[Any], body: Raw) -> None:
 
 
 def _check_types(resource: Resource[Any], raw: Raw, refusal: type[errors.ApiError]) -> None:
-    """Raises `refusal` for a value that the struct cannot hold, as the API server does for its own types. Of a Secret
-    stringData is written into data."""
+    """Raises `refusal` for a value that the struct cannot hold; writes a Secret's stringData into its data."""
     try:
         if resource.path() == SECRETS.path():
             texts = {key: b64encode(t.encode()).decode() for key, t in (raw.pop("stringData", None) or {}).items()}
