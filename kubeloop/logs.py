@@ -1,4 +1,7 @@
-"""Log lines for people or for programs, with what is being handled: its kind, its key, and a number of the call."""
+"""Log lines for people or for programs, with what is being handled: its kind, its key, and a number of the call; how
+often they are written, and texts of others in them.
+
+Promises: nothing that is printed moves the cursor, changes colours or the direction of what follows."""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from kubeloop.text import printable
+from cachetools import TTLCache
+
+_LONGEST = 500
+"""Characters of a quotation."""
 
 
 class Reconcile(NamedTuple):
@@ -71,3 +78,29 @@ class _JSONFormatter(logging.Formatter):
             line["error"] = repr(record.exc_info[1])
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+class Once:
+    """The states that were reported within the last `seconds` of a clock; the last `most` of them."""
+
+    def __init__(self, seconds: float, *, most: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reported: TTLCache[Hashable, bool] = TTLCache(most, ttl=seconds, timer=clock)
+
+    def is_due(self, *state: Hashable) -> bool:
+        """Reports whether this state is to be reported now; from then on it counts as reported."""
+        is_due = state not in self._reported
+        if is_due:
+            self._reported[state] = True
+        return is_due
+
+
+def printable(text: str) -> str:
+    """The text, with an escape in place of each control and format character, line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def quoted(text: str) -> str:
+    """The text in quotation marks, which it can't end, escaped and cut: as words of somebody else."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

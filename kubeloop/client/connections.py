@@ -21,7 +21,7 @@ from aiohttp import BytesPayload
 from aiohttp.abc import AbstractStreamWriter
 
 from kubeloop.client.errors import ApiError
-from kubeloop.once import Once
+from kubeloop.logs import Once
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

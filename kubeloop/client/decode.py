@@ -16,8 +16,8 @@ import msgspec
 from kubeloop.api.meta import ListMeta, Object, ObjectMeta, PartialObjectMetadata, Status, Struct
 from kubeloop.client import lenient
 from kubeloop.client.errors import ServerError, Unreachable, error_from_status
+from kubeloop.logs import Once
 from kubeloop.metrics import FRAMEWORK
-from kubeloop.once import Once
 
 logger = logging.getLogger(__name__)
 _UNDECODABLE_OBJECTS = FRAMEWORK["rest_client_undecodable_objects_total"].counter()

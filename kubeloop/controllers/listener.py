@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from kubeloop.controllers.errors import BindError
-from kubeloop.once import Once
+from kubeloop.logs import Once
 
 log = logging.getLogger(__name__)
 

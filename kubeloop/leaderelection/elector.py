@@ -17,8 +17,8 @@ from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.lease_lock import LeaseLock
+from kubeloop.logs import Once
 from kubeloop.metrics import FRAMEWORK
-from kubeloop.once import Once
 
 log = logging.getLogger(__name__)
 

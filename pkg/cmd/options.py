@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kubeloop.errors import ReportedError
-from kubeloop.logs import stream_handler
-from kubeloop.text import printable
+from kubeloop.logs import printable, stream_handler
 from pkg.cmd.flags import group, option, optional
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas

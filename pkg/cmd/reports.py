@@ -25,7 +25,7 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
-from kubeloop.text import printable
+from kubeloop.logs import printable
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall, remark
 from pkg.report.page import page

@@ -13,7 +13,7 @@ from kubeloop.api.core import Event, Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.objects import find_condition
 from kubeloop.api.resource_list import parse_resource_list
-from kubeloop.text import quoted
+from kubeloop.logs import quoted
 from pkg.api import kubevirt
 from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text

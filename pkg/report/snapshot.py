@@ -13,7 +13,7 @@ from kubeloop.api import core
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import kind_of
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
-from kubeloop.text import quoted
+from kubeloop.logs import quoted
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota

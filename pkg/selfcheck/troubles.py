@@ -19,7 +19,7 @@ from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.events import WARNING, EventRecorder
 from kubeloop.controllers.reconcile import Trouble
 from kubeloop.errors import one_line
-from kubeloop.text import printable
+from kubeloop.logs import printable
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
 from pkg.config.causes import Cause

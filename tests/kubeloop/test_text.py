@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeloop.text import printable, quoted
+from kubeloop.logs import printable, quoted
 
 TEXTS = {
     "plain": "plain",

@@ -23,7 +23,7 @@ from kubeloop.client.errors import AlreadyExists, ApiError, Conflict, NotFound, 
 from kubeloop.controllers.enqueue import EnqueueHandler
 from kubeloop.controllers.errors import RetryAfter
 from kubeloop.controllers.events import EventRecorder
-from kubeloop.once import Once
+from kubeloop.logs import Once
 from kubeloop.workqueue.queue import loop_time
 from kubeloop.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 from pkg.api.mtq import VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, VirtualMachineMigrationResourceQuota

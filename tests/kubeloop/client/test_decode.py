@@ -24,7 +24,7 @@ from kubeloop.client import decode
 from kubeloop.client.decode import Decoder, WatchEvent, decoder_for, split_lines
 from kubeloop.client.errors import ApiError, Gone, ServerError, Unreachable
 from kubeloop.client.lenient import CUT, shallow
-from kubeloop.once import Once
+from kubeloop.logs import Once
 from kubeloop.testing.scripted_steps import obj
 from pkg.api.kubevirt import VirtualMachineInstance
 
