@@ -1,4 +1,3 @@
 """The kinds of KubeVirt, Harvester and managed-tenant-quota: typed objects with only the fields in use.
 
-`kubeloop.api` says what such an object is and what it must not be used for.
-"""
+`kubeloop.api` says what such an object is and what it must not be used for."""

@@ -59,8 +59,7 @@ class CollectOptions:
 def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     """Collect quotas, VMs, migrations, events and headroom's own state and logs for a bug report. Writes to disk alone.
 
-    Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents.
-    """
+    Only known fields are written: no Secret is read, and of VMs no user data, environment or volume contents."""
     target = Path(options.output)
     if options.output != _STREAM and target.exists():
         raise WrongCall(f"{target} exists: name another file or folder, or remove it")

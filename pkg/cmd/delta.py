@@ -84,8 +84,7 @@ def delta(options: DeltaOptions) -> int:
 
     Offline: reads nothing but the input. KubeVirt, Setting, Namespace, ResourceQuota, LimitRange, Pod and
     PersistentVolumeClaim objects (RuntimeClass, NetworkAttachmentDefinition, instancetypes and preferences too) hold
-    for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory.
-    """
+    for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory."""
     check_ratio(options.overhead_ratio)
     profile = None if options.kubevirt_profile is None else overhead_profile(options.kubevirt_profile)
     cluster = _Cluster(names_unknown=profile is None)

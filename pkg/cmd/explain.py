@@ -36,8 +36,7 @@ def explain(
 ) -> None:
     """Explain why the VM's migration waits: which quota, which resource, and what headroom does about it.
 
-    Of a VM that does not migrate: whether it could. Writes nothing.
-    """
+    Of a VM that does not migrate: whether it could. Writes nothing."""
     namespace, slash, name = vm.partition("/")
     if not slash or reports.NAME.fullmatch(name) is None:
         raise WrongCall(f"a VM is named NAMESPACE/NAME, not {vm!r}")

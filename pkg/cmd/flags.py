@@ -2,8 +2,7 @@
 
 To add a flag: add a field `name: type = option(default, "What it does.")` to its group
 (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The flag's
-spelling and its environment variable HEADROOM_<FLAG> follow from the field; a float is SECONDS, a Path a FILE.
-"""
+spelling and its environment variable HEADROOM_<FLAG> follow from the field; a float is SECONDS, a Path a FILE."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
     """A dataclass field that is a flag; `...` as default makes it required.
 
     `names` replaces the spelling that follows from the field's name (`--a-field`, of a bool `--a-field/--no-a-field`);
-    `settings` are typer's: metavar, min, max, file_okay; `envvar=None` for a flag that no environment variable sets.
-    """
+    `settings` are typer's: metavar, min, max, file_okay; `envvar=None` for a flag that no environment variable sets."""
     info = {"names": names, "help": help, **settings}
     return field(default=MISSING if default is ... else default, metadata={_FLAG: info}, kw_only=True)
 

@@ -1,8 +1,7 @@
 """The entry point `headroom`: mounts the subcommands and turns every error into one line and an exit code.
 
 A subcommand's module is imported when it is asked for: each imports what it needs at its top, and the offline ones
-start fast.
-"""
+start fast."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The groups of flags that several commands share, and the settings of a process that follow from them.
 `pkg.cmd.flags` says how to add a flag.
 
-Enums are imported from where they are used; those modules import nothing heavy, for a command line starts with them.
-"""
+Enums are imported from where they are used; those modules import nothing heavy, for a command line starts with them."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ class PlanOptions(NamespaceOptions):
 
 def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
     """Show which VMs could migrate now or at another overhead ratio, and what headroom would add; with --evacuate which
-    would not leave a node; with --size how large a namespace's quotas must be. Writes nothing.
-    """
+    would not leave a node; with --size how large a namespace's quotas must be. Writes nothing."""
     namespace = reports.check_namespace(options.namespace)
     _check(options)
     growth = _growth(options.grow)

@@ -28,8 +28,7 @@ class QuantityOptions:
 def quantity(options: QuantityOptions) -> None:
     """Read quantities, one a line, from stdin; print a JSON line each.
 
-    A line that is not a quantity comes out with "error" and the others go on.
-    """
+    A line that is not a quantity comes out with "error" and the others go on."""
     operations = [name for name in _OPERATIONS if getattr(options, name)]
     if len(operations) > 1:
         raise WrongCall(f"--{operations[0]} and --{operations[1]} exclude each other")

@@ -69,8 +69,7 @@ def release(
     """Hand every ResourceQuota that headroom took over back to Harvester's own controllers, and remove its webhooks.
 
     Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. It
-    refuses where the Lease says that a controller runs; with --leader-elect it waits until the Lease is free.
-    """
+    refuses where the Lease says that a controller runs; with --leader-elect it waits until the Lease is free."""
     logging.set_up()
     durations, config = election.config(), load_config(cluster.kubeconfig)
     asked, force = election.leader_elect, installation.force

@@ -34,8 +34,7 @@ def usage(options: UsageOptions) -> int:
     """Print what quota counts of each Pod, PersistentVolumeClaim and ResourceClaim, a JSON line each.
 
     Offline: reads nothing but the input. An object counts as it stands: defaults of the API server and of LimitRanges
-    are not added, and of a ResourceClaim its pod is not looked at.
-    """
+    are not added, and of a ResourceClaim its pod is not looked at."""
     releases = releases_of([options.kubernetes])
     if releases is UNKNOWN:
         raise WrongCall(f"--kubernetes must be a release from 1.30 to 1.37, not {options.kubernetes!r}")

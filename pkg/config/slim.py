@@ -5,8 +5,7 @@ and conditions the few stay that are read, and a VM is cut to what KubeVirt's ow
 LONGEST elements at most, and an object that is still larger than LARGEST stands without spec and status, so that
 nothing is added for it. Most objects are alike in all but name, uid and node: what equal ones say of their devices,
 resources and containers is held once, which is two thirds of a VM.
-For objects that no reader has yet: they are changed in place.
-"""
+For objects that no reader has yet: they are changed in place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The wire format: every key, label and literal that Harvester, Rancher, KubeVirt and this project share.
 
 Source: the formats of Harvester (pkg/util/constants.go), Rancher (resourcequota) and KubeVirt (api/core/v1).
-They must match byte for byte; nothing else in the tree may spell them out.
-"""
+They must match byte for byte; nothing else in the tree may spell them out."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@
 Trusted is what KubeVirt alone writes: which claims the status of a migration and of a running VMI name. Labels and
 sizes are also a tenant's to change: a claim of state counts as much as KubeVirt requests for a new one, at most; a move
 of volumes is a wish and counts as much as the existing claims, at most. Nothing is added for ResourceClaims of devices:
-Kubernetes makes them after the pod, and any pod of the namespace could take what is added for them.
-"""
+Kubernetes makes them after the pod, and any pod of the namespace could take what is added for them."""
 
 from __future__ import annotations
 

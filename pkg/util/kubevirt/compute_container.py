@@ -2,8 +2,7 @@
 
 The VMI's own limits and requests are the start, and in the end win over calculated ones. Source: KubeVirt
 pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master; `profiles` has the differences
-between them.
-"""
+between them."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ except ResourceQuota, Namespace and cluster objects. What is read here, who can 
 - events: every user who may create them, with any source, text and time. Never trusted, only quoted.
 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
-(listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status).
-"""
+(listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status)."""
 
 from __future__ import annotations
 

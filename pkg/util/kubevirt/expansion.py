@@ -1,8 +1,7 @@
 """A VM as KubeVirt expands it when it starts: by its instancetype and preference, to a VMI, with defaults. Pure.
 
 Source: KubeVirt pkg/instancetype (apply, find) and pkg/instancetype/preference/apply, 1.0 to master;
-pkg/defaults (SetDefaultGuestCPUTopology), pkg/virt-api/webhooks (SetDefaultResourceRequests).
-"""
+pkg/defaults (SetDefaultGuestCPUTopology), pkg/virt-api/webhooks (SetDefaultResourceRequests)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 and claims, its refusals, and the parallel limits. Pure; `evidence` says which of its fields are trusted.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff); Harvester
-vmim_controller.go (the state that the VMI shows).
-"""
+vmim_controller.go (the state that the VMI shows)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ pod rendered now; and Harvester's delta of a migration. Pure.
 
 Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network
 memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release; `profiles` has their
-constants.
-"""
+constants."""
 
 from __future__ import annotations
 

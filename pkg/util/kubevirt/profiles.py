@@ -1,7 +1,6 @@
 """KubeVirt's releases as data: what each adds to a launcher pod and which rules it renders by.
 
-The paths are those of KubeVirt's pkg/virt-controller/services where none is given.
-"""
+The paths are those of KubeVirt's pkg/virt-controller/services where none is given."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 KubeVirt renders the target from the same VMI spec as the source, so the source pod as quota counts it is the
 answer, except for the overhead's difference when the ratio was changed since, and for CPUs and memory that were
-plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases.
-"""
+plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases."""
 
 from __future__ import annotations
 

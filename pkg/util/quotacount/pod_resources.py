@@ -4,8 +4,7 @@ effective requests and limits that containers, what their status says, pod level
 Source: kubernetes pkg/apis/core/v1/defaults.go (SetDefaults_ResourceList, SetDefaults_Pod, SetDefaults_LimitRangeItem),
 pkg/api/pod/util.go (DefaultPodLevelResources) and plugin/pkg/admission/limitranger, the same from 1.30 to 1.37 but for
 pod-level resources (see `releases`); component-helpers resource/helpers.go, PodRequests and PodLimits, with the options
-of the quota evaluator. It never looks at the pod-level resources of the status.
-"""
+of the quota evaluator. It never looks at the pod-level resources of the status."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def _aggregate(spec: PodSpec, view: _View) -> ResourceList:
     """Returns the sum of all containers, or what the heaviest moment of the start needs, whichever is larger.
 
     A restartable init container runs on beside the others and is added; a plain one runs beside the restartable
-    ones before it, and only sets a minimum.
-    """
+    ones before it, and only sets a minimum."""
     steady_total = total(view(container) for container in spec.containers)
     restartable_total: ResourceList = {}
     heaviest_start: ResourceList = {}
@@ -144,8 +142,7 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Re
 
     First, an unset request becomes the limit, then each LimitRange in turn fills what is still missing. Of several
     LimitRanges the first that has a default for a resource wins (the API server's own order is not defined). Existing
-    pods have been completed already and come out unchanged.
-    """
+    pods have been completed already and come out unchanged."""
     defaults = [_container_defaults(limit_range) for limit_range in limit_ranges]
     spec, rule = pod.spec, release.pod_level_defaults
     completed_spec = msgspec.structs.replace(

@@ -1,7 +1,6 @@
 """Kubernetes' releases as data: by which rules the quota evaluators of each count, its default feature gates given.
 
-The paths are those of kubernetes pkg/quota/v1/evaluator/core where none is given.
-"""
+The paths are those of kubernetes pkg/quota/v1/evaluator/core where none is given."""
 
 from __future__ import annotations
 

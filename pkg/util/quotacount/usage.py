@@ -2,8 +2,7 @@
 PersistentVolumeClaim and a ResourceClaim, and which pods a quota's scopes match.
 
 Source: kubernetes pkg/quota/v1/evaluator/core (pods.go, persistent_volume_claims.go, resource_claims.go) and
-pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`.
-"""
+pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`."""
 
 from __future__ import annotations
 

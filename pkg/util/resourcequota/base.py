@@ -2,8 +2,7 @@
 
 The base is what Rancher's namespace annotation grants, or what a quota without Rancher said before anything was added
 for migrations. Source: rancher `NamespaceResourceQuota` (management.cattle.io/v3) and Harvester
-pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any resource name.
-"""
+pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any resource name."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ It happens when the namespace already uses more than its base, for example after
 (Harvester issue 9435). While a migration is refused, what the VMs of its namespace can have grown by is added, as far
 as it is missing: bounded by what operators have changed, whatever other pods use. Beside Harvester its own rule holds:
 `limits.memory` only, what is missing plus 128Mi. status.used counts a target pod before a cache shows it: what is to be
-compensated for is decided with pods that are read live (resourcequota_controller).
-"""
+compensated for is decided with pods that are read live (resourcequota_controller)."""
 
 from __future__ import annotations
 

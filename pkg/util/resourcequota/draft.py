@@ -2,8 +2,7 @@
 
     base → VMs → entries → spec.hard
 
-A migration that a cap leaves out waits; the first in line is served first: by KubeVirt's priority, then by age.
-"""
+A migration that a cap leaves out waits; the first in line is served first: by KubeVirt's priority, then by age."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class QuotaDraft:
         others.
 
         A name key on a quota that carried headroom's mark already is its own, unless it was found there when the quota
-        was taken over: then the timers have it.
-        """
+        was taken over: then the timers have it."""
         now, since = self.facts.now, self.facts.timers.unexplained
         mark = constants.ANNOTATION_OWNER if self.base.is_default else constants.ANNOTATION_BASE
         vms = {key: vm for vm in self.vms for key in vm.keys}

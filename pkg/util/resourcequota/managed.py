@@ -27,8 +27,7 @@ class QuotaManagement(Enum):
     is neither Rancher's default nor has the label "true"     | NONE       |            |
     was Rancher's default and still has headroom's mark       | NONE       |            |
     has Harvester's skip annotation, without headroom's mark  | SKIPPED    | yes        |
-    is another one                                            | SERVED     | yes        | yes
-    """
+    is another one                                            | SERVED     | yes        | yes"""
 
     NONE = "none"
     """What is headroom's on it goes."""

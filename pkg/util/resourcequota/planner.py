@@ -4,8 +4,7 @@
 
 Level-triggered: the truth is the migrations and the pods, the annotations say what was added. The same facts always
 give the same plan, and a plan applied gives facts whose plan is empty. Whatever happens to the annotations or to
-spec.hard, the next patch repairs it.
-"""
+spec.hard, the next patch repairs it."""
 
 from __future__ import annotations
 
@@ -282,8 +281,7 @@ class HarvesterRules(QuotaDraft):
     uid, and stays as it is until all migrations of its VM are over, with limits.cpu and limits.memory alone; a refused
     target gets what is missing of limits.memory, and 128Mi. A quota that was taken over goes back to Harvester.
 
-    Source: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go.
-    """
+    Source: vmim_controller.go (scale, restore, compensate) and resourcequota_controller.go."""
 
     def __init__(self, facts: Facts, policy: Policy, base: Base | None = None) -> None:
         base = base or base_of(facts.quota, facts.limits, policy, facts.rancher.granted)

@@ -6,8 +6,7 @@ and 2.15.2), headroom requests base + headroom by the annotation, and records on
 the person had requested and for which VMs it was raised.
 
 Sources: rancher pkg/controllers/managementuser/resourcequota (resource_quota_sync.go) and pkg/resourcequota
-(quota_validate.go); rancher/webhook, resourcequota validator.
-"""
+(quota_validate.go); rancher/webhook, resourcequota validator."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ def annotation_of(namespace: Namespace | None) -> str:
 
     While headroom has raised it, a limit that says what headroom wrote stands for the person's number; a limit that
     says something else was edited and counts as written. A form that saves the raised numbers changes nothing, nor does
-    garbage.
-    """
+    garbage."""
     text = namespace.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") if namespace else ""
     request = request_of(namespace)
     if not (request and text):
@@ -148,8 +146,7 @@ def limits_of_annotation(text: str) -> ResourceList:
 def with_limits(text: str, limits: Mapping[str, str]) -> str:
     """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names.
 
-    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation.
-    """
+    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation."""
     parse_limits(text)
     if not limits:
         return text
@@ -209,8 +206,7 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
     """Returns the quota as decisions see it: with the entries of the record instead of its own, and with headroom's
     marks. `asks`: it is raised by requests, though there is no record yet.
 
-    Entries that were written before only Rancher might write the quota are left out: nobody can remove them.
-    """
+    Entries that were written before only Rancher might write the quota are left out: nobody can remove them."""
     request = request_of(namespace)
     if not is_default(quota) or not (asks or request):
         return quota

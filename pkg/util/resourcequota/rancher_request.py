@@ -4,8 +4,7 @@
 
 While something is added, the annotation says base + headroom and the record says the rest. At the end the annotation
 says again what the person requested. Where that exceeds the grant, Rancher would leave the quota raised: the grant is
-requested first, and the person's number when Rancher has written it.
-"""
+requested first, and the person's number when Rancher has written it."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def _is_refused(request: rancher.Request, facts: Facts) -> bool:
     """Reports whether Rancher has found that the request does not fit into the project.
 
     A condition from before the request counts only after a time in which a Rancher that runs has answered: it writes
-    the same text again where two requests of one second are refused alike.
-    """
+    the same text again where two requests of one second are refused alike."""
     validation = rancher.validation_of(facts.rancher.namespace)
     if validation is None or validation.fits:
         return False
@@ -107,8 +105,7 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
     """Returns the limits of the annotation without headroom: the person's, or the grant where they are beyond that.
 
     What the person requests beyond the grant is requested too, until Rancher has refused it: then it would refuse all.
-    At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit.
-    """
+    At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit."""
     granted = {name: limit for name, (_, limit) in rancher.exceeding(facts.limits, facts.rancher.granted).items()}
     request, validation = rancher.request_of(facts.rancher.namespace), rancher.validation_of(facts.rancher.namespace)
     base, hard = {**requested, **granted}, facts.quota.hard

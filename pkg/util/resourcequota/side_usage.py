@@ -1,7 +1,6 @@
 """The usage of one VM's sides, and of the side that KubeVirt would render next. Pure.
 
-A pod counts as far as the VM's spec goes: a tenant may have written it, unless deploy/policy.yaml is in force.
-"""
+A pod counts as far as the VM's spec goes: a tenant may have written it, unless deploy/policy.yaml is in force."""
 
 from __future__ import annotations
 
