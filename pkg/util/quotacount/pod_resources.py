@@ -134,9 +134,6 @@ def _reported_lists(pod: Pod, pick: Pick, rule: StatusRule) -> Mapping[str, list
     }
 
 
-# ---- defaults ------------------------------------------------------------------------------------------------
-
-
 def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Release = NEWEST[0]) -> Pod:
     """Returns the pod as it will be when quota admission looks at it.
 

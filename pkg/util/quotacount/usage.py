@@ -122,9 +122,6 @@ def is_extended(name: str) -> bool:
     return _EXTENDED.fullmatch(name) is not None
 
 
-# ---- scopes --------------------------------------------------------------------------------------------------
-
-
 def has_scopes(spec: ResourceQuotaSpec) -> bool:
     """Reports whether a quota counts only some of its namespace's objects."""
     return bool(spec.scopes or spec.scope_selector)
@@ -195,9 +192,6 @@ def _has_compute(resources: core.ResourceRequirements) -> bool:
     lists = [raw for raw in (resources.requests, resources.limits) if raw]
     compute_lists = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in lists)
     return any(quantity > ZERO for raw in compute_lists for quantity in parse_resource_list(raw).values())
-
-
-# ---- claims --------------------------------------------------------------------------------------------------
 
 
 def storage_usage(claim: core.PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
