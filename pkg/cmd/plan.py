@@ -1,5 +1,4 @@
-"""`headroom plan`: which VMs could migrate, at another overhead ratio or all of a node, and how large a quota must be,
-without touching anything."""
+"""`headroom plan`: which VMs could migrate, at another ratio or all of a node, and how large a quota must be."""
 
 from __future__ import annotations
 

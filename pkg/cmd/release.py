@@ -111,8 +111,7 @@ async def _release(
 
 
 async def _refuse_while_one_runs(client: Client, namespace: str) -> str:
-    """Returns a remark where no Lease tells whether a controller runs anywhere: all the cluster is released. Raises
-    ReportedError where one runs."""
+    """Returns a remark where no Lease tells whether a controller runs. Raises ReportedError where one does."""
     namespaces = list(dict.fromkeys([namespace, *home_namespaces(client, None)]))
     place, lease = await find_lease(client, namespaces)
     if lease is None:

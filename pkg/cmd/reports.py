@@ -1,5 +1,4 @@
-"""Shares what the reading commands have in common: their flags, one call to the API server, and how a table or JSON
-comes out."""
+"""Shares the flags of the reading commands, their call to the API server, and how a table or JSON comes out."""
 
 from __future__ import annotations
 

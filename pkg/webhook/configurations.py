@@ -145,8 +145,7 @@ def _guard_conditions(settings: Settings) -> dict[str, str]:
 
 
 def _matches(subject: str, patterns: Sequence[str]) -> str:
-    """Returns the condition that a name matches a pattern. Raises ValueError for a pattern that no name can match and
-    that would break out of the expression."""
+    """Returns the condition that a name matches a pattern. Raises ValueError where it would break the expression."""
     for pattern in patterns:
         if not _SAFE_PATTERN.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of names")

@@ -71,8 +71,7 @@ class Webhooks:
 
 
 def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
-    """Returns the handlers by path. All paths are served whatever is registered: the API server may still ask by the
-    settings of a replica from before."""
+    """Returns all handlers by path: the API server may still ask by the settings of a replica from before."""
     locks = management.locks
     kubevirts = management.kubevirts.cache()
     accounts = lock.Accounts(

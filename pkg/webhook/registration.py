@@ -216,8 +216,7 @@ async def unregister(client: Client) -> list[str]:
 
 @dataclass(eq=False)
 class Leftovers:
-    """Looks at the webhooks of another process, or of before, where this one registers none; or removes them. `run`
-    until cancelled."""
+    """Looks at webhooks that this process does not register, or removes them. `run` until cancelled."""
 
     client: Client
     namespace: str

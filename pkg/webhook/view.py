@@ -44,8 +44,7 @@ _TIMEOUTS = METRICS["headroom_admission_timeouts_total"].counter()
 
 IDLE: Final = 300.0
 MOST: Final = 40
-"""Namespaces watched at once: each holds one of the connections that all requests share. The one that has not been
-asked about for longest gives way."""
+"""Namespaces watched at once, the last asked about: each holds one of the connections that all requests share."""
 ENDED: Final = 5.0
 _ENDED_MOST: Final = 1000
 """For how long, and of how many pods, it is remembered that they ended: status.used may still count them, the reserve

@@ -1,2 +1,1 @@
-"""KubeVirt's objects: how it renders pods (overhead, launcher, migration target, attachments) and which are trusted.
-Pure."""
+"""KubeVirt's objects: how it renders pods (overhead, launcher, target, attachments), and which are trusted. Pure."""

@@ -38,8 +38,7 @@ class Stage(IntEnum):
     ARRIVED = 1
     """The VM lives in its target already, whatever the migration says: only its leftover side may still count."""
     WITHOUT_TARGET = 2
-    """No target pod is expected: none will be created any more, none here, or, by Harvester's estimate, none yet. An
-    existing entry stays, none is added."""
+    """No target pod is expected any more, here, or by Harvester's estimate yet: an entry stays, none is added."""
     CREATED = 3
     """Phase unset: virt-controller asks for the target pod next, within milliseconds. Harvester adds nothing yet."""
     ACTIVE = 4

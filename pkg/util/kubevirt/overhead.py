@@ -50,8 +50,7 @@ def overhead_parts(
     plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
 ) -> Parts:
     """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing. `plugins` are the
-    CR's network bindings; None leaves networks out altogether, as Harvester's own formula does. Raises QuantityError if
-    one of the spec's quantities is invalid."""
+    CR's network bindings; None leaves networks out altogether, as Harvester's formula does. Raises QuantityError."""
     domain, interfaces = spec.domain, spec.domain.devices.interfaces or ()
     reserved_overhead = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
     multiplied = Quantity.of(sum(times * amount for times, amount in _counted_amounts(spec, profile)))

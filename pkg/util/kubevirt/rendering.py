@@ -73,9 +73,8 @@ class Rendering:
         object.__setattr__(self, "factor", factor_of(self.ratio))
 
     def has_gate(self, gate: str) -> bool:
-        """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there. A gate that
-        the release does not have is off, whatever the CR says. Source: KubeVirt pkg/virt-config/featuregate, pull
-        request 17405."""
+        """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there; off where the
+        release does not have it. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405."""
         developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
         by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
         return gate in self.profile.gates and (by_default or gate in (developer.feature_gates or ()))
@@ -144,8 +143,7 @@ def limited_resources(names: Iterable[str]) -> frozenset[str]:
 
 def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
     """Returns the KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no
-    second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). While that webhook is away, a tenant's CR is
-    younger."""
+    second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Without that webhook a tenant's CR is younger."""
     return _oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
 
 

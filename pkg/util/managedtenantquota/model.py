@@ -67,8 +67,7 @@ class WindowTimers:
     """The waiting times that one decision passes to the next; a restart may lose them."""
 
     short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
-    """Migration uid, and whether the budget would suffice without the other migrations, to the time since when it does
-    not."""
+    """Migration uid, and whether the budget suffices without other migrations, to the time since when it does not."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Migration uid to the time until which it is left alone."""
     refusals: int = 0
@@ -118,8 +117,7 @@ def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> O
 
 
 def with_running(facts: Facts, source: Source) -> Facts:
-    """Adds the source node of every migration of the cluster that runs, or is about to: its target pod exists. If none
-    waits, they are not looked for."""
+    """Adds the source node of every migration of the cluster that runs or has its target pod, if any waits."""
     if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
         return facts
     migrations = [migration for migration in source.migrations.list() if not is_finished(migration)]
@@ -193,8 +191,7 @@ def record_of(quota: ResourceQuota) -> Record | None:
 
 
 def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
-    """Reports whether the status says that something is raised. Upstream always keeps there what may be added: that
-    alone means nothing."""
+    """Reports whether the status says that something is raised; what may be added, upstream always keeps there."""
     status = budget.status
     return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
 
@@ -227,7 +224,6 @@ def readable(resources: RawResourceList) -> RawResourceList:
 
 
 def is_lowering_enforced(quota: ResourceQuota) -> bool:
-    """Reports whether quota admission goes by spec.hard already, or by less: it reads status.hard, which the controller
-    manager copies."""
+    """Reports whether quota admission goes by spec.hard already, or by less: it reads status.hard, a copy."""
     now, used = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
     return all(used[name] <= limit for name, limit in now.items() if name in used)

@@ -152,16 +152,14 @@ def refused_targets(facts: Facts) -> list[RefusedTarget]:
 
 
 def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
-    """Reports whether a running target has no attachment pod. KubeVirt creates it once the target runs; no condition
-    says that quota refused it."""
+    """Reports whether a running target has no attachment pod yet; no condition says that quota refused it."""
     running = {pod.uid for pod in targets if pod.status.phase == constants.PHASE_RUNNING}
     sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
     return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
 
 
 def _whole(name: str, amount: Quantity) -> Quantity:
-    """Returns the part of an amount that a limit may have: the API server refuses a fraction of what counts objects or
-    devices."""
+    """Returns an amount that a limit may have: the API server refuses a fraction of what counts objects or devices."""
     if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
         return amount
     rounded_up = amount.value()

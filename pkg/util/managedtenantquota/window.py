@@ -178,8 +178,7 @@ class Window:
     # ---- which migrations are released -----------------------------------------------------------------------
 
     def _releasable(self) -> Sequence[RefusedTarget]:
-        """Returns the refused migrations that the budget can release together; the others get their `wait_reason` or a
-        problem."""
+        """Returns the refused migrations that the budget can release together; others get a reason or a problem."""
         observed = self.observed
         latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
         paused = {uid: until for uid, until in self.timers.paused.items() if observed.now < until <= latest}
