@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
 from cachetools import LRUCache
 
@@ -44,8 +43,6 @@ from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import EXACT
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T", bound=Object)
 
 MANAGED_TENANT_QUOTA_CONTROLLER = "managedTenantQuotaController"
 _PAUSE = 0.1
@@ -93,7 +90,7 @@ class Writer:
             case VirtualMachineMigrationResourceQuota() as budget:
                 name, namespace = budget.name, budget.namespace
                 new = await self.budgets.merge_patch(step.body, name=name, namespace=namespace, subresource="status")
-                result = replace(observed, budgets=_with(observed.budgets, new))
+                result = replace(observed, budgets=[new if b.key == new.key else b for b in observed.budgets])
             case _:
                 result = replace(observed, lock=await self._lock(observed.lock, step))
         events = [(constants.EVENT_LOCKED, _LOCKED)] if step.name == "MakeLock" else []
@@ -118,7 +115,7 @@ class Writer:
             old_limits, new_limits = parse_resource_list(quota.hard), parse_resource_list(step.body["spec"]["hard"])
             for name, limit in new_limits.items():
                 _RELEASED.labels(name).inc((limit - old_limits[name]).nanos / 1e9)
-        return _with(quotas, new)
+        return [new if other.key == new.key else other for other in quotas]
 
     async def _lock(self, lock: Lock | None, step: Write) -> Lock | None:
         if lock is None:
@@ -136,10 +133,6 @@ class Writer:
             return None
         configuration_written(VALIDATING_WEBHOOK_CONFIGURATIONS, configuration.name, operation)
         return recognise(configuration)
-
-
-def _with(objects: Sequence[T], new: T) -> list[T]:
-    return [new if obj.key == new.key else obj for obj in objects]
 
 
 class WindowHandler:

@@ -17,7 +17,7 @@ from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta, RawQuantity, RawResourceList, Struct
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceStatus
+from pkg.api.kubevirt import VirtualMachineInstanceStatus
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
@@ -125,14 +125,11 @@ def with_running(facts: Facts, source: Source) -> Facts:
     started = {migration_of(pod) for namespace in {*waiting.values()} for pod in source.pods.list(namespace)}
     running = (vmim for vmim in migrations if vmim.uid not in waiting or vmim.uid in started)
     vmis = (source.instances.get(namespace=vmim.namespace, name=vmim.spec.vmi_name) for vmim in running)
-    return replace(facts, running=list(map(_source_nodes, vmis)))
-
-
-def _source_nodes(vmi: VirtualMachineInstance | None) -> frozenset[str]:
-    """Returns the nodes that the migration may come from: nodeName moves on before the migration has ended."""
-    status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
-    state = status.migration_state
-    return frozenset(filter(None, (status.node_name, state.source_node if state else None)))
+    statuses = (trusted_status(vmi) if vmi else VirtualMachineInstanceStatus() for vmi in vmis)
+    states = [(status.node_name, status.migration_state) for status in statuses]
+    # nodeName moves on before the migration has ended.
+    nodes = [frozenset(filter(None, (node, state.source_node if state else None))) for node, state in states]
+    return replace(facts, running=nodes)
 
 
 class _Annotation(Struct):
