@@ -61,7 +61,6 @@ class ResourceQuotaError(Exception):
     """Something that is written on a quota or a namespace is garbage, or not enough."""
 
     reason = ""
-    """The Event's reason."""
 
     @property
     def problem(self) -> Problem:

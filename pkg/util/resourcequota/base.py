@@ -186,7 +186,6 @@ class Base:
     record: Mapping[str, Quantity] | None = None
     problems: Sequence[Problem] = ()
     is_default: bool = True
-    """The quota is Rancher's default one."""
 
     def limits_of_pods(self) -> ResourceList:
         """Returns the limits of what pods use."""

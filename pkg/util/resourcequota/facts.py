@@ -50,7 +50,6 @@ class Denial:
     amounts: Sequence[ResourceList]
     """Each is what was to be added by one request."""
     at: float
-    """The last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,6 @@ class RancherFacts:
     asks: bool = False
     """Only Rancher may write the quota: headroom is added by requests to it."""
     namespace: Namespace = field(default_factory=Namespace)
-    """The quota's."""
     stuck: tuple[str, ...] = ()
     """The keys of the entries that the quota itself carries."""
     is_left_raised: bool = False

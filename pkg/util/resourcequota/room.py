@@ -208,9 +208,7 @@ class NamespaceRooms(NamedTuple):
     """The rooms of a namespace at one moment."""
 
     rooms: Sequence[QuotaRoom] = ()
-    """The rooms under the quotas that count its pods."""
     pod_versions: Mapping[str, str | None] = MappingProxyType({})
-    """The pods that they count (see Pods)."""
     counts_differ: bool = False
     """A raised quota's base or pods are unknown, or the pods' sum differs from status.used."""
 

@@ -45,9 +45,7 @@ class SideUsage:
     known_vmi: VirtualMachineInstance | None
     sides: Sides
     migrations: Sequence[VirtualMachineInstanceMigration]
-    """All of the VM's."""
     active: Sequence[VirtualMachineInstanceMigration]
-    """Those that may go on."""
 
     @cached_property
     def target(self) -> ResourceList:

@@ -17,10 +17,9 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import unenforced
 from pkg.util.resourcequota.observe import Reader
 
-# ---- the next decision ---------------------------------------------------------------------------------------
-# With many migrations under way in a namespace the next event is close by: waiting saves a decision, and often a patch,
-# for each event. A migration that is about to be tried, or that was refused, waits for a patch before it, a moment
-# only: KubeVirt tries it within milliseconds.
+# The next decision. With many migrations under way in a namespace the next event is close by: waiting saves a
+# decision, and often a patch, for each event. A migration that is about to be tried, or that was refused, waits for a
+# patch before it, a moment only: KubeVirt tries it within milliseconds.
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
@@ -57,12 +56,12 @@ def is_urgent(
     return False
 
 
-# ---- the patch that gives headroom back ----------------------------------------------------------------------
-# It can wait until KubeVirt has tried the pending migrations: quota admission counts a pod with an update of the quota,
-# which conflicts with a patch of that moment, four times at most. The pod is then refused with a conflict instead of
-# "exceeded quota": KubeVirt sets no condition, no event of a quota has it try again, and its back-off was seen to take
-# minutes. And it waits until quota no longer counts the pod that has ended: below status.used every pod is refused,
-# also one of a tenant that the base has room for. The targets that are just being tried have to fit beside it.
+# The patch that gives headroom back. It can wait until KubeVirt has tried the pending migrations: quota admission
+# counts a pod with an update of the quota, which conflicts with a patch of that moment, four times at most. The pod
+# is then refused with a conflict instead of "exceeded quota": KubeVirt sets no condition, no event of a quota has it
+# try again, and its back-off was seen to take minutes. And it waits until quota no longer counts the pod that has
+# ended: below status.used every pod is refused, also one of a tenant that the base has room for. The targets that are
+# just being tried have to fit beside it.
 
 UNTIL_TRIED = 0.25
 """Seconds that giving headroom back waits at most for migrations that are about to be tried."""
@@ -102,11 +101,10 @@ def may_lower_after(
     return delay if 0 < delay <= longest else 0.0  # more than that: the clock was set back
 
 
-# ---- the next touch, by which KubeVirt retries a refused migration -------------------------------------------
-# Quota admission decides from the API server's cache of status.hard, which follows spec.hard a moment later. A target
-# pod that virt-controller creates in that moment is refused although its headroom is there. The next try comes with the
-# quota's next event, or after virt-controller's back-off, a bucket that busy clusters drain: 225 s were seen. A changed
-# annotation is such an event.
+# The next touch, by which KubeVirt retries a refused migration. Quota admission decides from the API server's cache
+# of status.hard, which follows spec.hard a moment later. A target pod that virt-controller creates in that moment is
+# refused although its headroom is there. The next try comes with the quota's next event, or after virt-controller's
+# back-off, a bucket that busy clusters drain: 225 s were seen. A changed annotation is such an event.
 
 FIRST_TOUCH, SECOND_TOUCH, LONGEST_PAUSE = 0.25, 0.5, 30.0
 """Seconds from the headroom in status.hard to a touch, and to the second one; each further pause is twice as long."""
