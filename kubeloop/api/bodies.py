@@ -1,5 +1,4 @@
-"""Bodies of requests are mappings in JSON's names: a field in Python's name (`backoff_limit`), which the server would
-drop, is refused; the JSON patch (RFC 6902) of what `edit` made of an object."""
+"""Bodies of requests, where a Python name (`backoff_limit`) is refused; the JSON patch of what `edit` made."""
 
 from __future__ import annotations
 

@@ -122,8 +122,7 @@ def difference(old: Struct, new: Struct) -> Patch:
 
 
 def metadata_difference(old: Object, new: Object) -> Patch:
-    """Returns the patch of metadata that may be written: labels, annotations, finalizers, owner references. Empty maps
-    are not kept. Raises ValueError when the two are not one object."""
+    """Returns the patch of metadata that may be written, without empty maps. Raises ValueError for two objects."""
     for name in ("name", "namespace", "uid"):
         if getattr(old.metadata, name) != getattr(new.metadata, name):
             raise ValueError(f"{old.key} and {new.key} differ in {name}: they are not versions of one object")

@@ -11,13 +11,11 @@ from enum import Enum
 from functools import lru_cache, total_ordering
 
 NANOS = 10**9
-_MILLI_IN_NANOS = 10**6
 _MAX_INT64 = 2**63 - 1
 _MOST_DIGITS = 1000
 """So many digits of a number are read; less than a nano of what is counted depends on the others."""
 _LARGEST = (10**300 - 1) * NANOS
-"""What is larger counts as so much: a float holds it. Kubernetes has no bound ("1e2000000000"), and tenants may write
-such limits; nothing real comes near it."""
+"""What is larger counts as so much: a float holds it. Kubernetes has no bound, and tenants may write 1e2000000000."""
 _LONGEST_SHARED = 64
 """Characters of a text that is parsed once for all."""
 
@@ -73,7 +71,7 @@ class Quantity:
         return _divide_up(self.nanos, NANOS)
 
     def milli_value(self) -> int:
-        return _divide_up(self.nanos, _MILLI_IN_NANOS)
+        return _divide_up(self.nanos, NANOS // 1000)
 
     def __add__(self, other: Quantity) -> Quantity:
         return Quantity(self.nanos + other.nanos, self.format if self.nanos else other.format)

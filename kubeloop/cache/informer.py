@@ -1,5 +1,4 @@
-"""An informer shares one list and one watch of a kind among all handlers: client-go's SharedIndexInformer. The watch of
-CustomResourceDefinitions wakes it when its kind is installed later."""
+"""client-go's SharedIndexInformer: one list and one watch of a kind for all handlers, also of one installed later."""
 
 from __future__ import annotations
 
@@ -158,8 +157,7 @@ class CustomResourceWatch:
         self._informers.discard(informer)
 
     def hides(self, informer: SharedIndexInformer[Any]) -> bool:
-        """Reports whether a kind that is not served has, or may have, a definition: then its objects are hidden. Where
-        definitions may not be read, it counts as not installed."""
+        """Reports whether a kind that is not served may have a definition, as far as those may be read."""
         watch = self._watch
         if informer.installed or watch is None or watch.forbidden:
             return False

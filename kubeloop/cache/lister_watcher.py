@@ -59,8 +59,7 @@ async def _read_first_event(client: ListerWatcher[T], limit: float, **options: A
 
 
 class Listing(Generic[T]):
-    """A whole list, in a store that takes the place of the current one, filled while the objects come; those that don't
-    decode or whose transform raised, and the resourceVersion to watch from."""
+    """A whole list in the making: a store to take the current one's place, and what did not decode or transform."""
 
     def __init__(self, current: Indexer[T]) -> None:
         self.store = current.prepare()

@@ -66,8 +66,7 @@ class Reflector(Generic[T]):
             self.health.watch_works()
 
     async def list_and_watch(self) -> None:
-        """Lists, unless the last watch can be resumed, then watches until the server ends the watch. Raises ApiError,
-        NotInstalled where discovery confirms that the server does not know the kind."""
+        """Lists, unless the last watch can be resumed, then watches. Raises ApiError, NotInstalled (by discovery)."""
         if not self.installed and not await self._client.is_served():
             raise NotInstalled(f"{self.kind} is not installed")
         try:

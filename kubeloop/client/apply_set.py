@@ -38,7 +38,15 @@ class ApplySet:
         self._kinds = kinds
         self._field_manager = field_manager
         self._namespace = namespace
-        self._annotations = {_PREFIX + "id": set_id} | (_owner(owner) if owner else {})
+        self._annotations = {_PREFIX + "id": set_id}
+        if owner is not None:
+            api_version, kind = kind_of(owner)
+            group, _, version = api_version.rpartition("/")
+            self._annotations |= {  # in the order in which wrangler hashes them
+                _PREFIX + "owner-gvk": f"{group}/{version}, Kind={kind}",
+                _PREFIX + "owner-name": owner.name,
+                _PREFIX + "owner-namespace": owner.namespace,
+            }
         digest = hashlib.sha1("".join(self._annotations.values()).encode(), usedforsecurity=False)
         self._labels = {HASH: digest.hexdigest()}
 
@@ -69,14 +77,3 @@ class ApplySet:
         for name, values in (("labels", self._labels), ("annotations", self._annotations)):
             body["metadata"][name] = (body["metadata"].get(name) or {}) | values
         return body
-
-
-def _owner(owner: Object) -> dict[str, str]:
-    """Returns the owner's labels in the order in which wrangler hashes them."""
-    api_version, kind = kind_of(owner)
-    group, _, version = api_version.rpartition("/")
-    return {
-        _PREFIX + "owner-gvk": f"{group}/{version}, Kind={kind}",
-        _PREFIX + "owner-name": owner.name,
-        _PREFIX + "owner-namespace": owner.namespace,
-    }

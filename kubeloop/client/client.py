@@ -38,8 +38,7 @@ class Client:
         return cast("ResourceClient[T]", self._resources[resource])
 
     async def resource_by_kind(self, api_version: str, kind: str) -> ResourceClient[Object]:
-        """The client of a kind that a manifest names, found by discovery (Go's RESTMapper and dynamic client); of what
-        it reads there is the metadata alone. Raises NotInstalled."""
+        """The client of a manifest's kind, by discovery (RESTMapper): it reads metadata alone. Raises NotInstalled."""
         if (api_version, kind) not in self._by_kind:
             self._by_kind[api_version, kind] = self.resource(await resource_of(self.transport, api_version, kind))
         return self._by_kind[api_version, kind]

@@ -1,5 +1,4 @@
-"""Finds the configuration where kubectl and client-go (tools/clientcmd, rest/config.go) would: kubeconfig files, or the
-pod's service account, for which nothing of kubeconfigs is imported."""
+"""Finds the configuration where kubectl and client-go would: kubeconfig files, or the pod's service account."""
 
 from __future__ import annotations
 

@@ -70,8 +70,7 @@ class ResourceReader(Generic[T]):
         retry: bool = True,
         transform: Callable[[T], T | None] | None = None,
     ) -> ListPage[T]:
-        """Returns a page of at most `limit` objects (0: all), or of what `transform` leaves of each (None: it counts as
-        one that does not decode). Objects that don't decode are reported."""
+        """Returns at most `limit` objects (0: all), or what `transform` leaves of each (None: it did not decode)."""
         params = _params(
             limit=str(limit or ""),
             **{"continue": continue_},

@@ -1,5 +1,4 @@
-"""Live reads of one thing, shared: a caller gets one that began after it asked, and no more than one is under way at a
-time. Callers that ask as fast as they can cost the API server a few requests for each bunch."""
+"""Live reads of one thing, shared: a caller gets one that began after it asked, and only one is under way."""
 
 from __future__ import annotations
 
@@ -35,11 +34,9 @@ class SharedReads(Generic[T]):
         try:
             while (future := self._next.pop(key, None)) is not None:
                 try:
-                    result = await self._read(key)
+                    future.set_result(await self._read(key))
                 except Exception as exc:
                     future.set_exception(exc)
                     future.exception()  # every waiter may have gone
-                else:
-                    future.set_result(result)
         finally:
             del self._running[key]
