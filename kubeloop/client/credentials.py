@@ -66,8 +66,8 @@ class Static:
 
 
 class Reread:
-    """Read again after a minute: a mounted service-account token, a tokenFile. While reading fails the last credential
-    stays in use, as in client-go: a mounted token is swapped while we look."""
+    """Read again after a minute: a mounted service-account token, a tokenFile, an auth-provider of the kubeconfig.
+    While reading fails the last credential stays in use, as in client-go: a mounted token is swapped while we look."""
 
     def __init__(self, read: Callable[[], str | None], *, first: str | None = None) -> None:
         """`first` is used until something was read."""

@@ -1,10 +1,12 @@
 """The configuration that a kubeconfig means, with clientcmd's checks (tools/clientcmd: validation, client_config)."""
 
+# mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
 import base64
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,7 @@ from kubeloop.client.config import ClientConfig, Impersonation
 from kubeloop.client.errors import ConfigError
 from kubeloop.client.kubeconfig_file import ClusterEntry, Context, Exec, Kubeconfig, User, decoded, parsed, read
 from kubeloop.client.tls import TLSSettings
+from kubeloop.errors import one_line
 
 log = logging.getLogger(__name__)
 _CLUSTER_CONFIG: Final = "client.authentication.k8s.io/exec"
@@ -134,7 +137,7 @@ def _unreadable(folder: str, *files: str) -> Iterator[str]:
 
 
 def _credentials(user: User, cluster: ClusterEntry) -> credentials.CredentialSource:
-    """The first of what the user has: a token file, a token or password, a plugin."""
+    """The first of what the user has: a token file, a token or password, an auth-provider, a plugin."""
     token = f"Bearer {credentials.header_value(user.token, 'the token')}" if user.token else None
     if user.token_file:
         path = Path(user.folder, user.token_file)
@@ -146,7 +149,11 @@ def _credentials(user: User, cluster: ClusterEntry) -> credentials.CredentialSou
     if user.username or user.password:
         return credentials.Static(config.basic_authorization(user.username, user.password))
     if user.auth_provider is not None:
-        raise ConfigError(f"auth-provider {user.auth_provider.name!r} is not supported: use a credential plugin (exec)")
+        name, options = user.auth_provider.name, user.auth_provider.config
+        if name not in ("oidc", "gcp"):
+            raise ConfigError(f"auth-provider {name!r} is no longer supported; use a credential plugin (exec)")
+        # The package keeps a token that it renews in the same mapping.
+        return credentials.Reread(lambda: _provider_token({"name": name, "config": options}))
     if user.exec is not None and not (user.client_certificate or user.client_certificate_data):
         return credentials.ExecPlugin(_command(user.exec, user.folder, cluster).run)
     return credentials.Static()
@@ -205,3 +212,29 @@ def _cluster_info(cluster: ClusterEntry) -> dict[str, Any]:
         "disable-compression": cluster.disable_compression,
     }
     return {"server": cluster.server, **{name: value for name, value in optional.items() if value}, "config": config}
+
+
+def _provider_token(provider: dict[str, Any]) -> str:
+    """The auth-provider's token, renewed by the package when it is about to expire. Blocks."""
+    entries: dict[str, dict[str, Any]] = {
+        "context": {"cluster": "a", "user": "a"},
+        "cluster": {"server": "https://a"},
+        "user": {"auth-provider": provider},
+    }
+    content = {f"{kind}s": [{"name": "a", kind: entry}] for kind, entry in entries.items()}
+    try:
+        # Imported here: the package costs 0.3 s and 20 MB.
+        from kubernetes.client import Configuration
+        from kubernetes.config.kube_config import KubeConfigLoader
+
+        with tempfile.TemporaryDirectory(prefix="kubeconfig-", ignore_cleanup_errors=True) as folder:
+            configuration = Configuration()
+            KubeConfigLoader({**content, "current-context": "a"}, temp_file_path=folder).load_and_set(configuration)
+            # Older releases keep it under another name.
+            keys = configuration.api_key
+            token: str | None = keys.get("BearerToken") or keys.get("authorization")
+    except Exception as err:  # the providers' own libraries raise what they like
+        raise ConfigError(f"auth-provider: {one_line(err)}") from err
+    if not token:
+        raise ConfigError("auth-provider: it has no valid token and could not get one")
+    return token

@@ -108,6 +108,7 @@ class Exec(_Secret, rename="camel"):
 
 class AuthProvider(_Secret):
     name: str = ""
+    config: dict[str, str] = {}
 
 
 class User(_Secret, rename="kebab"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,19 @@ def test_what_a_configuration_prints_holds_no_secret(tmp_path: Path) -> None:
     text = repr(load(write(tmp_path, kubeconfig(user))))
     assert "PRIVATE KEY" not in text + repr(TLSSettings(key=pair.key))
     assert "hidden" not in text
+
+
+@pytest.mark.parametrize("lasts", [3600, None], ids=["lasts", "no token at all"])
+async def test_a_token_of_openid_connect(tmp_path: Path, lasts: int | None) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + (lasts or 0)}).encode()).decode().rstrip("=")
+    token = f"e30.{claims}.e30" if lasts else "no-token"
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+    config = load(write(tmp_path, kubeconfig(user)))
+    if lasts:
+        assert await token_of(config) == f"Bearer {token}"
+    else:
+        with pytest.raises(ConfigError, match="auth-provider: it has no valid token"):
+            await token_of(config)
 
 
 # -- the configuration of a pod

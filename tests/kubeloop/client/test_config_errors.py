@@ -91,7 +91,7 @@ BAD = [
     ),
     Bad("a certificate without key", kubeconfig({"client-certificate-data": data("x")}), "only one of client-cert"),
     Bad("a token file that is not there", kubeconfig({"tokenFile": "none"}), "token file"),
-    Bad("an auth-provider", kubeconfig({"auth-provider": {"name": "oidc"}}), "'oidc' is not supported"),
+    Bad("an auth-provider of old", kubeconfig({"auth-provider": {"name": "azure"}}), "'azure' is no longer supp"),
     Bad(
         "a plugin without command", kubeconfig({"exec": {"apiVersion": Plugin.API}}), "(exec) whose command is missing"
     ),
