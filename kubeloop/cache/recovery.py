@@ -135,8 +135,7 @@ class Recovery:
 
     def _back_off(self) -> float:
         """Returns the wait after one more failure: the step doubles, and each wait is drawn from [step, 2 steps] so
-        that clients of a restarted server spread out. (client-go's last is jittered beyond its 30 s; here it is
-        not.)"""
+        that clients of a restarted server spread out."""
         longest = self._options.backoff_max / 2
         self._step = min(self._step * 2 if self._step else self._options.backoff_base, longest)
         return self._step * (1 + self._rand.random())

@@ -35,9 +35,8 @@ def shorten_keys(keys: Iterable[str]) -> str:
 
 
 class Indexer(Generic[T]):
-    """Objects by key, and by the values of any number of named indexes. Everything is sync: between a read and the
-    write that follows from it nothing else runs. Lists are copies in the order of arrival, their objects shared and
-    frozen."""
+    """Objects by key, and by the values of named indexes. Everything is sync: between a read and the write that follows
+    from it nothing else runs. Lists are copies in the order of arrival, their objects shared and frozen."""
 
     def __init__(self, indexers: Mapping[str, IndexFunc[T]] | None = None) -> None:
         self._items: dict[str, T] = {}

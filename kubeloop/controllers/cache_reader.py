@@ -19,10 +19,9 @@ T = TypeVar("T", bound=Object)
 
 
 class CacheReader(Generic[T]):
-    """The server's objects as of the last event that arrived; read only. Objects are frozen and shared.
+    """The server's objects as of the last event that arrived; read only, frozen and shared.
 
-    While the rights to list the kind are missing every read raises CacheForbidden: an empty answer would be wrong. Its
-    `informer` can be left out in tests."""
+    While the rights to list the kind are missing every read raises CacheForbidden: an empty answer would be wrong."""
 
     def __init__(self, indexer: Indexer[T], informer: SharedIndexInformer[T] | None = None) -> None:
         self._indexer = indexer

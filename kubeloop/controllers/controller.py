@@ -321,9 +321,7 @@ class _RemovalHandler(Generic[T]):
 
     async def _release(self, obj: T) -> T | None:
         """Takes the finalizer from the object as it is now: the handler may have changed it, and others all the time.
-
-        The handler succeeded; to call it again because of a conflict would have it change the object again, for ever.
-        """
+        It succeeded; called again because of a conflict it could change the object again, for ever."""
 
         async def attempt(again: bool) -> T | None:
             now = await self.client.get(name=obj.name, namespace=obj.namespace) if again else obj

@@ -218,8 +218,8 @@ class About(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """The identity of an event: events with the same one are repetitions. `message` is None for those that are combined
-    from similar ones. With an `action` they are of events.k8s.io/v1."""
+    """Events with the same identity are repetitions. `message` is None for those combined from similar ones; with an
+    `action` they are of events.k8s.io/v1."""
 
     subject: About
     type: str

@@ -259,8 +259,7 @@ def _leaves(error: BaseException) -> Iterator[Any]:
 
 
 def _refusal_behind(error: BaseException | None) -> ApiError | None:
-    """Returns the error, or one that it was raised from, after which somebody else has to act, or None. An error may be
-    its own cause (`raise error from error`): each is looked at once."""
+    """Returns the error, or one behind it, after which somebody else has to act. One may be its own cause."""
     visited: set[int] = set()
     while error is not None and id(error) not in visited:
         if isinstance(error, ApiError) and error.needs_repair:

@@ -26,8 +26,7 @@ Page = Callable[[web.BaseRequest], web.Response]
 
 
 class Checks(Protocol):
-    """The checks that the server asks, lines each; Management implements them: problems that only a restart repairs,
-    reasons for which the process is not ready, and further lines of /readyz."""
+    """The checks that the server asks, a line each: what only a restart repairs, what is not ready, further notes."""
 
     def healthy(self) -> list[str]: ...
     def unready(self) -> list[str]: ...

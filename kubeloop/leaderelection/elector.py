@@ -149,8 +149,7 @@ class LeaderElector:
         raise LeaseLost(f"lost the lease {self.lock}: {self._trouble}")
 
     async def release(self) -> bool:
-        """Gives the lease up, so that another candidate takes it at once, and reports whether that was written. Call it
-        after everything that writes has ended, and after `run` was cancelled."""
+        """Gives the lease up, and reports whether that was written. Call it after `run` and everything that writes."""
         if not self.is_leader():
             return False
         self._renewed_at = None

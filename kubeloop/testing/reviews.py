@@ -24,8 +24,7 @@ def admission_request(
     username: str = "alice",
     **fields: Any,
 ) -> AdmissionRequest:
-    """A request about an object of a kind; `fields` are further ones of AdmissionRequest, in JSON's names
-    (`dryRun=True`, `subResource="status"`)."""
+    """A request about an object; `fields` are further ones in JSON's names (`dryRun=True`, `subResource="status"`)."""
     obj: Any = msgspec.to_builtins(new if new is not None else old) or {}
     type_meta = {"apiVersion": resource.api_version, "kind": resource.kind}
     request = {

@@ -103,8 +103,7 @@ class AdmissionServer:
         return ["the webhook's background task ended"]
 
     def _when_synced(self, hook: Hook) -> Hook:
-        """A replica that starts gets reviews at once where the webhooks are registered already. It holds them until the
-        caches have synced: half of them would be misleading. After the review's time the failurePolicy decides."""
+        """Holds reviews, which come at once where webhooks are registered, until the caches have synced, or in time."""
 
         async def answer(request: AdmissionRequest) -> Decision:
             async with asyncio.timeout(REVIEW_SECONDS):

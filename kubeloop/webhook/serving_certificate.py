@@ -26,8 +26,7 @@ from kubeloop.webhook.certificates import CertificateError, KeyPair, Material, c
 log = logging.getLogger(__name__)
 
 _NAMES: Final = ("ca.crt", "authority.crt", "authority.key", "tls.crt", "tls.key")
-"""The keys of the Secret: the bundle, and certificate and key of the CA and of the server. cert-manager puts the same
-ca.crt beside tls.crt and tls.key."""
+"""The keys of the Secret, of which cert-manager has ca.crt, tls.crt and tls.key: bundle, CA and server's pair."""
 
 
 @dataclass(eq=False)
@@ -94,8 +93,7 @@ class CertificateFiles(ServingCertificate):
 
 @dataclass(eq=False)
 class SharedCertificates(ServingCertificate):
-    """Certificates of one CA for all replicas, in a Secret: one writer wins, the others read what it wrote. In a dry
-    run the certificate stays in memory."""
+    """Certificates of one CA for all replicas, in a Secret, whose first writer wins; in a dry run only in memory."""
 
     secrets: ResourceClient[Secret]
     namespace: str

@@ -114,8 +114,7 @@ class Queue(Generic[K]):
             self._wake_getter()
 
     async def shut_down_with_drain(self, timeout: float | None = None) -> bool:
-        """Shuts down and waits until no item is being processed; False if that takes more than `timeout` seconds, or if
-        `shut_down` ends it."""
+        """Shuts down and waits until no item is processed; False after `timeout` seconds, or if `shut_down` ends it."""
         self.shut_down()
         self._draining = True
         with contextlib.suppress(TimeoutError):

@@ -42,8 +42,7 @@ class ItemExponentialFailureRateLimiter(Generic[K]):
 
 
 class BucketRateLimiter(Generic[K]):
-    """A token bucket over all items (client-go's flowcontrol): `burst` at once, then `qps` a second. Every call takes
-    its token."""
+    """A token bucket over all items (client-go's flowcontrol): `burst` at once, then `qps` a second, a token a call."""
 
     def __init__(self, qps: float = 10.0, burst: int = 100) -> None:
         if qps <= 0 or burst < 1:

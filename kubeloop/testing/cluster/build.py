@@ -68,8 +68,8 @@ def _install(environ: Environ, progress: Progress) -> None:
 
 
 def build(component: Component, name: str, scratch: Path, logs: Path, environ: Environ, progress: Progress) -> Path:
-    """Builds binary `name` of `component` into the folder `scratch`, and returns its path. Takes minutes with empty Go
-    caches. ClusterError names the compiler's last word, what to do, and where the whole output is."""
+    """Builds binary `name` of `component` into the folder `scratch`, minutes with empty Go caches; returns its path.
+    ClusterError names the compiler's last word, what to do, and where the whole output is."""
     if not component.module_directory.is_dir():
         raise ClusterError(
             f"{name} {component.version} is not built here: put it into the folder of KUBEBUILDER_ASSETS, or set "

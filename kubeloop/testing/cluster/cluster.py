@@ -104,8 +104,7 @@ def up(directory: Path, *, options: Options | None = None, progress: Progress | 
 
 
 def down(directory: Path) -> list[str]:
-    """Ends exactly the processes of the cluster in `directory`, and returns the names of those that ran. Works after a
-    crash at any point, any number of times, and on a directory that is not there. Logs stay."""
+    """Ends the processes of the cluster in `directory`; returns their names. Works after a crash, and twice."""
     if not directory.is_dir():
         return []
     paths = Paths(directory.absolute())

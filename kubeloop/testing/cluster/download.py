@@ -37,8 +37,7 @@ _RELEASES = {
     "prometheus": (_GITHUB.format("prometheus/prometheus"), "{version}/prometheus-{number}.{os}-{arch}.tar.gz",
                    "sha256sums.txt", "prometheus-{number}.{os}-{arch}/{name}"),
 }  # fmt: skip
-"""By project: the base address, a file's address below it, the checksum file beside that, and the path in the archive,
-where it is one."""
+"""By project: the base address, a file's address below it, its checksum file, and the path in the archive."""
 _CHUNK = 1 << 20
 _CHECKSUM_FILE_LIMIT = 1 << 16
 

@@ -150,8 +150,8 @@ def names(directory: Path) -> list[str]:
 
 
 def stop(directory: Path, only: Iterable[str] | None = None, *, grace: float = 0.0) -> list[str]:
-    """Ends the recorded processes (all, or `only` these), forgets them, and returns the names of those that ran.
-    SIGTERM and up to `grace` seconds, then SIGKILL. ClusterError when one survives even that."""
+    """Ends the recorded processes (all, or `only` these) and returns the names of those that ran: SIGTERM, after
+    `grace` seconds SIGKILL. ClusterError when one survives even that."""
     chosen_names = names(directory) if only is None else list(only)
     for name in chosen_names:
         _file(directory, name, "json").unlink(missing_ok=True)

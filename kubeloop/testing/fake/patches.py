@@ -42,8 +42,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
-    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict where an operation does not apply,
-    BadRequest for one that is none."""
+    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict, BadRequest for an operation."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
         op, path, source = operation.get("op"), operation.get("path", ""), operation.get("from", "")
