@@ -174,7 +174,7 @@ EVENTS: Final = (
     Event(
         "NotEnoughResourceToRelease",
         _BUDGET,
-        "The budget has not sufficed for the target pod for 30 s: it is too small, or other migrations use it up.",
+        "The budget is smaller than what the target pod needs, or other migrations have used it for 30 s.",
         "Raise `additionalMigrationResources`: `headroom explain NS/VM`",
     ),
     Event(
