@@ -53,6 +53,7 @@ class Upkeep:
     reports: Callable[[], bool] = lambda: True
     """Reports whether an event is to be written: one process does so, and none in a dry run."""
     _problems: Sequence[str] | None = field(default=None, init=False)
+    _reported_problems: Sequence[str] = field(default=(), init=False)
 
     @property
     def refusals(self) -> Sequence[str]:
@@ -83,7 +84,10 @@ class Upkeep:
         elif in_force and faults != self._problems:
             log.info("the policies about pods of deploy/policy.yaml are in force")
         self._problems = faults
-        if faults and self.reports():
+        if faults == self._reported_problems or not self.reports():
+            return
+        self._reported_problems = faults
+        if faults:
             self.management.recorder("headroom").event(about(self.settings.namespace), WARNING, EVENT, message)
 
     async def _policy_problems(self) -> Sequence[str]:

@@ -114,7 +114,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
     for _ in range(3):
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 0
-    ((_, kind, reason, message),) = set(cluster.event_log.recorded)  # equal events are one that is counted
+    ((_, kind, reason, message),) = cluster.event_log.recorded
     assert (kind, reason) == ("Warning", EVENT)
     assert "there is no ValidatingAdmissionPolicy headroom-vm-pods-created" in message
     cluster.apply()
@@ -122,7 +122,7 @@ async def test_a_missing_policy_is_said_once_and_its_return_too(caplog: pytest.L
         await upkeep.check()
     assert REGISTRY.get_sample_value("headroom_pod_policy_in_force") == 1
     assert caplog.text.count("in force") == 1
-    assert len(cluster.event_log.recorded) == 3
+    assert len(cluster.event_log.recorded) == 1
 
 
 async def test_a_policy_that_refuses_kubevirts_own_pods_is_in_the_first_line_of_status() -> None:
@@ -152,7 +152,7 @@ async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
     leads[0] = True
     for _ in range(2):
         await upkeep.check()
-    assert len(set(cluster.event_log.recorded)) == 1
+    assert len(cluster.event_log.recorded) == 1
     cluster.apply()
     await upkeep.check()
     assert upkeep.management.policy_in_force
