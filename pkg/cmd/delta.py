@@ -153,14 +153,16 @@ def _part(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return document
 
 
+_CONTROLLER: Final = "controller"
+
+
 class _Cluster:
     """The cluster, as far as it was read. `names_unknown`: of a KubeVirt version that is not known, a remark."""
 
     def __init__(self, *, names_unknown: bool) -> None:
         self._names_unknown = names_unknown
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
-        self._pods: dict[str, ControlledPods] = {}
-        """By namespace, until another pod of it is read."""
+        self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
         self._network_resources: dict[str, str] = {}
         """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
@@ -187,7 +189,6 @@ class _Cluster:
                 obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
             case core.Pod():
                 obj = apply_limit_ranges(obj, ())
-                self._pods.pop(obj.namespace, None)
             case NetworkAttachmentDefinition():
                 self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
         self._indexers[kind].add(obj)
@@ -216,6 +217,15 @@ class _Cluster:
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""
-        if vmi.namespace not in self._pods:
-            self._pods[vmi.namespace] = ControlledPods(CacheReader(self._indexers[core.Pod]).list(vmi.namespace))
-        return next(reversed(sides_of(vmi, (), self._pods[vmi.namespace]).source), None)
+        launchers = self._controlled_by(vmi)
+        attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
+        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
+
+    def _controlled_by(self, owner: Object) -> list[core.Pod]:
+        """Returns its pods; none of an object without a uid."""
+        return self._indexers[core.Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
+
+
+def _controllers(pod: core.Pod) -> list[str]:
+    owners = pod.metadata.owner_references or ()
+    return [f"{pod.namespace}/{owner.uid}" for owner in owners if owner.controller][:1]

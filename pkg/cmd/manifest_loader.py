@@ -40,9 +40,13 @@ class _Loader(yaml.SafeLoader):
         self.check_event = parser.check_event  # type: ignore[method-assign]
         self.peek_event = parser.peek_event  # type: ignore[method-assign]
         self.get_event = parser.get_event  # type: ignore[method-assign]
-        self._values: float = 0  # composed so far, what aliases repeat included
+        self._values: float = 0  # of a document, composed so far, what aliases repeat included
         self._repeated: float = 0
         self._size_of: dict[yaml.Node | None, float] = {}
+
+    def compose_document(self) -> yaml.Node | None:
+        self._values, self._repeated, self._size_of = 0, 0, {}
+        return super().compose_document()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Raises yaml.YAMLError, before it makes objects of a document, if they would be many more than are written."""

@@ -26,6 +26,10 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SPACE = re.compile(r"\s*")
 
 
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
+"""Names that shells give to a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and to nothing."""
+
+
 class ManifestError(ReportedError):
     """Input that cannot be read as objects."""
 
@@ -47,9 +51,13 @@ def reading(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file of a folder by others; `is_named`: of a person's choice, perhaps a pipe. Raises as `reading`."""
+    """Opens a file of a folder by others; `is_named`: of a person's choice, or a shell's pipe. Raises as `reading`."""
     try:
-        if not is_named and (path.is_symlink() or not path.is_file()):  # a FIFO waits for ever, a device has no end
+        # A FIFO waits for ever, a device has no end.
+        is_odd = path.exists() and not (path.is_file() or path.is_dir()) and not str(path).startswith(_PIPES)
+        if is_named and is_odd:
+            raise ManifestError("it is a pipe or a device, not a file: name a file, or - to read a pipe")
+        if not is_named and (path.is_symlink() or not path.is_file()):
             raise ManifestError("it is missing, or a link, a pipe or a device")
         with path.open("rb") as stream:
             yield stream

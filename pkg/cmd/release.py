@@ -101,7 +101,9 @@ async def _release(
         if election is not None:
             elector = LeaderElector(LeaseLock(client, namespace, LEASE), election)
             await elector.acquire()
-            stack.callback(asyncio.create_task(elector.renew()).cancel)
+            renewal = asyncio.create_task(elector.renew())
+            stack.push_async_callback(asyncio.wait, [renewal])
+            stack.callback(renewal.cancel)
             guard = elector.before_write
         client = await stack.enter_async_context(Client(config, user_agent=USER_AGENT, before_write=guard))
         as_rancher = Client(config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)

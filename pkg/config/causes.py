@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -107,15 +107,19 @@ class Reverts:
         """Returns the last one that wrote any of these limits."""
         try:  # no cache keeps managedFields
             answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
-            entries = msgspec.json.decode(answer)["metadata"].get("managedFields", ())
+            entries = msgspec.json.decode(answer)["metadata"].get("managedFields") or ()
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN
         limits = {f"f:{name}" for name in lowered}  # a metav1.ManagedFieldsEntry names what its manager wrote last
-        owners = [
-            entry for entry in entries if limits & entry.get("fieldsV1", {}).get("f:spec", {}).get("f:hard", {}).keys()
-        ]
-        return max(owners, key=lambda entry: entry["time"], default={"manager": _UNKNOWN})["manager"]
+
+        def owns(entry: dict[str, Any]) -> bool:
+            hard = ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:hard") or {}
+            return not limits.isdisjoint(hard)
+
+        # Who may write the quota may leave out the time and the manager.
+        last: dict[str, Any] = max(filter(owns, entries), key=lambda entry: entry.get("time") or "", default={})
+        return last.get("manager") or _UNKNOWN
 
     def causes(self) -> list[Cause]:
         """Returns one cause for each manager that has to be stopped."""

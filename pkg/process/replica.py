@@ -227,9 +227,10 @@ class Replica:
         """Exports the cluster's state and checks the pod policy, from the first sync on; and, once elected, webhooks
         that this process does not register: another one's, or of before."""
         await management.wait_for_sync()
-        if state is not None:
-            REGISTRY.register(state)
-        async with asyncio.TaskGroup() as tasks:
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            if state is not None:
+                REGISTRY.register(state)
+                stack.callback(REGISTRY.unregister, state)
             tasks.create_task(upkeep.run())
             await leading.wait()
             if not (self.settings.dry_run or (self.webhooks and self.settings.register)):

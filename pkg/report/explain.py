@@ -184,9 +184,11 @@ class _Wait:
         shortage = f"{self.migration.name} does not fit: {_missing_amounts(too_small)}"
         if refusals := _joined(*(fit.refusal for fit in too_small)):
             return Verdict.WAITS_FOR_HEADROOM, _joined(f"{shortage}, and headroom may not raise it", refusals, *notes)
-        if unenforced := _joined(*(fit.not_enforced for fit in too_small if fit.fits_then)):
+        has_budget = bool(self.snapshot.source.budgets.list(self.migration.namespace))
+        unenforced = _joined(*(fit.not_enforced for fit in too_small if fit.fits_then))
+        if unenforced and not has_budget:  # a budget's room is not in spec.hard
             return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
-        if self.snapshot.source.budgets.list(self.migration.namespace):
+        if has_budget:
             notes = [*notes, *wait_reasons(observe(self.snapshot, self.migration.namespace), self.migration)]
         return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 

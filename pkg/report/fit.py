@@ -94,7 +94,7 @@ def fits(
         observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
         fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
         if fit.needs:
-            quota_fits.append(fit if fit.fits_then else _with_budget(fit, snapshot))
+            quota_fits.append(fit if fit.fits_then or fit.refusal else _with_budget(fit, snapshot))
     return quota_fits
 
 

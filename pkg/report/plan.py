@@ -179,7 +179,8 @@ def _fulfils(term: Mapping[str, Any], node: Node) -> bool:
     """Reports whether a node fulfils a term of node affinity; none an empty one, nor what labels' selectors lack."""
     requirements = msgspec.convert(term, LabelSelector)
     try:
-        return bool(requirements.match_expressions) and selector(requirements)(node.labels)
+        is_readable = bool(requirements.match_expressions) and not term.get("matchFields")
+        return is_readable and selector(requirements)(node.labels)
     except ValueError:  # Gt, Lt
         return False
 

@@ -325,5 +325,7 @@ async def _probe_result(client: Client) -> tuple[str | None, str]:
     except NotReached as exc:
         # Without a cause the API server has not asked: it has not learned of the configuration yet.
         return (str(exc).partition(f'"{PROBE_WEBHOOK}": ')[2] or str(exc) if exc.__cause__ else None), ""
+    except NotFound:
+        return f"namespace {namespace} does not exist any more", ""
     except ApiError:
         return None, ""

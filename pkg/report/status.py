@@ -23,7 +23,7 @@ from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of
+from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of, unenforced
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from pkg.util.resourcequota.rancher import exceeding
@@ -173,7 +173,7 @@ def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatu
 def unenforced_limits(quota: ResourceQuota) -> str:
     """Returns by which limits quota admission still goes, and why; "" if it goes by spec.hard, or by nothing yet."""
     enforced, limits = parse_resource_list(quota.status.hard or {}), parse_resource_list(quota.hard)
-    lagging = sorted(name for name in limits.keys() & enforced.keys() if limits[name] != enforced[name])
+    lagging = [name for name in unenforced(quota) if name in limits and name in enforced]
     amounts = ("{} {} of {}".format(name, *format_distinctly(name, enforced[name], limits[name])) for name in lagging)
     if not lagging:
         return ""

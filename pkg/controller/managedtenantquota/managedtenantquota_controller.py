@@ -153,6 +153,7 @@ class WindowHandler:
         """Does the next step. Raises RetryAfter while there is something to re-check, also after an error."""
         if not self._observer.concerns_us(key):
             self._timers.pop(key, None)
+            self._observer.windows.pop(key, None)
             self._refusals.pop(key, None)
             self._pauses.forget(key)
             return

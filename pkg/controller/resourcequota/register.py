@@ -112,7 +112,8 @@ def _watch_rancher(management: Management, settings: Settings) -> None:
         project = project_of(namespace) if management.rancher.way is RancherQuotas.ANNOTATION else ""
         siblings = management.namespaces.cache().list() if project else ()
         names = [sibling.name for sibling in siblings if project_of(sibling) == project]
-        return [quota.key for name in names if migrations.cache().list(name) for quota in quotas.cache().list(name)]
+        waiting = [name for name in names if not all(map(is_finished, migrations.cache().list(name)))]
+        return [q.key for name in waiting if name != namespace.name for q in quotas.cache().list(name) if is_default(q)]
 
     quotas.watch_related(management.namespaces, keys_in_project, reads=annotation_of)
     if not settings.dry_run:

@@ -54,7 +54,7 @@ class VMHandler:
         no pod."""
         if vm is None or vm.deleting or not wants_to_run(vm) or self.pods.cache().by_index(LAUNCHERS_BY_VM, key):
             self._short_since.pop(key, None)
-            if vm is not None:
+            if vm is not None and not vm.deleting and _REASON in vm.annotations:
                 await self._clear(vm)
             return
         if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace))) is None:
@@ -105,7 +105,7 @@ class VMHandler:
         """Removes the reason once the VM runs: a person who starts it again may want to read it before."""
         vmi = self.vmis.get(namespace=vm.namespace, name=vm.name)
         runs = vmi is not None and trusted_status(vmi).phase == constants.VMI_PHASE_RUNNING
-        if _REASON in vm.annotations and runs and run_strategy(vm) != constants.RUN_STRATEGY_HALTED:
+        if runs and run_strategy(vm) != constants.RUN_STRATEGY_HALTED:
             with suppress(NotFound):
                 patch = {"metadata": {"annotations": {_REASON: None}}}
                 await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
-from kubeloop.api.quantity import QuantityError
+from kubeloop.api.quantity import ZERO, QuantityError
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
@@ -187,7 +187,10 @@ class Window:
         targets = refused_targets(replace(observed.facts, now=observed.now))
         self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
         try:
-            window_quotas = self._window_quotas() if targets else []
+            max_headroom = parse_resource_list(observed.budgets[0].additional)
+            if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
+                raise QuantityError(f"{negative}: less than nothing")
+            window_quotas = self._window_quotas(max_headroom) if targets else []
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             return self._close(math.inf, constants.EVENT_INVALID_BUDGET, message, message)
@@ -207,10 +210,9 @@ class Window:
         self.headroom = {wq.quota.name: wq.headroom for wq in window_quotas if wq.quota.name in blocking}
         return [target for target in self.refused_targets if target.blocking]
 
-    def _window_quotas(self) -> list[WindowQuota]:
-        """Returns the quotas, each as it was before it was raised. Raises QuantityError: the budget is no amount."""
+    def _window_quotas(self, max_headroom: ResourceList) -> list[WindowQuota]:
+        """Returns the quotas, each as it was before it was raised."""
         observed, window_quotas = self.observed, []
-        max_headroom = parse_resource_list(observed.budgets[0].additional)
         for quota in observed.quotas:
             if quota.hard and not quota.deleting:
                 hard = self.records[quota.name].hard if quota.name in self.records else quota.hard

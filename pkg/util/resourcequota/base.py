@@ -28,7 +28,7 @@ from pkg.util.problems import (
     Problem,
     ResourceQuotaError,
 )
-from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX
+from pkg.util.quotacount.usage import DEVICES_SUFFIX, STORAGE_CLASS_SUFFIX
 from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
@@ -130,7 +130,9 @@ def counts_of_claims(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def counts_of_pods(name: str) -> bool:
-    """Reports whether pods use a resource; an extended one has a domain."""
+    """Reports whether pods use a resource; an extended one has a domain. Of ResourceClaims' devices they use none."""
+    if counts_of_claims(name) or name.endswith(DEVICES_SUFFIX):
+        return False
     plain = name.removeprefix("requests.").removeprefix("limits.")
     return plain in _OF_PODS or plain.startswith("hugepages-") or (plain != name and "/" in plain)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
+from msgspec import structs
+
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util import constants
@@ -132,8 +134,11 @@ def lowered(facts: Facts, headroom: ResourceList, kept_headroom: ResourceList | 
     """Returns the changes of spec.hard that take `headroom` away except for `kept_headroom`: the limits that were
     raised are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
     quota, kept = facts.quota, kept_headroom or {}
+    if was_default(quota) and entries.has_headroom(quota.annotations):  # its base is the annotation all the same
+        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
+        quota = structs.replace(quota, metadata=structs.replace(quota.metadata, labels=labels))
     default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
-    base = {} if was_default(quota) else base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
+    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
     if base is None:
         return {}
     if base or (default and facts.limits):

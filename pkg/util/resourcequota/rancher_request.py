@@ -51,7 +51,8 @@ def with_answer(facts: Facts) -> Facts:
     if request and not rancher.is_granted(request, quota) and _is_refused(request, facts):
         # The person's excess is requested no more, if that was part of the request; else what was to be added by it.
         headroom = {} if _has_excess(request) else read(request.entries).total
-        denied = (*(denial.amounts if denial else ()), *([headroom] if headroom else []))
+        amounts = denial.amounts if denial else ()
+        denied = (*amounts, *([headroom] if headroom and headroom not in amounts else []))
         denial = Denial(requests, denied, now)
         annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
         quota = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))

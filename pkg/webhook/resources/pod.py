@@ -200,8 +200,9 @@ class Ledger:
         ]
 
     def _forget(self, requested_at: float) -> None:
-        for key, entry in list(self._entries.items()):
-            if self._silent or requested_at < entry.since + EXPIRY:
+        while self._entries and not self._silent:
+            key, entry = next(iter(self._entries.items()))
+            if requested_at < entry.since + EXPIRY:
                 break
             del self._entries[key]
         _REMEMBERED.set(len(self._entries))

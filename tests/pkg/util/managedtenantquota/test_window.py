@@ -191,8 +191,8 @@ BLOCKING = {
     "a budget that is no quantity is reported": WindowCase(
         shortages=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
     ),
-    "one that is less than nothing has no room": WindowCase(
-        shortages=["limited 2015m, with what may be added 15m"], additional={"limits.cpu": "-2"}
+    "and one that is less than nothing": WindowCase(
+        shortages=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
     ),
 } | {
     f"{name} counts": WindowCase(full({name: SIDE[name]}), "quota", additional={name: SIDE[name]})
