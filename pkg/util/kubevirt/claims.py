@@ -55,9 +55,6 @@ class ExtraClaims:
 NO_EXTRA_CLAIMS = ExtraClaims()
 
 
-# ---- its state -----------------------------------------------------------------------------------------------
-
-
 def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
     """Reports whether the VM keeps state in a claim, which KubeVirt duplicates for a migration's target."""
     if not profile.target_claims:
@@ -188,9 +185,6 @@ def _new_claim(
     storage_class = configured_class or (template.spec.storage_class_name if template else None)
     resources = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
     return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=resources, storage_class_name=storage_class))
-
-
-# ---- its disks -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,6 @@ def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
     return security.sev is not None or (profile.knows_snp and security.snp is not None)
 
 
-# ---- CPUs ----------------------------------------------------------------------------------------------------
-
-
 def _share_cpus(
     domain: DomainSpec, profile: Profile, developer: DeveloperConfiguration, calculated: Amounts, *, limited: bool
 ) -> None:
@@ -171,9 +168,6 @@ def _pool_threads(domain: DomainSpec) -> int:
 def _policy_pool(domain: DomainSpec) -> int:
     """Returns the threads of the supplemental pool if the VM's policy uses it, else 0."""
     return _pool_threads(domain) if domain.io_threads_policy == "supplementalPool" else 0
-
-
-# ---- memory --------------------------------------------------------------------------------------------------
 
 
 def fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:

@@ -213,9 +213,6 @@ def hook_sidecar_count(metadata: Object | ObjectMeta | TemplateMeta) -> int:
         return 0
 
 
-# ---- the fields of a VMI ----------------------------------------------------------------------------------------
-
-
 class RenderedFrom(NamedTuple):
     """All fields of a VMI that a rendering reads."""
 

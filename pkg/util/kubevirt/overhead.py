@@ -123,9 +123,6 @@ def harvester_delta(
     return delta
 
 
-# ---- the overhead of an existing pod --------------------------------------------------------------------------
-
-
 def is_resized(vmi: VirtualMachineInstance) -> bool:
     """Reports whether the VM waits for CPUs or memory that were plugged in: the next migration's target has them."""
     changes = (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE)

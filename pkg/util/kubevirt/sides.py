@@ -122,9 +122,6 @@ def target_launchers(
     return [side.launcher for side in _target_sides(launchers, [migration_pods])]
 
 
-# ---- which side is which -------------------------------------------------------------------------------------
-
-
 def _target_sides(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """Returns the sides that KubeVirt names as a target once the migration has been handed over; before, those that
     virt-controller itself would take for the target."""

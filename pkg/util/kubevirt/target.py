@@ -116,9 +116,6 @@ def attachments_usage(
     return usage_of([attachment_pod(vmi, rendering)], spec, rendering.kubernetes)
 
 
-# ---- from the source pod -------------------------------------------------------------------------------------
-
-
 def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
     """Returns the pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and
     the source was rendered before. What others than KubeVirt have put into the source they will put into the target,
@@ -174,9 +171,6 @@ def _with_spec(pod: Pod, **changed: object) -> Pod:
 
 def _usage_of_pod(pod: Pod, rendering: Rendering) -> ResourceList:
     return pod_usage(pod, releases=rendering.kubernetes)
-
-
-# ---- the bound of a pod that is trusted ------------------------------------------------------------------------
 
 
 class UsageBound(NamedTuple):
