@@ -59,7 +59,7 @@ class ClientConfig:
     credentials: CredentialSource = field(default_factory=Static, repr=False)
     server_name: str | None = None
     proxy: str | None = None
-    proxy_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    proxy_headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     namespace: str = "default"
     impersonation: Impersonation | None = None
     in_cluster: bool = False

@@ -210,7 +210,7 @@ class Refusal(NamedTuple):
 
 
 _REFUSALS = (
-    (r'admission webhook "([^"]+)" (?:denied the request)?[: ]*(.*)', r"webhook \1", r"\2", True),
+    (r'admission webhook "([^"]+)" (?:denied the request[: ]*|(?=does not support))(.*)', r"webhook \1", r"\2", True),
     (r'failed calling webhook "([^"]+)"[:;] ?(.*)', r"webhook \1", r"it does not answer: \2", False),
     (
         r"""(\w*AdmissionPolicy|policy) ['"]([^'"]+)['"](?: with (binding) '([^']+)')? denied request: (.*)""",

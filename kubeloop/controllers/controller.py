@@ -197,7 +197,8 @@ class Controller(Generic[T]):
 
     def healthy(self) -> list[str]:
         """Returns the workers that have ended, a line each: only a restart repairs that."""
-        return [f"{worker.get_name()} is dead: {described(_end(worker))}" for worker in self._workers if worker.done()]
+        workers = () if self._stopping else self._workers
+        return [f"{worker.get_name()} is dead: {described(_end(worker))}" for worker in workers if worker.done()]
 
     def hanging(self) -> list[str]:
         """Calls that do not end, a line each."""

@@ -103,7 +103,7 @@ class AdmissionServer:
         return ["the webhook's background task ended"]
 
     def _when_synced(self, hook: Hook) -> Hook:
-        """Holds reviews, which come at once where webhooks are registered, until the caches have synced, or in time."""
+        """Holds reviews until the caches have synced; after the review's time the failurePolicy decides."""
 
         async def answer(request: AdmissionRequest) -> Decision:
             async with asyncio.timeout(REVIEW_SECONDS):

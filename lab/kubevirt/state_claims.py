@@ -20,10 +20,11 @@ from kubeloop.client.errors import AlreadyExists
 from kubeloop.client.resource_client import ResourceClient
 from lab.kubevirt.objects import Patch, VirtualMachineInstance, VirtualMachineInstanceMigration, delete
 from lab.kubevirt.pod import generated_names
-from pkg.util.constants import LABEL_MIGRATION_NAME
 from pkg.util.kubevirt.claims import state_size
 from pkg.util.kubevirt.rendering import Rendering
 
+LABEL_MIGRATION_NAME: Final = "kubevirt.io/migrationName"
+"""On the claim of a target's state."""
 LABEL_OF_VM: Final = "persistent-state-for"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _SHARED, _SINGLE = "ReadWriteMany", "ReadWriteOnce"

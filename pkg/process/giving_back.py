@@ -70,16 +70,9 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
     deadline = loop_time() + SILENCE
+    reverts, observer, released = Reverts(client, clock), Observer(Source()), replace(EXACT, released=True)
     # One for all passes: it remembers since when the quota may be lowered.
-    handler = ResourceQuotaHandler(
-        client,
-        rancher,
-        Reverts(client, clock),
-        Observer(Source(), asks=rancher.asks),
-        events,
-        replace(EXACT, released=True),
-        clock=clock,
-    )
+    handler = ResourceQuotaHandler(client, rancher, reverts, observer, events, released, clock=clock)
     while loop_time() < deadline:
         handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)
         try:

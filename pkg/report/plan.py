@@ -135,9 +135,6 @@ def _vms(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio:
         )
 
 
-# ---- the VMs of nodes ----------------------------------------------------------------------------------------
-
-
 class PlacedAffinity(Affinity):
     node_affinity: dict[str, Any] | None = None
 

@@ -194,9 +194,9 @@ def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
 
 async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, LeaseState | None]:
     """Returns the namespace and the Lease in it; None: there is none, or it may not be read. Raises ApiError."""
-    homes = [await _read_home(client, namespace) for namespace in namespaces]
-    home = max(homes, key=lambda home: _rank(home.elected))
-    return home.namespace, home.elected
+    leases = [await _get_allowed(client, registry.LEASES, constants.LEASE, namespace) for namespace in namespaces]
+    states = [lease_state(lease.spec, client.transport.server_clock()) if lease else None for lease, _ in leases]
+    return max(zip(namespaces, states, strict=True), key=lambda home: _rank(home[1]))
 
 
 async def _read_home(client: Client, namespace: str) -> _Home:

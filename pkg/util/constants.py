@@ -54,8 +54,6 @@ KUBEVIRT_PODS: Final = f"{LABEL_APP} in ({APP_HOTPLUG_DISK},{APP_VIRT_LAUNCHER})
 """The selector of VMs' pods. Any other pod may have the label with another value, a tenant's too."""
 LABEL_CREATED_BY: Final = "kubevirt.io/created-by"
 LABEL_MIGRATION_JOB_UID: Final = "kubevirt.io/migrationJobUID"
-LABEL_MIGRATION_NAME: Final = "kubevirt.io/migrationName"
-"""On the claim of a migration target's persistent state."""
 LABEL_VM_NAME: Final = "vm.kubevirt.io/name"
 LABEL_VMI_ID: Final = "vmi.kubevirt.io/id"
 LABEL_NODE_NAME: Final = "kubevirt.io/nodeName"

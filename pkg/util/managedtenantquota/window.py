@@ -123,8 +123,6 @@ class Window:
         )
         self.targets = self._close(seconds, constants.EVENT_LOCK_UNAVAILABLE, message, reason.partition(":")[0])
 
-    # ---- what it is for --------------------------------------------------------------------------------------
-
     def _purpose(self) -> Sequence[RefusedTarget]:
         observed, unavailable = self.observed, self.observed.lock_unavailable_reason
         if not observed.exists or not observed.budgets:
@@ -175,8 +173,6 @@ class Window:
         key = self.lock.configuration.uid if self.lock else ""
         return self._close(seconds, constants.EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
 
-    # ---- which migrations are released -----------------------------------------------------------------------
-
     def _releasable(self) -> Sequence[RefusedTarget]:
         """Returns the refused migrations that the budget can release together; others get a reason or a problem."""
         observed = self.observed
@@ -184,7 +180,7 @@ class Window:
         paused = {uid: until for uid, until in self.timers.paused.items() if observed.now < until <= latest}
         self.timers = replace(self.timers, paused=paused, short_since={})
         present = admitted_by(self.lock) if self.lock else ()
-        targets = refused_targets(replace(observed.facts, now=observed.now))
+        targets = refused_targets(observed.facts)
         self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
         try:
             max_headroom = parse_resource_list(observed.budgets[0].additional)
@@ -278,8 +274,6 @@ class Window:
         )
         key = f"{migration.uid}/{','.join(sorted(shortage.key for shortage in shortages))}"
         self._report(constants.EVENT_NOT_ENOUGH, message, key, migration)
-
-    # ---- what is kept and reported ---------------------------------------------------------------------------
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)
