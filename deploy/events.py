@@ -56,7 +56,7 @@ EVENTS: Final = (
     Event(
         "ResourceQuotaNotGranted",
         _QUOTA,
-        "The namespace's annotation requests more than Rancher grants; that is not the base.",
+        "The namespace's annotation requests more than Rancher grants, which has refused it; that is not the base.",
         "Give the project room, or lower the request",
     ),
     Event(
@@ -155,7 +155,7 @@ EVENTS: Final = (
     Event(
         "WebhookFlagsDiffer",
         _OWN,
-        "The webhooks were registered with other flags than those of the replica that answers.",
+        "Another replica answers, and it was started with other flags.",
         "Same flags for all replicas; what is left of before: `headroom release --only webhooks --force`",
     ),
     Event(
