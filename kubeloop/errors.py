@@ -1,7 +1,5 @@
 """The base of errors that a person at the command line reads."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import ClassVar

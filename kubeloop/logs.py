@@ -3,8 +3,6 @@ often they are written, and texts of others in them.
 
 Promises: nothing that is printed moves the cursor, changes colours or the direction of what follows."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

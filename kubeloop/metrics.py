@@ -2,8 +2,6 @@
 
 Promises: a gauge that is not set yet is not exported: 0 would be a statement."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal

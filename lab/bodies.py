@@ -1,7 +1,5 @@
 """Bodies of the objects that the demo, scale runs, benches and tests create on a cluster, for any client."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """The embedded cluster with the stand-ins for KubeVirt and Rancher, and the CRDs that they and headroom need."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from dataclasses import dataclass

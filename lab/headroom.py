@@ -1,8 +1,6 @@
 """`headroom` as a process of its own, started on free ports and ended by its pid: for the demo, scale runs, benches and
 tests. Blocking; what has an event loop calls it in a thread. Prometheus metrics, its own and an API server's."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

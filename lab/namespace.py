@@ -1,8 +1,6 @@
 """A namespace with its quotas, VMs and migrations, as people, Rancher and KubeVirt use them: what demo, scale, benches
 and tests do there and read there, on the typed client. Nothing here decides what is right."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Node maintenance, as Harvester begins it: the node is cordoned, and tainted so that KubeVirt moves its VMs away."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures made of a terminal's cells, shown there or written as SVG: an amount and its limit over time, bars."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

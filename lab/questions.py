@@ -1,7 +1,5 @@
 """Queries of a run's record, for the demo's checks, scale's figures, benches and audits. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

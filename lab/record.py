@@ -5,8 +5,6 @@ Times (`at`) are seconds of the record's clock; versions are resourceVersions, w
 object: they say what came before what, however late a watch tells of it.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -60,10 +58,10 @@ class Amounts(dict[str, Quantity]):
     def memory(self) -> Quantity:
         return self[LIMITS_MEMORY]
 
-    def __add__(self, other: Mapping[str, Quantity]) -> Amounts:
+    def __add__(self, other: Mapping[str, Quantity]) -> "Amounts":
         return Amounts({name: amount + other.get(name, ZERO) for name, amount in self.items()})
 
-    def __sub__(self, other: Mapping[str, Quantity]) -> Amounts:
+    def __sub__(self, other: Mapping[str, Quantity]) -> "Amounts":
         return Amounts({name: amount - other.get(name, ZERO) for name, amount in self.items()})
 
     def covers(self, other: Mapping[str, Quantity]) -> bool:

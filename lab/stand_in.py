@@ -1,7 +1,5 @@
 """The stand-ins' programs: their command line, their account, and a run until SIGTERM or SIGINT."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """Watches of some namespaces: what the API server shows there goes into their records."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The handler, and what calls it."""
 
-from __future__ import annotations
-
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.hashes import MD5
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key, ssh_key_fingerprint

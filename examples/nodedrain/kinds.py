@@ -1,7 +1,5 @@
 """Written by `kubeloop structs`."""
 
-from __future__ import annotations
-
 from kubeloop.api.meta import Object, Struct
 from kubeloop.api.registry import Resource
 

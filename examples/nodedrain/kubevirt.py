@@ -1,7 +1,5 @@
 """The kinds of KubeVirt, with the fields in use; it publishes no CRD file to generate them from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kubeloop.api.meta import Condition, Object, Struct

@@ -1,7 +1,5 @@
 """Decisions about a node's drain: its effect on VMs, and whether the cluster can do without the node. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The backups of a schedule: which there are, which go, and what the status says of them; decides alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The handlers, and what calls them."""
 
-from __future__ import annotations
-
 import time
 
 from examples.schedulevmbackup.backups import (

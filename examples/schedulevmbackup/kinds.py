@@ -1,7 +1,5 @@
 """Written by `kubeloop structs`."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from kubeloop.api.meta import Condition, Object, Struct

@@ -1,7 +1,5 @@
 """The handler, and what calls it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Written by `kubeloop structs`."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import msgspec

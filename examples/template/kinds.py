@@ -1,7 +1,5 @@
 """The three kinds, with the fields in use (harvesterhci.io/v1beta1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

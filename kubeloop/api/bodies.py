@@ -1,7 +1,5 @@
 """Bodies of requests, where a Python name (`backoff_limit`) is refused; the JSON patch of what `edit` made."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """core/v1, where a class does not say otherwise, and a few kinds beside it: the fields in use."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """metav1: what every object has, and the envelopes of lists and watches."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import time

@@ -3,8 +3,6 @@
 Objects are frozen and shared, so a change is a new object (`edit`), where Go has DeepCopy and assignments. Two differ
 in fields that their structs declare: what a struct does not declare is never written, nor lost."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar

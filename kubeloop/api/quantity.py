@@ -4,8 +4,6 @@ Every amount is held as a whole number of nanos (10⁻⁹), the finest step that
 finer away from zero, so no later operation ever rounds. Spelling follows apimachinery's pkg/api/resource, including
 that a text which looks canonical ("+39", "1.k", "3e0") is kept until something is computed with it."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from functools import lru_cache, total_ordering
@@ -51,7 +49,7 @@ class Quantity:
         self._text = text
 
     @staticmethod
-    def parse(raw: str | int | float) -> Quantity:
+    def parse(raw: str | int | float) -> "Quantity":
         """The quantity that `raw`, text or a plain JSON number, stands for; QuantityError if it is none."""
         if isinstance(raw, str):
             return _parse(raw) if len(raw) <= _LONGEST_SHARED else _parse.__wrapped__(raw)
@@ -60,7 +58,7 @@ class Quantity:
         return Quantity.parse(repr(raw if isinstance(raw, float) else max(-_LARGEST, min(raw, _LARGEST))))
 
     @staticmethod
-    def of(n: int, format: Format = Format.DECIMAL_SI) -> Quantity:
+    def of(n: int, format: Format = Format.DECIMAL_SI) -> "Quantity":
         return Quantity(n * NANOS, format)
 
     def is_zero(self) -> bool:
@@ -73,22 +71,22 @@ class Quantity:
     def milli_value(self) -> int:
         return _divide_up(self.nanos, NANOS // 1000)
 
-    def __add__(self, other: Quantity) -> Quantity:
+    def __add__(self, other: "Quantity") -> "Quantity":
         return Quantity(self.nanos + other.nanos, self.format if self.nanos else other.format)
 
-    def __sub__(self, other: Quantity) -> Quantity:
+    def __sub__(self, other: "Quantity") -> "Quantity":
         return Quantity(self.nanos - other.nanos, self.format if self.nanos else other.format)
 
-    def __neg__(self) -> Quantity:
+    def __neg__(self) -> "Quantity":
         return Quantity(-self.nanos, self.format)
 
     def __eq__(self, other: object) -> bool:
         return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
 
-    def __lt__(self, other: Quantity) -> bool:
+    def __lt__(self, other: "Quantity") -> bool:
         return self.nanos < other.nanos
 
-    def __gt__(self, other: Quantity) -> bool:
+    def __gt__(self, other: "Quantity") -> bool:
         return self.nanos > other.nanos  # what max() asks; total_ordering's takes four times as long
 
     def __hash__(self) -> int:

@@ -1,7 +1,5 @@
 """Resource: a kind's group, version, plural and type; Kubernetes' own kinds. Paths are built here and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -9,7 +7,7 @@ from kubeloop.api import core, workloads
 from kubeloop.api.meta import Object, PartialObjectMetadata
 
 T = TypeVar("T", bound=Object)
-BY_TYPE: dict[type, Resource[Any]] = {}
+BY_TYPE: "dict[type, Resource[Any]]" = {}
 """Every Resource by the type that its objects decode into; the first definition of a type stays."""
 
 
@@ -40,7 +38,7 @@ class Resource(Generic[T]):
         """`plural`, or `plural.group`, as the API server's messages name it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    def metadata(self) -> Resource[PartialObjectMetadata]:
+    def metadata(self) -> "Resource[PartialObjectMetadata]":
         """The same kind, of whose objects the metadata alone is sent and cached (client-go's metadata informers)."""
         return replace(self, type=PartialObjectMetadata)  # type: ignore[return-value,arg-type]
 

@@ -1,8 +1,6 @@
 """ResourceLists: resource name to quantity, key-wise arithmetic and the JSON of annotations. A name that is missing is
 absent, not zero: adding keeps both sides' names, and nothing here invents one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping
 

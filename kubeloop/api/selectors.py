@@ -1,7 +1,5 @@
 """Label selectors: apimachinery's `pkg/labels` and `LabelSelectorAsSelector`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

@@ -1,8 +1,6 @@
 """Kinds of apps, batch, policy, discovery, storage, access control and events.k8s.io, Service and ServiceAccount: the
 fields that controllers look at. Reviews, which answer questions about access, are created, never kept."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from kubeloop.api.core import ObjectReference

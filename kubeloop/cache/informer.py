@@ -1,7 +1,5 @@
 """client-go's SharedIndexInformer: one list and one watch of a kind for all handlers, also of one installed later."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Lists and watches of a kind, or of several namespaces of it; the probe of whether its watches bring anything."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -17,7 +15,7 @@ T = TypeVar("T", bound=Object)
 
 
 async def bring(
-    client: ListerWatcher[T], sample: T | None, limit: float, *, seen_version: str, watch_list: bool
+    client: "ListerWatcher[T]", sample: T | None, limit: float, *, seen_version: str, watch_list: bool
 ) -> bool | None:
     """Reports whether the kind's watches bring what there is, within `limit` seconds: a WatchList brings `sample`, an
     object of the store, at once, or a watch from version 0 where there are none; one that is gone was missed. Of an
@@ -44,7 +42,9 @@ async def bring(
     return first_event is not None
 
 
-async def _read_first_event(client: ListerWatcher[T], limit: float, **options: Any) -> tuple[WatchEvent[T] | None, str]:
+async def _read_first_event(
+    client: "ListerWatcher[T]", limit: float, **options: Any
+) -> tuple[WatchEvent[T] | None, str]:
     """Returns the first object that a watch brings, and the version at which its initial events end; or None, ""."""
     first_event, watch = None, client.watch(timeout_seconds=max(1, round(limit)), read_timeout=2 * limit, **options)
     with contextlib.suppress(TimeoutError):
@@ -101,7 +101,7 @@ class Listing(Generic[T]):
 
 
 async def read_list(
-    client: ListerWatcher[T], listing: Listing[T], size: int, transform: Callable[[T], T | None] | None
+    client: "ListerWatcher[T]", listing: Listing[T], size: int, transform: Callable[[T], T | None] | None
 ) -> Listing[T]:
     """Returns the listing with every object, read in pages of `size` (0: in one). Raises ApiError."""
     # Only what has begun is worth the transport's retries.

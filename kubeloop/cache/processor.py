@@ -1,7 +1,5 @@
 """Stores what a reflector delivers in the indexer and notifies the handlers (client-go's sharedProcessor)."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

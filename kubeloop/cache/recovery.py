@@ -1,7 +1,5 @@
 """Decisions about a list or watch that ended: the wait, whether to list again, the report. No I/O."""
 
-from __future__ import annotations
-
 import logging
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keeps a store equal to the server: list, then watch, and again when either ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The indexed store behind an informer: client-go's `Indexer`, without its lock (one event loop)."""
 
-from __future__ import annotations
-
 import builtins
 import logging
 from collections import defaultdict
@@ -121,14 +119,14 @@ class Indexer(Generic[T]):
             prepared.add(obj)
         self.swap(prepared)
 
-    def prepare(self) -> Indexer[T]:
+    def prepare(self) -> "Indexer[T]":
         """An empty store with the same indexes, to be filled for `swap`."""
         prepared = type(self)()
         funcs = self._index_funcs.items()
         prepared.add_indexers({name: func for name, func in funcs if name != NAMESPACE_INDEX})
         return prepared
 
-    def swap(self, prepared: Indexer[T]) -> dict[str, T]:
+    def swap(self, prepared: "Indexer[T]") -> dict[str, T]:
         """Makes what is in `prepared` the whole content, at once; returns what was there."""
         old, self._items = self._items, prepared._items
         self._indices, self._holes = prepared._indices, prepared._holes

@@ -1,7 +1,5 @@
 """Objects that are applied together: wrangler's `apply` with a set ID, by server-side apply."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Client: the entry point to an API server."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,7 +1,5 @@
 """The configuration of a client: the server, the user, and the proxy, by the rules of Go's httpproxy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ipaddress
@@ -104,7 +102,7 @@ class ClientConfig:
             await self._contexts.reread(now=reread)
         return headers, self.ssl_context(credential.certificate)
 
-    def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> ClientConfig:
+    def impersonate(self, user: str, groups: tuple[str, ...] | list[str] = ()) -> "ClientConfig":
         return replace(self, impersonation=Impersonation(user, tuple(groups)))
 
 

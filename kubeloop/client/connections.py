@@ -1,7 +1,5 @@
 """Sessions of aiohttp for the API server, threads for what must not wait for others, an answer's warnings and time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,8 +1,6 @@
 """Sources of the Authorization header or a client certificate, and when each is read again: files, and exec credential
 plugins (client.authentication.k8s.io), programs that print a token or a certificate."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Decoders of the server's bytes into typed objects; an object that does not decode never costs the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Discovery reads the kinds that the server knows, the only proof that one is not installed, and their schemas."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

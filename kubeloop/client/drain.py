@@ -1,7 +1,5 @@
 """Draining a node, as kubectl does: k8s.io/kubectl/pkg/drain."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

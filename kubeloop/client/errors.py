@@ -1,7 +1,5 @@
 """Errors by status, as apimachinery's `api/errors` has them: callers choose by class, never by a message's text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,7 +29,7 @@ class ConfigError(ReportedError):
     exit_code = 2
 
 
-_USUAL: dict[type[ApiError], tuple[int, str]] = {}
+_USUAL: "dict[type[ApiError], tuple[int, str]]" = {}
 
 
 class ApiError(ReportedError):
@@ -57,7 +55,7 @@ class ApiError(ReportedError):
         return self.message
 
     @property
-    def refusal(self) -> Refusal:
+    def refusal(self) -> "Refusal":
         return refusal_of(self.message)
 
     @property

@@ -1,8 +1,6 @@
 """The configuration that a kubeconfig means, with clientcmd's checks (tools/clientcmd: validation, client_config)."""
 
 # mypy: disable-error-code="no-untyped-call"
-from __future__ import annotations
-
 import base64
 import logging
 import os

@@ -1,7 +1,5 @@
 """kubeconfig files as structs, read by Go's rules of YAML and JSON (client-go: tools/clientcmd/api/v1, loader.go)."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

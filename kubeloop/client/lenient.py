@@ -8,8 +8,6 @@ A null is read as Go reads it: the field keeps its default, an item is its type'
 null that a client wrote into a custom resource, and writes some itself (`limits: null` of a LimitRange). A decoder
 refuses them; only then an object goes through `without_nulls`."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any, Final, TypeVar

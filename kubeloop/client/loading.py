@@ -1,7 +1,5 @@
 """Finds the configuration where kubectl and client-go would: kubeconfig files, or the pod's service account."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writing one kind: create, patch, delete. Objects are never sent back whole."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -30,11 +28,11 @@ class ResourceClient(ResourceReader[T]):
     _has_status: bool | None = None
     """The answer of discovery, if the Resource does not say it."""
 
-    def dry_run(self) -> ResourceClient[T]:
+    def dry_run(self) -> "ResourceClient[T]":
         """Returns this client, whose writes the server judges and does not keep (Go's NewDryRunClient)."""
         return self._with(_options={"dryRun": "All"})
 
-    def transformed(self, transform: Callable[[T], T] | None) -> ResourceClient[T]:
+    def transformed(self, transform: Callable[[T], T] | None) -> "ResourceClient[T]":
         """Returns this client, whose lists contain what `transform` leaves of each object, as a cache with it does."""
         return self._with(_transform=transform)
 

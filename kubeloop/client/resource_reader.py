@@ -1,7 +1,5 @@
 """Reading one kind: get, list, watch."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

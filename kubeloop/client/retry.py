@@ -1,7 +1,5 @@
 """Retries of a client's requests that failed, and what each failure is."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

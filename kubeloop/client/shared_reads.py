@@ -1,7 +1,5 @@
 """Live reads of one thing, shared: a caller gets one that began after it asked, and only one is under way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context

@@ -1,7 +1,5 @@
 """TLS contexts for the API server."""
 
-from __future__ import annotations
-
 import logging
 import re
 import ssl
@@ -35,7 +33,7 @@ class TLSSettings:
         """Reports whether a part is a file, which can change."""
         return any(isinstance(part, Path) for part in (self.ca, self.certificate, self.key))
 
-    def read(self) -> TLSSettings:
+    def read(self) -> "TLSSettings":
         """Returns the same settings with the files' content, as it is now. Raises ConfigError."""
         if bool(self.certificate) != bool(self.key):
             raise ConfigError("only one of client-certificate and client-key is set: set both")

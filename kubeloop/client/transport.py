@@ -1,7 +1,5 @@
 """HTTP to one API server: credentials, timeouts, retries, metrics. Bytes in, bytes out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy
@@ -96,7 +94,7 @@ class Transport:
         self._separate: list[Transport] = []
         self._closed = False
 
-    def separate(self) -> Transport:
+    def separate(self) -> "Transport":
         """Returns another transport to the same server and for the same user, with connections of its own: what has
         to get through (a lease) waits for nothing that is asked here. It is closed with this one."""
         transport = copy.copy(self)

@@ -1,7 +1,5 @@
 """A kind's controller: one queue, N workers, any number of handlers (lasso's sharedHandler, wrangler's OnChange)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -128,12 +126,16 @@ class Controller(Generic[T]):
         if self._started:
             self.start_workers()
 
-    def watch_owned(self, controller: Controller[R], *, any_owner: bool = False, reads: Reads[R] | None = None) -> None:
+    def watch_owned(
+        self, controller: "Controller[R]", *, any_owner: bool = False, reads: Reads[R] | None = None
+    ) -> None:
         """Enqueues here the owner of every object of another kind that is added, changed or deleted: the one that
         manages it (controller-runtime's Owns), with `any_owner` each one of this kind."""
         self.watch_related(controller, owners(self.informer.resource, any_owner), reads=reads)
 
-    def watch_related(self, controller: Controller[R], resolver: Resolver[R], *, reads: Reads[R] | None = None) -> None:
+    def watch_related(
+        self, controller: "Controller[R]", resolver: Resolver[R], *, reads: Reads[R] | None = None
+    ) -> None:
         """Enqueues here the keys that `resolver` returns whenever an object of another kind is added, changed or
         deleted. On an update it gets the old and the new object (wrangler's relatedresource.Watch); with `reads` only
         if what that returns of the two differs. Raises TypeError for a resolver that returns a str; one that returns

@@ -1,7 +1,5 @@
 """Event handlers that enqueue: they map changes of objects, of the queue's own kind or another, to its keys."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """The exceptions by which a handler decides about its key, and those of a start."""
 
-from __future__ import annotations
-
 from kubeloop.errors import ReportedError, one_line
 
 _CACHE_RETRY = 5.0

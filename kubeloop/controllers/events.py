@@ -1,8 +1,6 @@
 """Events on objects, for people: client-go's EventRecorder with its correlator (`tools/record/events_cache.go`), in the
 forms of core/v1 and of events.k8s.io/v1."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -139,7 +137,7 @@ class EventRecorder:
             self._pending[namespace] = pending
         pending[identity] = occurrence
 
-    def _is_one_of_many(self, identity: Identity) -> bool:
+    def _is_one_of_many(self, identity: "Identity") -> bool:
         """Reports whether so many similar events were written lately that this one is combined with them."""
         kind_of_event = identity._replace(message=None)
         messages = self._similar.get(kind_of_event, set())
@@ -148,7 +146,7 @@ class EventRecorder:
         self._similar[kind_of_event] = messages  # stored anew: the time counts from the last one
         return identity.message not in messages
 
-    async def _write_all(self, namespace: str, pending: dict[Identity, Occurrence]) -> None:
+    async def _write_all(self, namespace: str, pending: "dict[Identity, Occurrence]") -> None:
         try:
             while pending:
                 identity = next(iter(pending))
@@ -158,7 +156,7 @@ class EventRecorder:
                 DROPPED.labels("stopped").inc()
             del self._pending[namespace], self._writers[namespace]
 
-    async def _write_one(self, identity: Identity, occurrence: Occurrence) -> None:
+    async def _write_one(self, identity: "Identity", occurrence: "Occurrence") -> None:
         key = identity.subject.key
         try:
             for pause in (*_PAUSES, None):
@@ -180,7 +178,7 @@ class EventRecorder:
             log.exception("event %s on %s not written", identity.reason, key)
             DROPPED.labels("failed").inc()
 
-    async def _write(self, identity: Identity, occurrence: Occurrence) -> None:
+    async def _write(self, identity: "Identity", occurrence: "Occurrence") -> None:
         client = self._v1 if identity.action else self._core
         async with self._turn:
             if (written := self._written.get(identity)) is not None:

@@ -1,7 +1,5 @@
 """ControllerFactory: every controller of a process, one shared informer and one queue a kind."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator

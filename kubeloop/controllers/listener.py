@@ -1,7 +1,5 @@
 """Connections of a listener: how many there may be, and how long each may take until it asks something."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

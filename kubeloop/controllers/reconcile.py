@@ -1,7 +1,5 @@
 """The result of a handler's call: a verdict, metrics and log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

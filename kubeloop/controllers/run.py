@@ -1,7 +1,5 @@
 """Runs a command until a signal."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

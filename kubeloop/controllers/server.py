@@ -1,7 +1,5 @@
 """/healthz, /readyz and /metrics over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The command `kubeloop`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import subprocess

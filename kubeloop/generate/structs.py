@@ -1,7 +1,5 @@
 """Generator of structs' source text from a schema."""
 
-from __future__ import annotations
-
 import json
 import keyword
 import re

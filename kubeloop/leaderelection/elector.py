@@ -1,7 +1,5 @@
 """LeaderElector: acquire the lease, renew it, know by the monotonic clock whether it is still held."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

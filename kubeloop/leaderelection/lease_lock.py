@@ -1,7 +1,5 @@
 """The Lease that candidates compete for (client-go's resourcelock.LeaseLock)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid

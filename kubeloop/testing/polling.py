@@ -1,7 +1,5 @@
 """Waiting for what has no event: `eventually` blocks, `until` runs in an event loop (virtual time included)."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -1,7 +1,5 @@
 """Admission requests for tests of hooks, as the API server sends them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 assert check_struct(Thing, crd_schema(yaml.safe_load(crd_file), "v1")) == []
 assert await check_served(client, SERVICES) == []"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

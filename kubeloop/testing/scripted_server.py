@@ -16,8 +16,6 @@
   is open: `server.script(WATCH, PODS, live.reply)`, `await live.opened()`, `live.send(added(pod("b", "6")), drop())`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Steps of a scripted watch, and the objects in them. Import them from scripted_server.py."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import json

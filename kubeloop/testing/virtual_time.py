@@ -13,8 +13,6 @@ The clock stands while a thread works (`asyncio.to_thread`), and a socket whose 
 before any jump: a time limit strikes where both ends wait, however busy the machine is. A server in another thread or
 process loses against the test's timers: use real time there."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import functools

@@ -3,8 +3,6 @@
 The objects inside a review stay undecoded bytes until a validator reads them: most requests are decided by a few
 fields, and an object of 1 MB costs nothing then."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

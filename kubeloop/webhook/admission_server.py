@@ -1,7 +1,5 @@
 """AdmissionServer, one replica: starts, watches and ends listener, certificate and registration."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

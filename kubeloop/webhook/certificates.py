@@ -3,8 +3,6 @@
 Times are seconds since 1970. A CA is kept to its end, so that as long as it lasts no certificate is served that API
 servers do not trust. Deleting the Secret makes a new one before that."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Registration of webhooks: their address for the API server, and the configurations that contain it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

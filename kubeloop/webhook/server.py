@@ -2,8 +2,6 @@
 
 aiohttp's low-level server: there is one table to look a path up in, and no middleware to pass."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,8 +1,6 @@
 """The certificate of the listener, kept current by its source: the Secret that replicas share, or files. It is loaded
 into an SSLContext that is in use: new handshakes get a new one, standing connections keep theirs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The basic queue: client-go's `util/workqueue/queue.go` plus priorities."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

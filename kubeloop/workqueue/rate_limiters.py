@@ -1,7 +1,5 @@
 """Delays of failed items, in seconds: client-go's `util/workqueue/default_rate_limiters.go`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Items that are added later, and retries with backoff: client-go's delaying_queue.go and rate_limiting_queue.go."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """The commands testcluster, demo and scale: `headroom` loads them by the entry point group `headroom.commands`."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """`headroom testcluster`: the embedded cluster for people and scripts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

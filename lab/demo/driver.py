@@ -1,7 +1,5 @@
 """The actions of a step: create objects, start and stop headroom, wait for facts and check them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping

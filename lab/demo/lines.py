@@ -1,7 +1,5 @@
 """The demo's checks, and its record as plain lines while it happens: the same in a terminal, a pipe and a log."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field

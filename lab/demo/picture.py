@@ -1,8 +1,6 @@
 """The picture of a whole demo: charts, migrations, headroom and Rancher's agent on one time axis, and checks; in a
 terminal at the end, and as SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 from pathlib import Path

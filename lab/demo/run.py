@@ -1,7 +1,5 @@
 """Runs the scenario on a cluster of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

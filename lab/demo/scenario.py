@@ -1,7 +1,5 @@
 """The steps. Each says what it does and what the API server has to show; later steps build on earlier ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Source: the investigation of overhead ratio and quota with Harvester 1.7 (README
 3000m / 5000Mi, a VM of 2 CPU / 4Gi that asks for 125m / 2730Mi, overhead ratio 1.5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`python -m lab.kubevirt --kubeconfig F`: runs until SIGTERM or SIGINT."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

@@ -1,7 +1,5 @@
 """Migrations that nobody asked for: which VMIs may get one, and its creation."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

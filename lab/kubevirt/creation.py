@@ -1,7 +1,5 @@
 """Creating pods through the real API: placed on a node, and refused where quota refuses them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence

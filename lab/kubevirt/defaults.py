@@ -4,8 +4,6 @@ Source: KubeVirt pkg/defaults (SetDefaultVirtualMachineInstanceSpec), pkg/networ
 The stand-in writes it with the VMI's first status, before any pod: there is no webhook.
 """
 
-from __future__ import annotations
-
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import parse_resource_list
 from lab.kubevirt.objects import Patch, VirtualMachineInstance

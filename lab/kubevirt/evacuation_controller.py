@@ -5,8 +5,6 @@ once, before that as many as the parallel limits let run beside those that run a
 (status.evacuationNodeName) are not played.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

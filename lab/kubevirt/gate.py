@@ -1,7 +1,5 @@
 """KubeVirt's parallel limits: the order of target pods, from the caches and from reservations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

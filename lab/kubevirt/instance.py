@@ -1,7 +1,5 @@
 """A VirtualMachineInstance's decisions: which pod is it, which phase follows, what has come to its end. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 

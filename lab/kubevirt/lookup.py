@@ -1,7 +1,5 @@
 """Lookups in the caches: pods, VMIs and migrations by their relations, and KubeVirt's present configuration."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace

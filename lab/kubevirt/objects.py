@@ -2,8 +2,6 @@
 them not, and pieces of merge patches. A list in a merge patch replaces the whole list: each is built from all that
 stands."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar

@@ -6,8 +6,6 @@ Annotations (prefix `testcluster.headroom.harvesterhci.io/`):
 `fail-at-phase`           the phase in which the migration fails
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -5,8 +5,6 @@ virt-controller's part is written into the VMIM, virt-handler's into the VMI, an
 Source for the order: kubevirt pkg/virt-controller/watch/migration (updateStatus, processMigrationPhase, sync).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto

@@ -3,8 +3,6 @@
 What only a kubelet would look at (mounts, arguments, security contexts) is left out: quota does not count it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

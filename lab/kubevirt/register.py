@@ -1,7 +1,5 @@
 """Everything that the stand-in watches and does, on one screen."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

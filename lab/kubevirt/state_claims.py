@@ -4,8 +4,6 @@ They are found by KubeVirt's labels, on the API server itself: few VMs have any.
 binds them. Source: KubeVirt pkg/storage/backend-storage.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """VirtualMachine → VirtualMachineInstance, as its run strategy asks, and the VM's status."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """VirtualMachineInstance → launcher pod, its status, and the end of pods that are no longer needed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """VirtualMachineInstanceMigration: observes, asks `phases.decide`, does that one step."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, field
 from typing import Any

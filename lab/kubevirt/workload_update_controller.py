@@ -4,8 +4,6 @@ Source: kubevirt pkg/virt-controller/watch/workload-updater/workload-updater.go.
 are not played.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from dataclasses import dataclass, field

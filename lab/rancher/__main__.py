@@ -1,7 +1,5 @@
 """`python -m lab.rancher --kubeconfig F`: runs until SIGTERM or SIGINT; SIGHUP restarts its agent."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

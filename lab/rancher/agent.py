@@ -1,7 +1,5 @@
 """Rancher's agent: its controllers on one Management, and their restart."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Source: rancher pkg/namespace/namespace_utils.go.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

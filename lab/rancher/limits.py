@@ -4,8 +4,6 @@ The conversion is Rancher's own; only the names of the limits are the product's,
 Source: rancher pkg/resourcequota/quota_validate.go, resource_quota_common.go and resource_quota_sync.go.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Source: rancher/webhook 0.11.2, pkg/resources/core/v1/resourcequota and limitrange, pkg/admission.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from kubeloop.api.meta import Object

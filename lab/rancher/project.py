@@ -1,7 +1,5 @@
 """management.cattle.io/v3 Project, as far as quotas go, and which project a namespace is in."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from kubeloop.api.core import Namespace

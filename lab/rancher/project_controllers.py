@@ -4,8 +4,6 @@ Source: rancher pkg/controllers/managementuser/resourcequota: resource_quota_val
 resource_quota_calculate_used.go, namespace_quota_reset.go.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rancher's releases as the stand-in plays them: which of its webhooks there are, and by whom it writes quotas."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final

@@ -3,8 +3,6 @@
 Source: rancher pkg/controllers/managementuser/resourcequota/resource_quota_sync.go.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -3,8 +3,6 @@
 Source: rancher pkg/resourcequota/quota_validate.go (IsQuotaFit) and resource_quota_sync.go.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The figures of a run, from the records of its namespaces. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from math import ceil
 

@@ -1,7 +1,5 @@
 """The flags of a run, and the objects that it creates. Pure."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Mapping

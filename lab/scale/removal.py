@@ -1,8 +1,6 @@
 """Removes what runs have made on a cluster: it is all found by label or name, so that a run that was killed is removed
 by the next call."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """The run's figures as report.json, as a table and as a page with plots. docs/scale.md says what each one is."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Runs one plan: sets up, evacuates, measures, reports, removes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The place of a run, and the processes that it starts there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

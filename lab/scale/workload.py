@@ -1,7 +1,5 @@
 """Makes the run's objects on a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Harvester's Setting (harvesterhci.io) and Rancher's Project (management.cattle.io)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kubeloop.api.meta import Object, Struct

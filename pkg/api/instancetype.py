@@ -1,7 +1,5 @@
 """instancetype.kubevirt.io/v1beta1: what a VM names to be given its size; the fields that decide a launcher's cost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,8 +1,6 @@
 """kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands. A class whose name
 differs from that in KubeVirt's API says so first."""
 
-from __future__ import annotations
-
 import math
 from typing import TypeVar
 
@@ -102,7 +100,7 @@ class Devices(Struct):
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
-    tpm: TPM | None = None
+    tpm: "TPM | None" = None
 
 
 class TPM(Struct):

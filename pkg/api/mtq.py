@@ -1,7 +1,5 @@
 """mtq.kubevirt.io/v1alpha1: KubeVirt's managed-tenant-quota; existing objects are read as they are."""
 
-from __future__ import annotations
-
 from kubeloop.api.core import ResourceQuotaSpec
 from kubeloop.api.meta import Object, RawResourceList, Struct
 from kubeloop.api.registry import Resource

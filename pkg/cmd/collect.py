@@ -1,7 +1,5 @@
 """`headroom collect`: what a maintainer needs, in one folder or archive, and reading it again."""
 
-from __future__ import annotations
-
 import io
 import sys
 import tarfile

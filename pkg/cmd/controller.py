@@ -1,7 +1,5 @@
 """`headroom controller`: the controllers, until a signal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from kubeloop.client.loading import load_config

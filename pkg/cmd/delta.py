@@ -1,7 +1,5 @@
 """`headroom delta`: what a migration adds to the quota, for VMIs from a file or a pipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -111,7 +109,7 @@ def _harvester(vmi: VirtualMachineInstance, rendering: Rendering, ratio: str | N
     return {"overhead": overhead, "delta": format_resource_list(delta or {})}
 
 
-def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: _Cluster) -> dict[str, Any]:
+def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: "_Cluster") -> dict[str, Any]:
     """Returns all that quota counts of the target's launcher and attachment pods, and of the claim for its state."""
     if not vmi.uid:  # one that the API server has stored is complete
         vmi = with_defaults(vmi, rendering)

@@ -1,7 +1,5 @@
 """`headroom explain NS/VM`: why a migration waits, or whether one would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated
 

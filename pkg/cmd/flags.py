@@ -4,8 +4,6 @@ To add a flag: add a field `name: type = option(default, "What it does.")` to it
 (pkg/cmd/options.py, or the command's own module) and read the field where the command uses the group. The flag's
 spelling and its environment variable HEADROOM_<FLAG> follow from the field; a float is SECONDS, a Path a FILE."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass

@@ -3,8 +3,6 @@
 A subcommand's module is imported when it is asked for: each imports what it needs at its top, and the offline ones
 start fast."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -2,8 +2,6 @@
 
 Imported only when YAML is read: PyYAML is the slowest import of the offline commands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import inf
 from typing import Any

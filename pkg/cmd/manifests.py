@@ -3,8 +3,6 @@
 Promises: reads as it goes where the form allows it (JSON lines, YAML documents); whatever is wrong is a ManifestError
 of one line that names the document. Forbids: trusting what it reads."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """`headroom plan`: which VMs could migrate, at another ratio or all of a node, and how large a quota must be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial

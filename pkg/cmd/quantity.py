@@ -1,7 +1,5 @@
 """`headroom quantity`: Kubernetes quantities from stdin, read, spelled canonically and computed with."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`headroom release`: give every ResourceQuota back to Harvester, and leave nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Shares the flags of the reading commands, their call to the API server, and how a table or JSON comes out."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """`headroom status`: what is added to each quota, for which VM, and since when."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path

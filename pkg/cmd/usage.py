@@ -1,7 +1,5 @@
 """`headroom usage`: what quota counts of pods and claims from a file or a pipe, in a Kubernetes release."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`headroom version`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 

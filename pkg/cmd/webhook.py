@@ -1,7 +1,5 @@
 """`headroom webhook`: the admission server alone, any number of replicas, until a signal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Management: what `register(management)` functions get, this product's controllers by kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -35,7 +33,7 @@ class _CachedKind(Generic[T]):
     def __init__(self, resource: Resource[T], transform: str = "", *, name: str = "", labels: str = "") -> None:
         self._resource, self._transform, self._name, self._labels = resource, transform, name, labels
 
-    def __get__(self, management: Management, owner: type[Management]) -> Controller[T]:
+    def __get__(self, management: "Management", owner: "type[Management]") -> Controller[T]:
         transform = getattr(management.slim, self._transform) if self._transform and not management.whole else None
         return management.controller(self._resource, name=self._name, label_selector=self._labels, transform=transform)
 

@@ -1,7 +1,5 @@
 """The product's metrics: the one table that docs/metrics.md, the alerts and the dashboard are checked against."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal

@@ -3,8 +3,6 @@
 Rancher ≥ 2.14.6 and 2.15.2 lets nobody else write them: its webhook `rancher.cattle.io.resourcequotas` denies with 400,
 except to the user and group by which Rancher itself passes it (rancher/webhook, resourcequota validator)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -7,8 +7,6 @@ nothing is added for it. Most objects are alike in all but name, uid and node: w
 resources and containers is held once, which is two thirds of a VM.
 For objects that no reader has yet: they are changed in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """Work about many objects, in slices of time: whatever else the process does runs in between."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from itertools import chain

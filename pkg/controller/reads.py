@@ -1,7 +1,5 @@
 """The fields that decisions read of an object. Most of the dozens of updates that a migration makes change none."""
 
-from __future__ import annotations
-
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import Object
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration

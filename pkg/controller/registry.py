@@ -1,7 +1,5 @@
 """The registry of all controllers."""
 
-from __future__ import annotations
-
 import logging
 
 from kubeloop.controllers.events import EventRecorder

@@ -1,8 +1,6 @@
 """Gives back the quotas that takeover mode raised, by their controller's own handler, and the quotas that were raised
 under locks (`headroom release`). Runs over everything once, without informers: its account may watch nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -4,8 +4,6 @@ Promises: an object is written as its struct, which decodes the fields in use an
 labels of ANNOTATIONS and LABELS alone: what a tenant or another program writes elsewhere (user data of cloud-init,
 environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

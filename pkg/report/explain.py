@@ -1,8 +1,6 @@
 """Explains why a VM's migration waits, or whether one would; and, by name with the part of the page of limits, the
 reasons beside the quotas that headroom manages. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

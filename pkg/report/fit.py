@@ -4,8 +4,6 @@ Pure.
 A VM that does not migrate is asked about by a hypothetical migration: pending, and refused, so that whatever headroom
 would do about it is in the plan."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Describes whether the installed headroom runs and its webhooks answer: a report says so before all else. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark as the browser has
 it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from html import escape

@@ -1,8 +1,6 @@
 """Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them; and
 whether the quotas, KubeVirt and the capacity of the other nodes let all VMs leave a node. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

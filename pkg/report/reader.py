@@ -1,7 +1,5 @@
 """Reads what the reports look at from a cluster: one list of each kind, the Lease, the registration."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -6,8 +6,6 @@ Pure.
 A VM that runs counts as much as it does now or as KubeVirt would render it, whichever is more: a restart renders it
 anew."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple

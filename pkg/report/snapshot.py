@@ -1,7 +1,5 @@
 """Holds a cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property

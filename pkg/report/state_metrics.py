@@ -1,7 +1,5 @@
 """Exports metrics about the cluster: computed from the caches at each scrape, so that no decision pays for them."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Reports what is added to each quota, for which VM, and since when; and what migration budgets add. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ The probe: one configuration of its own matches only Events with a label, in hea
 created as a dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of
 the failure."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

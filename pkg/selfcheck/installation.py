@@ -1,7 +1,5 @@
 """The ConfigMap `headroom`: how the controller runs, and what keeps it from its work. The reports read it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -2,8 +2,6 @@
 and the ConfigMap that the reports read. Somebody else has to act: a webhook, a policy or RBAC refuses requests, there
 is no answer, or another writer undoes what was written."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Checks that the policies about pods in deploy/policy.yaml do what they are for: at start and every six minutes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Quantities in sentences and tables for people. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kubeloop.api.quantity import Quantity

@@ -3,8 +3,6 @@
 Source: the formats of Harvester (pkg/util/constants.go), Rancher (resourcequota) and KubeVirt (api/core/v1).
 They must match byte for byte; nothing else in the tree may spell them out."""
 
-from __future__ import annotations
-
 from typing import Final
 
 # Harvester, prefix harvesterhci.io/

@@ -1,8 +1,6 @@
 """Problems of quotas and VMs as values, one type from a decision to event, log, metric and report; the errors that are
 raised where a quota or a namespace cannot be read. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ As narrow as the API allows: rules by kind and operation, then conditions that t
 that a write that cannot concern us costs nothing. CEL without optional types: they came later than matchConditions did.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

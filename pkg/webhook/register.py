@@ -1,7 +1,5 @@
 """Wiring of the webhooks: what one process serves, and the handler of every path."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

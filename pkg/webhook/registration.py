@@ -1,7 +1,5 @@
 """Registers headroom's webhooks once the API server reaches them, and takes them away."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ A process caches KubeVirt's pods only, for a cluster has many others. Of the nam
 list would do for one question, but the API server makes it wait for its own cache, and a tenant may ask a hundred times
 a second: they are watched, from the first question on, until the last question is IDLE seconds old."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence

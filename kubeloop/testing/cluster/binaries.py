@@ -14,8 +14,6 @@ both servers are of one.
 Steps 3 and 4 run under a lock of that cache folder and put a binary into it by one rename: a second process waits and
 then finds it, and no process ever sees half a file."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 The module is only read (-mod=readonly): what is built is what go.mod and go.sum pin. Nothing of the caller's Go
 settings but proxy, checksum database and caches gets in."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

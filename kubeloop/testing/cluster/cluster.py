@@ -1,7 +1,5 @@
 """up, down, status: a whole cluster in one directory, and EmbeddedCluster for programs that want one while they run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@ Tuned for a cluster that lives for minutes on two cores: nothing is synced to di
 controllers that quota, namespaces, service accounts and garbage collection need, and no client-side rate limits.
 Admission, quota, RBAC, priority and fairness are as in any cluster."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

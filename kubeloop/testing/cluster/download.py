@@ -6,8 +6,6 @@ from a mirror that adds `<file>.sha256`, or is built.
 `$KUBELOOP_DOWNLOAD` = `off`: do not even try. `$KUBELOOP_DOWNLOAD_<PROJECT>` (KUBERNETES, ETCD, KWOK, HELM,
 PROMETHEUS): the base address of a mirror, instead of that in _RELEASES."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """The layout of a cluster's directory D, locks between processes, and the free ports it listens on."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random

@@ -7,8 +7,6 @@ D/processes/<name>.json  what to run (argv, environment, folder, log): also what
 D/processes/<name>.pid   written by the process itself (launcher.py): "<pid> <boot id> <start time>"
 D/logs/<name>.log        its standard output and error"""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -96,7 +94,7 @@ class Process:
             finally:
                 os.close(descriptor)
 
-    def restart(self, argv: Sequence[str] = ()) -> Process:
+    def restart(self, argv: Sequence[str] = ()) -> "Process":
         """Kills the process (SIGKILL: as a crash) and starts it again as it was started, or as `argv`."""
         spec = self._spec()
         _end([self], signal.SIGKILL, _KILL_TIMEOUT)

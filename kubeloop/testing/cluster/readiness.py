@@ -1,7 +1,5 @@
 """Waiting for a cluster that starts: each step ends when it is done, when its process died, or when time is up."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

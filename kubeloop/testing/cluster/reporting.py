@@ -3,8 +3,6 @@
 Everything that takes long reports through a Progress: `step` for a fact, `tick` for "still at it", which is printed now
 and then only: the log of a build of ten minutes stays short."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import TextIO

@@ -5,8 +5,6 @@ A new version needs three edits: here, the go.mod of its folder under gomod/, an
 go.mod replaces the modules that k8s.io/kubernetes' own go.mod replaces by folders under staging/ with their published
 releases: Kubernetes 1.36.N is built with k8s.io/X v0.36.N. etcd and kwok are the same for all of them."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The API server's validation of metadata (apimachinery's `pkg/api/validation/objectmeta.go`)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

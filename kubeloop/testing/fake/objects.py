@@ -1,7 +1,5 @@
 """The objects of a fake cluster, their history, and what a test changes without the API."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import contextlib

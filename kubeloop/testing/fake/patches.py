@@ -3,8 +3,6 @@
 Of an apply, lists are one field, as in custom resources that say nothing else; finalizers and owner references are
 merged item by item. managedFields are not shown."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

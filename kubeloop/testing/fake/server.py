@@ -1,7 +1,5 @@
 """The API server's side of a fake cluster: paths, discovery, and the rules for writes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

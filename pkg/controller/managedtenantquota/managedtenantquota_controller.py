@@ -1,8 +1,6 @@
 """Observes one namespace and does the next writes of the sequence, one after the other; whatever may change a decision
 enqueues the namespace that it is about."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

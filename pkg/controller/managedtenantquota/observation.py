@@ -1,7 +1,5 @@
 """Gathers what a decision about a namespace with a budget looks at: from the caches, and from the API server itself."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

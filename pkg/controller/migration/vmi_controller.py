@@ -5,8 +5,6 @@ Source: Harvester vmi_controller.go and the state half of vmim_controller.go; ku
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
 What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, field
 

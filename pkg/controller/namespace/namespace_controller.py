@@ -8,8 +8,6 @@ only namespaces that hold added headroom have it, or are about to, and the first
 
 A default quota is only created here: its limits are then restored by the ResourceQuota controller."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

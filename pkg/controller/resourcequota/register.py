@@ -3,8 +3,6 @@
 At once where a migration waits for that, else a moment later: KubeVirt updates what belongs to one step of a migration
 a few milliseconds apart, and one decision serves it all. After every event comes a decision that sees its object."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,7 +52,7 @@ def register(
     _watch(management, Pace(quotas, source, handler.is_as_written), settings)
 
 
-def _watch(management: Management, pace: Pace, settings: Settings) -> None:
+def _watch(management: Management, pace: "Pace", settings: Settings) -> None:
     """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
@@ -76,7 +74,7 @@ def _watch(management: Management, pace: Pace, settings: Settings) -> None:
     _watch_rancher(management, settings)
 
 
-def _watch_machines(management: Management, pace: Pace, keys_in_namespace: Callable[[Object], list[str]]) -> None:
+def _watch_machines(management: Management, pace: "Pace", keys_in_namespace: Callable[[Object], list[str]]) -> None:
     """Watches VMIs that migrate, and where an administrator lets volumes move, VMs and claims too."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 

@@ -3,8 +3,6 @@
 Any number of migrations that turn Pending together cost a handful of patches: the more are under way, the longer the
 next patch waits for more of them (`timing`)."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Halts a VM that its quota refuses, with the reason. Source: Harvester pkg/controller/master/virtualmachine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

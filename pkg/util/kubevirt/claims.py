@@ -13,8 +13,6 @@ sizes are also a tenant's to change: a claim of state counts as much as KubeVirt
 of volumes is a wish and counts as much as the existing claims, at most. Nothing is added for ResourceClaims of devices:
 Kubernetes makes them after the pod, and any pod of the namespace could take what is added for them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

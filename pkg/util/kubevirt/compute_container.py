@@ -4,8 +4,6 @@ The VMI's own limits and requests are the start, and in the end win over calcula
 pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master; `profiles` has the differences
 between them."""
 
-from __future__ import annotations
-
 from kubeloop.api.core import Container, Pod
 from kubeloop.api.quantity import ZERO, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, parse_resource_list

@@ -25,8 +25,6 @@ except ResourceQuota, Namespace and cluster objects. What is read here, who can 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
 (listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from kubeloop.api.core import Pod

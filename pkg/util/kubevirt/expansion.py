@@ -3,8 +3,6 @@
 Source: KubeVirt pkg/instancetype (apply, find) and pkg/instancetype/preference/apply, 1.0 to master;
 pkg/defaults (SetDefaultGuestCPUTopology), pkg/virt-api/webhooks (SetDefaultResourceRequests)."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

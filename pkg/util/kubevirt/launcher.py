@@ -4,8 +4,6 @@ Source: KubeVirt's template service (pkg/virt-controller/services: template, ren
 virtiofs; pkg/container-disk; pkg/network/netbinding), releases 1.1 to master, with what virt-api's webhook of pods
 (virt-launcher-pod-mutator, 1.8) and the API server's defaulting add."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple

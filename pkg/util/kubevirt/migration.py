@@ -4,8 +4,6 @@ and claims, its refusals, and the parallel limits. Pure; `evidence` says which o
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff); Harvester
 vmim_controller.go (the state that the VMI shows)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

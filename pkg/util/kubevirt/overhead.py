@@ -5,8 +5,6 @@ Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 p
 memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release; `profiles` has their
 constants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

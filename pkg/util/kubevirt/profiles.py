@@ -2,8 +2,6 @@
 
 The paths are those of KubeVirt's pkg/virt-controller/services where none is given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto

@@ -1,8 +1,6 @@
 """The installed KubeVirt, by its CR: which CR counts, whose account creates its pods, and, with Harvester's setting,
 how it renders launcher pods. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The base of a quota pays for one side of every VM; headroom is for the other one
 trusted. KubeVirt itself takes the newest pod with the right controller reference for the source: it can be fooled, so
 where several pods qualify the smallest counts, resource by resource."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ KubeVirt renders the target from the same VMI spec as the source, so the source 
 answer, except for the overhead's difference when the ratio was changed since, and for CPUs and memory that were
 plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce

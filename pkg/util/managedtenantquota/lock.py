@@ -2,8 +2,6 @@
 
 Kubernetes itself spells no limit for the parts of such a name, so it serves namespaces of all lengths."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ The quota's own annotation is written by the same patch that raises it, and remo
 status of a budget is for people, and for KubeVirt's own controller: it is read only of quotas that have no annotation,
 where that controller may have left them raised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@
 Each row follows from what stands on the API server alone, so the process may end after any write: the next reconcile
 goes on from there, or takes back what was begun."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

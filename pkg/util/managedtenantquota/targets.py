@@ -3,8 +3,6 @@ room for while a window adds min(source, target) of every VM that migrates, and 
 
 The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@
 
 A quota that refuses even then leaves the migration where it is, and nothing is changed for its sake."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

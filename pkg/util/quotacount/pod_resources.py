@@ -6,8 +6,6 @@ pkg/api/pod/util.go (DefaultPodLevelResources) and plugin/pkg/admission/limitran
 pod-level resources (see `releases`); component-helpers resource/helpers.go, PodRequests and PodLimits, with the options
 of the quota evaluator. It never looks at the pod-level resources of the status."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 from operator import attrgetter

@@ -2,8 +2,6 @@
 
 The paths are those of kubernetes pkg/quota/v1/evaluator/core where none is given."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

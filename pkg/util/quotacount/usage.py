@@ -4,8 +4,6 @@ PersistentVolumeClaim and a ResourceClaim, and which pods a quota's scopes match
 Source: kubernetes pkg/quota/v1/evaluator/core (pods.go, persistent_volume_claims.go, resource_claims.go) and
 pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache, reduce

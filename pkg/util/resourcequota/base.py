@@ -4,8 +4,6 @@ The base is what Rancher's namespace annotation grants, or what a quota without 
 for migrations. Source: rancher `NamespaceResourceQuota` (management.cattle.io/v3) and Harvester
 pkg/util/resourcequota (calculator.go, utils.go). The arithmetic works on any resource name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -6,8 +6,6 @@ as it is missing: bounded by what operators have changed, whatever other pods us
 `limits.memory` only, what is missing plus 128Mi. status.used counts a target pod before a cache shows it: what is to be
 compensated for is decided with pods that are read live (resourcequota_controller)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@
 
 A migration that a cap leaves out waits; the first in line is served first: by KubeVirt's priority, then by age."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple

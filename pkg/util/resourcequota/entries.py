@@ -7,8 +7,6 @@ The name part of an annotation key (after the "/") holds 63 characters at most, 
 appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's name. Every
 form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The input of a decision about a ResourceQuota, and its result: one patch, bound to that input. Plain data."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,7 +64,7 @@ class Timers:
     denial: Denial | None = None
     """Rancher's last answer, if it was no."""
 
-    def up_to(self, now: float) -> Timers:
+    def up_to(self, now: float) -> "Timers":
         """Returns the times, none later than now: the clock may have been set back, and API servers' clocks differ."""
 
         def earlier(times: Mapping[str, float]) -> Mapping[str, float]:

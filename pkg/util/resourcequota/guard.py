@@ -1,8 +1,6 @@
 """The guard of quotas while VMs migrate: which limits a write may not lower, and in which namespaces the webhook has to
 see pods, because they hold headroom. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final

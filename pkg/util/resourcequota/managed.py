@@ -1,7 +1,5 @@
 """The management of ResourceQuotas: managed, switched off, owned. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 

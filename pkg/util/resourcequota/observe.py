@@ -1,7 +1,5 @@
 """The observation of a ResourceQuota's namespace, gathered in one way: from caches, from lists, or from both. Pure."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

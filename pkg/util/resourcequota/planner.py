@@ -6,8 +6,6 @@ Level-triggered: the truth is the migrations and the pods, the annotations say w
 give the same plan, and a plan applied gives facts whose plan is empty. Whatever happens to the annotations or to
 spec.hard, the next patch repairs it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """The choices of an operator for the decisions. Imports nothing heavy: the command line starts with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final

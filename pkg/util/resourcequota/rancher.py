@@ -8,8 +8,6 @@ the person had requested and for which VMs it was raised.
 Sources: rancher pkg/controllers/managementuser/resourcequota (resource_quota_sync.go) and pkg/resourcequota
 (quota_validate.go); rancher/webhook, resourcequota validator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -6,8 +6,6 @@ While something is added, the annotation says base + headroom and the record say
 says again what the person requested. Where that exceeds the grant, Rancher would leave the quota raised: the grant is
 requested first, and the person's number when Rancher has written it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping

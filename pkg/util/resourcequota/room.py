@@ -11,8 +11,6 @@ The migrations' usage counts at most as far as headroom was added: so the headro
 blind to what other replicas admit. And status.used: it knows of all pods, but not yet of the pods that are on their way
 to quota admission, still of those that have just ended, and its controller sets it by caches of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -111,7 +109,7 @@ class QuotaRoom:
     vms: Sequence[VmUsage] = ()
 
     @classmethod
-    def from_facts(cls, facts: Facts, policy: Policy, pods: Pods | None) -> QuotaRoom | None:
+    def from_facts(cls, facts: Facts, policy: Policy, pods: Pods | None) -> "QuotaRoom | None":
         """Returns the room under `facts.quota`, or None where its base is unknown. `pods` are all of the namespace;
         None: status.used is all that is known of them, and `facts.pods` of the migrations."""
         quota = facts.quota
@@ -199,7 +197,7 @@ class Look(NamedTuple):
     """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
     that is known of."""
 
-    rooms: NamespaceRooms
+    rooms: "NamespaceRooms"
     fits: bool
     shortage: str
 
@@ -213,7 +211,7 @@ class NamespaceRooms(NamedTuple):
     """A raised quota's base or pods are unknown, or the pods' sum differs from status.used."""
 
     @classmethod
-    def from_facts(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> NamespaceRooms:
+    def from_facts(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> "NamespaceRooms":
         """Returns the rooms under the observed quotas of one namespace; `pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
         served = [facts for facts in observed if not facts.namespace_off and is_served(facts.quota)]

@@ -2,8 +2,6 @@
 
 A pod counts as far as the VM's spec goes: a tenant may have written it, unless deploy/policy.yaml is in force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

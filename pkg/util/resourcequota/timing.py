@@ -1,7 +1,5 @@
 """The moments of a ResourceQuota's next decision, its next patch and the next touch. Pure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ The base is for one side of a VM: a launcher pod and its attachment pod. What is
 sum holds the headroom before the target exists, while both run, and until the source is gone. What a VM has grown by,
 the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

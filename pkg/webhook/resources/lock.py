@@ -4,8 +4,6 @@ migration that the lock does not name may be as large as its source: more would 
 Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too: an API
 server may still ask by the lock as it was before the last change."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace

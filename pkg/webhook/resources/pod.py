@@ -6,8 +6,6 @@ Pods that were let through are remembered (the ledger): between our answer and q
 Each replica remembers its own. What another replica lets through is seen once quota has counted it; until then each
 counts its own pods twice, in the other one's place: two replicas together exceed a base by one pod at most."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

@@ -3,8 +3,6 @@ its status, is denied, with what is allowed; one of Rancher's is corrected.
 
 The lowest allowed limit is worked out by the code that the controller plans with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

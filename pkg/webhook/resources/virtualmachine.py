@@ -3,8 +3,6 @@
 Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte. Cpu and
 memory are not judged here: a VM that cannot start is halted by its controller, with a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Final
