@@ -1,7 +1,5 @@
 """The events that headroom writes: the table that docs/reference.md is made from. A test holds it against the code."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -5,8 +5,6 @@ the hashes of requirements-run.lock. Everything is only unpacked: no package scr
 image of another architecture is made alike. Needs Debian 12 (apt-get, dpkg-deb); `docker build .` needs none of this.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

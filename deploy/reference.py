@@ -1,7 +1,5 @@
 """docs/reference.md: every flag and every event, from the code. `deploy.render` writes it."""
 
-from __future__ import annotations
-
 import inspect
 from collections import defaultdict
 from enum import Enum

@@ -5,8 +5,6 @@ image also depends on the Debian packages that the mirror serves on that day; th
 here: CONTRIBUTING.md has the commands.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,8 +1,6 @@
 """Renders deploy/*.yaml and the chart's README from the chart, docs/metrics.md and docs/reference.md from tables in the
 code: `make manifests`. A test checks that they are."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import defaultdict

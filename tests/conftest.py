@@ -1,8 +1,6 @@
 """The order of the files, and one embedded cluster for all tests of a run that need one, with its stand-ins. It ends
 with the run, however that ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Namespaces as the planner sees them in memory, and what its plans make of the quota."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence

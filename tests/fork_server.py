@@ -4,8 +4,6 @@ and the end-to-end tests make several hundred.
 A server for each test process; it and all that it forked end with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

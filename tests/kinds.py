@@ -1,7 +1,5 @@
 """Kinds of a fake API server (kubeloop.testing.fake), each with a cache that lags for as long as a test wants."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +35,7 @@ class Server(FakeCluster):
         super().__init__()
         self.kinds: dict[str, Kind[Any]] = {}
 
-    def kind(self, resource: Resource[T]) -> Kind[T]:
+    def kind(self, resource: Resource[T]) -> "Kind[T]":
         """The same one for the same resource."""
         served_kind: Kind[T] = self.kinds.get(resource.path()) or Kind(resource, self)
         return served_kind

@@ -8,8 +8,6 @@ own is unchanged. A survivor is printed as a diff: a test is missing, the line i
 difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -263,7 +261,7 @@ class Fork:
         self._test = mmap.mmap(-1, 1024)
         """The one that runs, as the fork tells it."""
 
-    def run(self, inside: Callable[[Fork], None]) -> None:
+    def run(self, inside: "Callable[[Fork], None]") -> None:
         """`inside` runs in the fork, and ends it if no test fails."""
         if not self._tests:
             print(f"{self.change.number} NOT NOTICED, no test runs {self._location()}", flush=True)

@@ -2,8 +2,6 @@
 otherwise: namespace limits 3000m / 5000Mi, a VM with limits 2 / 4Gi and requests 2730Mi, its launcher pod at ratio 1.5.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`headroom` for tests: forked from a process that has imported everything (tests.fork_server)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

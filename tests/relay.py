@@ -1,7 +1,5 @@
 """A TCP relay that can be cut or late, before the API server or several replicas: TLS passes through it untouched."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

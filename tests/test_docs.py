@@ -1,7 +1,5 @@
 """Everything that README and docs/ mention exists."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -3,8 +3,6 @@ docstrings begin with a relative word, and which class names a room has twice.
 
 It measures only: a name that merely dodges the list (`said_value`) is worse than the one it replaces."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """docs/upstream.md names modules that exist, and every module of the product that says what it was read from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

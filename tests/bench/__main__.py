@@ -4,8 +4,6 @@
 rounds and up to 20,000 objects; `--write` puts what was measured into the document, and its plot beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -1,8 +1,6 @@
 """Results of a measurement, lines of the table of targets and tables that compare, and docs/dev/benchmarks.md, where
 they go between two marks; what is around them is written by hand."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

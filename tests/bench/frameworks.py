@@ -2,8 +2,6 @@
 server that goes away costs, every program in turn, through one relay that can be closed; and what an event of a
 watch costs: CPU at a steady rate, and how many a second are handled when more come."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 `python -m tests.bench.growth REPORT.json...`, each of another size.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Measures how soon quotas follow migrations, and how many writes it takes; the controller is a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence

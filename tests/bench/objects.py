@@ -1,7 +1,5 @@
 """The objects that the measurements work on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 `python -m tests.bench.ours cache KUBECONFIG vmis|pods WATCHES` or `python -m tests.bench.ours queue KIND KEYS`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """`headroom` on a machine whose clock is wrong: `python -m tests.bench.skewed SECONDS <headroom's arguments>`."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -3,8 +3,6 @@
 `python -m tests.bench.soak [migrations] [part...]`: 1,000, and all of PARTS one after the other, unless said otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

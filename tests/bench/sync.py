@@ -2,8 +2,6 @@
 of 50,000 VMIs of 4 kB in one informer, beside the time that the API server takes to send them to a client that
 throws them away; and how many keys a second go through a work queue: add, get, done."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -4,8 +4,6 @@ A ratio that got 1.5 times worse than RECORDED fails. Ours and the plain loop al
 counts: what else runs on the machine slows both or neither. `python -m tests.bench.test_ratios` prints them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Tests which refusals of a soak are quota's own lag."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bench.soak import is_late_count

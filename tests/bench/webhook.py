@@ -4,8 +4,6 @@
 process, so that it is the webhook that is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools
@@ -179,7 +177,7 @@ class Line:
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int, tls: ssl.SSLContext) -> Line:
+    async def open(cls, port: int, tls: ssl.SSLContext) -> "Line":
         return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
     @property

@@ -1,8 +1,6 @@
 """What a migration costs headroom, and how soon the migrations of a burst get their headroom: as users run it, with the
 webhook, beside KubeVirt's stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The chart's renderings for tests: values to set, by the rendering's name."""
 
-from __future__ import annotations
-
 RENDERINGS = {
     "default": (),
     "webhook off": ("webhook.enabled=false",),

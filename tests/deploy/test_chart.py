@@ -1,7 +1,5 @@
 """The chart: linted and rendered by helm itself; what deploy/ holds is what it renders."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The archive: OCI's layout, the same bytes for the same files. `make image` runs headroom from the real one."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

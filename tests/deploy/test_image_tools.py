@@ -1,7 +1,5 @@
 """The archive, in the tools by which docs/install.md has it pushed and imported: Debian's skopeo and containerd."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

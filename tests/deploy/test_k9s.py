@@ -1,7 +1,5 @@
 """deploy/k9s: its commands and columns exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

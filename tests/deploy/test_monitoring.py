@@ -1,7 +1,5 @@
 """Alerts, runbooks and dashboard use metrics, labels and values that exist. `make observability` tries them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

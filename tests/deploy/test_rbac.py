@@ -1,7 +1,5 @@
 """deploy/rbac.yaml: the accounts that have rights (tests/e2e/test_rights.py: the rights are enough, none is spare)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.e2e.accounts import BY_HAND, documents

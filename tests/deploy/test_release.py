@@ -1,7 +1,5 @@
 """`make release`: the files in dist/ are the same bytes each time, their checksums and the SBOM are true."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """headroom under accounts of its own: what deploy/ says they may, their kubeconfigs, and what they asked for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

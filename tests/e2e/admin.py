@@ -1,7 +1,5 @@
 """The cluster's administrator, who makes namespaces, and requests under other names."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -94,7 +92,7 @@ class Admin:
         tenfold = format_resource_list(total([parse_resource_list(limits)] * 10))
         return await (await self.project(tenfold, limits)).namespace(limits)
 
-    async def project(self, limits: Mapping[str, Any], default: Mapping[str, Any]) -> RancherProject:
+    async def project(self, limits: Mapping[str, Any], default: Mapping[str, Any]) -> "RancherProject":
         """A new project of Rancher's with a quota; limits by ResourceQuota names."""
         name = bodies.new_name("p")
         with contextlib.suppress(AlreadyExists):

@@ -1,7 +1,5 @@
 """A client of the embedded API server that shares no code with the product: blocking, JSON in and out."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl
@@ -43,7 +41,7 @@ class Api:
         self._headers = [("Impersonate-User", user)] if user else []
         self._headers += [("Impersonate-Group", group) for group in groups]
 
-    def as_user(self, user: str, *groups: str) -> Api:
+    def as_user(self, user: str, *groups: str) -> "Api":
         """The same server, as another user."""
         return Api(self.kubeconfig, user=user, groups=groups)
 

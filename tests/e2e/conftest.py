@@ -3,8 +3,6 @@
 Tests that play KubeVirt and Rancher themselves ask for `alone`: the stand-ins stand still for that module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """Another product's validating webhook, which denies as it is told to: in a thread of its own, in no code of ours."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

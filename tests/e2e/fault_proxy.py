@@ -3,8 +3,6 @@
 It speaks plain HTTP, in a thread of its own; requests reach the server with the rights of the given kubeconfig.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -101,7 +99,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
-    def __enter__(self) -> FaultProxy:
+    def __enter__(self) -> "FaultProxy":
         self._thread.start()
         self._call(self._start())
         return self

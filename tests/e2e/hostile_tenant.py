@@ -1,7 +1,5 @@
 """A tenant with RBAC `edit` of one namespace, and deploy/policy.yaml, on the embedded cluster."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A namespace with quotas and a migration budget, and everything that is seen of its locks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

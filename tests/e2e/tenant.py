@@ -1,7 +1,5 @@
 """A namespace under quota, its VMs and their migrations, driven by hand: who plays KubeVirt is the test."""
 
-from __future__ import annotations
-
 from lab import bodies
 from lab.namespace import QUOTAS, VMIS, VMS, Namespace
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA
@@ -20,7 +18,7 @@ class Tenant(Namespace):
     """A namespace with the seed's limits: annotation 3000m / 5000Mi and the default quota that Rancher rendered."""
 
     @classmethod
-    async def made(cls, admin: Admin) -> Tenant:
+    async def made(cls, admin: Admin) -> "Tenant":
         granted = {ANNOTATION_RANCHER_RESOURCE_QUOTA: bodies.quota_text(LIMITS)}
         namespace = cls(admin.client, (await admin.namespace(annotations=granted)).name)
         await namespace.create(QUOTAS, bodies.default_quota("default-abc", HARD))

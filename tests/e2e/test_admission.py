@@ -1,8 +1,6 @@
 """Every decision of the webhooks, allowed and denied, through the real API server: people by impersonation, VMs by the
 KubeVirt stand-in, quota by Kubernetes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

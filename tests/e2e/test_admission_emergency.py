@@ -1,7 +1,5 @@
 """The emergency page of docs/emergency.md: its commands as they are written there, after headroom was killed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

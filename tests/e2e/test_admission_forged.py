@@ -1,7 +1,5 @@
 """Reviews that are not the API server's: anybody who reaches the listener's port can send one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator

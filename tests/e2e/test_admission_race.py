@@ -1,7 +1,5 @@
 """The seed's race: Rancher's agent restarts, again and again, while VMs migrate (harvester-rancher-quota-race)."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping

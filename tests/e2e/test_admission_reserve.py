@@ -1,7 +1,5 @@
 """Who gets the added room: a tenant that creates pods as fast as it can, against fifty migrations."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

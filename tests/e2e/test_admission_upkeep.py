@@ -1,7 +1,5 @@
 """The life of a webhook: certificates renewed under load, replicas that agree, one that dies and comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ssl

@@ -1,7 +1,5 @@
 """headroom behind a proxy that fails in every way: no quota changes wrongly, no kind stays deaf."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence

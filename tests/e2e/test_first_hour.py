@@ -1,7 +1,5 @@
 """docs/first-hour.md: its commands, in their order, on the embedded cluster. kubectl's are sent as it sends them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +21,7 @@ WAIT = re.compile(r"kubectl -n (\S+) wait (\w+)/(\S+) --for=jsonpath=\{\.status\
 
 
 @pytest.fixture
-def terminal(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[UserTerminal]:
+def terminal(cluster: Cluster, api: Api, tmp_path: Path) -> "Iterator[UserTerminal]":
     with ExitStack() as started:
         yield UserTerminal(cluster, api, started, tmp_path)
     api.delete(f"{CORE}/namespaces/headroom-try")

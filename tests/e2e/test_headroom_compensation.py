@@ -1,7 +1,5 @@
 """A migration that is refused although its room is there gets exactly what is missing, and gives it back."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import pytest

@@ -1,7 +1,5 @@
 """The room is exactly what quota counts of the target pod: no byte more, none less."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 

@@ -1,7 +1,5 @@
 """Nothing is left behind, and nothing is lost: whatever went away, whenever."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

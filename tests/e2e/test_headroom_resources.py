@@ -1,7 +1,5 @@
 """Every resource that a quota counts of a pod is raised."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

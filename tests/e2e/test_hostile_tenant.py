@@ -3,8 +3,6 @@
 The namespace has a quota of Rancher's, KubeVirt is played by the stand-in, and headroom runs with its defaults.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,8 +1,6 @@
 """What mutating webhooks put into launcher pods: while deploy/policy.yaml is in force, the target gets as much as its
 source has, and headroom's own reserve lets it in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

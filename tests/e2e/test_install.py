@@ -4,8 +4,6 @@ kwok has no kubelet: the test starts what the Deployments and the hook's Job say
 webhook is registered by URL, for there is no kube-proxy: the Service's path is rendered and untested.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Durations are short here; HEADROOM_ELECTION=real (make soak) takes the default ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

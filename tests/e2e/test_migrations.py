@@ -1,7 +1,5 @@
 """The main job with everything at work: KubeVirt's and Rancher's stand-ins, kwok's pods, real quota admission."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

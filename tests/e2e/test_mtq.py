@@ -1,7 +1,5 @@
 """Managed tenant quota end to end: quotas by Kubernetes, migrations by the KubeVirt stand-in, locks by the webhook."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """A lock never outlives its purpose, and the strategies never meet on one quota."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What the commands say in headroom's own pod: while it runs, after it was killed, and that nothing is released beside
 one that runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

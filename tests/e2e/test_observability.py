@@ -1,8 +1,6 @@
 """A real Prometheus watches a real run: nothing fires while all is well, each alert fires on its real fault, and every
 panel of the dashboard has had data. `make observability`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

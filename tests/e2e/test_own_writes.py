@@ -1,7 +1,5 @@
 """What a thief of headroom's token may write: nothing but what headroom itself writes (the policies headroom-own-*)."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial

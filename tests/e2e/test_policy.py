@@ -1,8 +1,6 @@
 """deploy/policy.yaml on a real API server: what a tenant forges is refused, what KubeVirt does passes, and ordinary
 pods are not concerned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

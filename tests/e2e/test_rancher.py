@@ -1,8 +1,6 @@
 """Beside a Rancher that validates against projects and lets nobody else write its quotas (release 2.15.2), by a request
 and under Rancher's own name: quotas are raised and come back, and nothing is granted that Rancher did not grant."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

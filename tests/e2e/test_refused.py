@@ -1,8 +1,6 @@
 """Another webhook, a policy or RBAC refuses that a quota is raised: by whichever status, it is named in the first line
 of every command, by one event, the metric and /readyz; once it is gone the quota is raised within 30 seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

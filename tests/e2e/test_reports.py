@@ -1,7 +1,5 @@
 """`headroom status`, `explain` and `plan`: what they say is what then happens."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """deploy/rbac.yaml gives what headroom asks for and no more: by the API server's audit log, account by account."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator

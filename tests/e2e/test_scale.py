@@ -1,7 +1,5 @@
 """`headroom scale` on a cluster of one's own: its figures are what others count, and nothing of it is left."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -5,8 +5,6 @@ Nobody creates these migrations by hand: KubeVirt's evacuation and workload-upda
 node and five in the cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator

@@ -1,8 +1,6 @@
 """A person switches headroom off while a VM migrates: always admitted, with a warning, and given back at once, as
 `headroom release` gives back: Rancher's quotas to Harvester with their entries, others at their base."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

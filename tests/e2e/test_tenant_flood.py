@@ -1,8 +1,6 @@
 """One tenant's annotation, as large as annotations may be and rewritten all the time, beside two replicas: quotas of
 others are raised as before, and nobody takes what was added for a migration."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """The ported `keypair` controller: upstream's table (controller_test.go)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The ported `nodedrain` controller: upstream's cases (nodedrain_controller_test.go, drainhelper/helper_test.go)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every ported controller on the fake cluster, and all on one embedded cluster."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ported `schedulevmbackup` controller: upstream's cases (common_test.go), and a schedule's life."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The ported `storageclass` controller: upstream's tables (storage_class_controller_test.go)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The ported `template` controller: upstream's table (template_controller_test.go), and the whole on a cluster."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

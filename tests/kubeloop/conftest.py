@@ -1,8 +1,6 @@
 """The clock of a test and its fixtures, here and under tests/pkg: this machine's, or virtual time where the test is
 marked so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

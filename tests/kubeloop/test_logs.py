@@ -1,7 +1,5 @@
 """Log lines for programs and for people, and what is being handled in them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Numbers that client-go and controller-runtime have, and that dashboards and ports count on."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client import Histogram
 

@@ -1,7 +1,5 @@
 """The framework knows nothing of what is built on it, and its wheel has all of its packages."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts of others reach a terminal as text alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.logs import printable, quoted

@@ -1,8 +1,6 @@
 """The framework's wheel in a project of another repository, which has a package `pkg` of its own; and the programs of
 docs/dev/porting.md, run from there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 """Records of runs: what the API server would show, by the second. `sample` is a short demo: one migration, refused at
 first, then done."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

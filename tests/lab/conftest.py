@@ -1,7 +1,5 @@
 """Virtual time for the tests of the lab that ask for it."""
 
-from __future__ import annotations
-
 from tests.kubeloop.conftest import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]

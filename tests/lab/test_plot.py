@@ -1,7 +1,5 @@
 """Charts of an amount and its limit, and bars, as the cells that a terminal shows."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Records of objects from the API server, the words of quota admission, and the kinds that a run follows."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.quantity import QuantityError

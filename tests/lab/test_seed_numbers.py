@@ -1,8 +1,6 @@
 """Every number of the investigations into quota and migration, computed: what Harvester adds, what KubeVirt renders,
 what quota counts, and what is left of a limit that was reverted in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

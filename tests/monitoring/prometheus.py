@@ -1,7 +1,5 @@
 """A real Prometheus on loopback that scrapes given ports every second, with the product's alerts at another pace."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -50,7 +48,7 @@ class Prometheus:
         }
         (folder / "prometheus.yaml").write_text(json.dumps(configuration), "utf-8")
 
-    def start(self) -> Prometheus:
+    def start(self) -> "Prometheus":
         command = [
             str(ensure_prometheus()["prometheus"]),
             f"--config.file={self._folder}/prometheus.yaml",

@@ -1,7 +1,5 @@
 """The queries of the alerts and of the dashboard."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prometheus' own promtool: the rules are valid, each alert fires on its fault, and nothing else does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

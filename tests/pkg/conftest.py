@@ -1,7 +1,5 @@
 """Tests may run in virtual time, as those of kubeloop."""
 
-from __future__ import annotations
-
 from tests.kubeloop.conftest import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]

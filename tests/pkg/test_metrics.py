@@ -1,7 +1,5 @@
 """The table of metrics and what is exported are the same."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

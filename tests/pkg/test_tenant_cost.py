@@ -2,8 +2,6 @@
 the decision and the reserve's answer. The fields are those of the structs: a new one needs a row in
 docs/security.md."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

@@ -1,7 +1,5 @@
 """What all API servers of a cluster share: the objects with their past, the watches with their lag, what goes wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import contextlib

@@ -1,7 +1,5 @@
 """Programs that run in every cluster beside its API servers: the quota controller and the kubelets."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

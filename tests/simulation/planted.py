@@ -2,8 +2,6 @@
 edges (its webhooks by path, what it sends), so that they stay what they are while its inside changes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

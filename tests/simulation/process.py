@@ -1,7 +1,5 @@
 """A program that runs in the simulation: its tasks, its clock, and its end at any await."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -22,7 +20,7 @@ RESTART = 1.0
 class SimulatedProcess:
     """`program` is called for every start. Whatever it creates (tasks, timers) runs with its clock and ends with it."""
 
-    def __init__(self, name: str, program: Callable[[SimulatedProcess], Awaitable[None]]) -> None:
+    def __init__(self, name: str, program: "Callable[[SimulatedProcess], Awaitable[None]]") -> None:
         self.name = name
         self.skew = 0.0
         self.hooks: Mapping[str, Hook] = {}

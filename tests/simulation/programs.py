@@ -1,7 +1,5 @@
 """The programs that run in the simulation: headroom as its command wires it, KubeVirt's and Rancher's stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The promises of docs/security.md, held against the objects themselves at every write."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator

@@ -3,8 +3,6 @@
 For good, in a process that does nothing else (`python -m tests.simulation`): hashes are fixed there too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import gc
@@ -75,7 +73,7 @@ class _Datetime(_RealDatetime):
 class _Random(random.Random):
     """Without a seed, one from the seeded numbers."""
 
-    def __new__(cls, *_: object) -> _Random:
+    def __new__(cls, *_: object) -> "_Random":
         return super().__new__(cls)
 
     def __init__(self, seed: object = None) -> None:

@@ -1,7 +1,5 @@
 """A story: what a seed stands for, how it is told, and how it gets short."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Some stories, and that a story can be told again. `make simulate` tells others for hours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The world of one story: a cluster, the programs that run in it, and the hands of those who act."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """kopf's in-memory index. Events reach a handler once every object is indexed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from typing import Any

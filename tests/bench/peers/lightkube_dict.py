@@ -1,7 +1,5 @@
 """lightkube has no cache: a list and a watch into a dict, as its users write it."""
 
-from __future__ import annotations
-
 import asyncio
 
 from lightkube import AsyncClient, KubeConfig

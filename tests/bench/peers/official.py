@@ -1,7 +1,5 @@
 """The official package's SharedInformer. It does not hold custom resources: their lists are plain dicts to it."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

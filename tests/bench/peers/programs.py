@@ -1,7 +1,5 @@
 """Builds and installs the measured programs, names their versions, and starts them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

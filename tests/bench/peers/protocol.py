@@ -6,8 +6,6 @@ holds now, and ends with it.
 Imported by programs in another virtual environment: the standard library alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Quotas in numbers: what Rancher grants, what was added, what a watch has seen."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cluster for one module: which controller runs, with which flags, and what KubeVirt is told."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """VMs of many shapes: what makes a launcher pod count more, less, or under other names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

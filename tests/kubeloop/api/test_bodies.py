@@ -1,7 +1,5 @@
 """A field in Python's name is refused in a body, wherever it stands; JSON patches made from `edit` lose nothing."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

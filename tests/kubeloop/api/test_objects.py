@@ -1,7 +1,5 @@
 """Objects that differ: edit, and the merge patch between two of them; the kinds' definitions."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -40,7 +38,7 @@ class Box(Struct):
     whole: ClassVar[bool] = True
 
     containers: dict[str, list[Container]] | None = None
-    boxes: list[Box] | None = None
+    boxes: "list[Box] | None" = None
 
 
 class Spec(Struct):

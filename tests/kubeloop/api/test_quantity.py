@@ -1,7 +1,5 @@
 """Quantities against apimachinery's own results, and what must hold for any."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

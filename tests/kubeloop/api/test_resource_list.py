@@ -1,7 +1,5 @@
 """Resource lists: arithmetic key by key, and the JSON that annotations hold."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.quantity import QuantityError

@@ -1,7 +1,5 @@
 """Label selectors, as texts, as labels and as structs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

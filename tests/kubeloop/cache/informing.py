@@ -1,7 +1,5 @@
 """An informer of pods over a scripted API server, under virtual time, and what a handler is told."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """CRDs that appear wake their informer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 Each fault is played between a first list (a, b) and a last state, and what the handler was told is compared, as is
 what the indexer holds."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from dataclasses import dataclass, field

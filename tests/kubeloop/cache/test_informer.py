@@ -1,7 +1,5 @@
 """Notifications of handlers. The test plays the reflector's part: it calls the sink."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable

@@ -1,7 +1,5 @@
 """Kinds that are listed instead of watched, and an API server whose etcd was restored from a backup."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The step after the end of a list or watch, as tables."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

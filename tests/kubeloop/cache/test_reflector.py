@@ -1,7 +1,5 @@
 """The reflector under virtual time: which requests it makes and when, its health, and what is logged."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

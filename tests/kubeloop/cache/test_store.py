@@ -1,7 +1,5 @@
 """The indexed store; cached objects that are changed in place are noticed in tests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fixtures of the client's tests."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """kubeconfig files for tests."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Throw-away certificates for the TLS tests."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rig of the client's tests: a transport and its scripted server, and configurations."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from ssl import SSLContext

@@ -1,8 +1,6 @@
 """Discovery: only a well-formed list of what is served, without the kind, says that it is gone; a client's identity and
 work on many objects."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The places of the configuration, its content, and a pod's own; proxies and TLS contexts."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A kubeconfig that can't work: one clear line, whatever is wrong with it."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Decoding: typed objects out of bytes, and one bad object costs only itself."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

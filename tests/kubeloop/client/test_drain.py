@@ -1,7 +1,5 @@
 """Draining a node: which pods go, which stay, which forbid it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

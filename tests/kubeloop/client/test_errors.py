@@ -1,7 +1,5 @@
 """Errors by status: which class, which words, how long to wait."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

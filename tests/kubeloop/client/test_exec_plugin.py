@@ -1,7 +1,5 @@
 """The credential of a plugin: when it is run, for whom, and what it may give; a real one, run from a kubeconfig."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The contract of the fake cluster, run on a real API server as well: what a test on the fake shows is true of both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """The same contract for server-side apply, metadata and reviews: on the fake cluster and on a real API server."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes that are asked about when their bytes leave."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,8 +1,6 @@
 """Kubeconfigs of every shape, each with what client-go's clientcmd (v0.36.3) made of it when the vectors were recorded:
 a configuration, or null for one that it, or the first request, refuses."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

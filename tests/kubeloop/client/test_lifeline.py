@@ -1,7 +1,5 @@
 """The lease, credentials, certificates and addresses wait for nothing that a program fills; a call has an end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Nulls on the wire are read as Go reads them; an object that is wrong in another way stays undecodable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +15,7 @@ from kubeloop.testing.scripted_steps import obj
 
 class NullablePart(Struct):
     size: int = 3
-    part: NullablePart | None = None
+    part: "NullablePart | None" = None
 
 
 class NullableSpec(Struct):

@@ -1,7 +1,5 @@
 """The client against a real kube-apiserver: what a scripted server can only pretend."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

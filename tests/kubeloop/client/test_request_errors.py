@@ -1,7 +1,5 @@
 """Whatever a request raises is an ApiError in our own words, once, without a secret."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Typed clients against a scripted server: the requests they send, the objects and errors they give back."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

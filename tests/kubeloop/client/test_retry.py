@@ -1,7 +1,5 @@
 """The retry policy as a table: error by error, for what may and what may not be sent twice."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """The API server's clock, whatever this machine's says."""
 
-from __future__ import annotations
-
 from email.utils import formatdate
 
 import pytest

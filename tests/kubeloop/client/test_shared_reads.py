@@ -1,7 +1,5 @@
 """Shared reads: all callers that ask while a read is under way share the next one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

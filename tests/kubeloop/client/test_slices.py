@@ -1,7 +1,5 @@
 """A list is decoded and handled in slices: between two of them the event loop goes on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 

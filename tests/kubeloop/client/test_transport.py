@@ -1,7 +1,5 @@
 """Requests against a scripted server: what is sent, what is retried, what each failure becomes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip

@@ -1,7 +1,5 @@
 """TLS: who is trusted, and what is said of who is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

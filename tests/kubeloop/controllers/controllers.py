@@ -1,7 +1,5 @@
 """A controller over a fake API server, and a handler that remembers its calls."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The read-only view of a cache."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api import registry

@@ -1,7 +1,5 @@
 """Controllers: what handlers see, and what becomes of their keys."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Keys, handlers and resolvers that cannot be right are refused where they are given; which events enqueue what."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import operator

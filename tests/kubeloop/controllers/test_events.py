@@ -1,7 +1,5 @@
 """Events: what is written, how often, and that nothing ever comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any, cast

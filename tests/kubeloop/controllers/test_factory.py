@@ -1,7 +1,5 @@
 """Management: kinds shared, workers held back until the caches are full, an orderly end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

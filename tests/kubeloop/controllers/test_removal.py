@@ -1,7 +1,5 @@
 """on_remove: the finalizer, and what happens to it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Signals, with real processes: what a kubelet or a person at a terminal does."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

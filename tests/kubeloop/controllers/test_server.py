@@ -1,7 +1,5 @@
 """Health and metrics as a kubelet and Prometheus see them."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Clients that open the health and metrics port and mean no good: probes and scrapes are answered all the same."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

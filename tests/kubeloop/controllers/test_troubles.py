@@ -1,8 +1,6 @@
 """Stopped controllers do not start again in silence, and one can end while others go on; keys that wait until somebody
 else acts: a request is refused, whatever the status, or an answer does not come."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

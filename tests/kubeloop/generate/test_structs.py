@@ -1,7 +1,5 @@
 """`kubeloop structs`: what it writes decodes what the schema describes, is typed and formatted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import types

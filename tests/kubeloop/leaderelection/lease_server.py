@@ -1,7 +1,5 @@
 """A Lease on the fake API server, and candidates' connections to it that can be cut off, be slow or refuse."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager

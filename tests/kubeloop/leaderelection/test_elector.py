@@ -1,7 +1,5 @@
 """Leader election on virtual time: who holds the lease when, and that never two may write."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -43,7 +41,7 @@ class Candidate:
     leaders: list[str] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
-    def start(self) -> Candidate:
+    def start(self) -> "Candidate":
         self.task = asyncio.create_task(self._run())
         return self
 

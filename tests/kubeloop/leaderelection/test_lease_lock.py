@@ -1,7 +1,5 @@
 """Requests about a Lease."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.core import LeaseSpec

@@ -1,7 +1,5 @@
 """The fake cluster: reactors that answer, what objects that do not decode cost the others, readers that are slow."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

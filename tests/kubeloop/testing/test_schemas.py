@@ -1,7 +1,5 @@
 """Structs beside the schemas of what they are decoded from."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The clock that the other tests trust."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """A webhook server with a certificate of its own, and the two ways to talk to it: HTTP, and bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -1,7 +1,5 @@
 """Reviews in, answers out."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The order of things while a replica serves."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

@@ -1,7 +1,5 @@
 """Certificates under a clock of the test's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

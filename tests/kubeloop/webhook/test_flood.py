@@ -1,7 +1,5 @@
 """Clients that mean no good, and what each of them costs the others (test_under_attack.py: five hundred of them)."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import resource

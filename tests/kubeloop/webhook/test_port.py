@@ -1,7 +1,5 @@
 """The webhook of docs/dev/porting.md, on an API server."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

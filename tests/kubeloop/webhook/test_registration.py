@@ -1,7 +1,5 @@
 """Configurations on an API server: created, kept, shared, taken away."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

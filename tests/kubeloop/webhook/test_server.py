@@ -1,7 +1,5 @@
 """The listener: what is no review gets a 4xx, and costs the others nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import logging

@@ -1,8 +1,6 @@
 """The certificate that a listener serves: from cert-manager's files, or the Secret that replicas share; how it is
 loaded into a context that is in use."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging

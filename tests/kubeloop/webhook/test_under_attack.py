@@ -4,8 +4,6 @@ have a process.
 Counted is the CPU time that the listener takes from when a review is sent until it is answered, for itself and for
 whatever it does first: that is the same however many others share the machine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

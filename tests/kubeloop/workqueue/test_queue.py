@@ -1,7 +1,5 @@
 """The basic queue beside what the model shows (test_queue_model): getters, cancels and drains; its metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

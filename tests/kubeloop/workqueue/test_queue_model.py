@@ -1,7 +1,5 @@
 """The queue against a model: whatever is done to it, in whatever order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import settings

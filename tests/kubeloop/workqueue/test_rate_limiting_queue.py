@@ -1,8 +1,6 @@
 """Retries with backoff, beside what the model shows (test_queue_model): none is lost, and nothing is left behind; rate
 limiters have client-go's numbers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 

@@ -1,7 +1,5 @@
 """`headroom demo` and `headroom scale`: how they are called; and the demo as a program of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

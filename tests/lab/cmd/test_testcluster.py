@@ -1,8 +1,6 @@
 """`headroom testcluster`: how it is called; and, as programs of their own, that another one ends what one leaves
 running."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Steps and checks, with a driver that has no cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.registry import RESOURCE_QUOTAS

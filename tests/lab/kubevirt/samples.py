@@ -1,7 +1,5 @@
 """The stand-in's own types of objects (tests/objects.py builds the product's)."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from kubeloop.api.core import Node, Pod

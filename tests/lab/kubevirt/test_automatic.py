@@ -1,7 +1,5 @@
 """Migrations that KubeVirt's stand-in creates by itself: node maintenance and workload updates."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Creating pods: placed, refused, and never asked for twice."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defaults that KubeVirt's webhook sets on a VMI before anything else sees it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,8 +1,6 @@
 """A VMI's phases, its pod, its status, and which launchers have come to their end. What each start and each migration
 shows (tests/e2e) is not said once more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The stand-in on a real control plane: real quota admission says who gets a pod."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Options by annotations and by the command line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The phase table: what is done for a migration in every situation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

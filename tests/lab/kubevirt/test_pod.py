@@ -1,7 +1,5 @@
 """Launcher and attachment pods, compared with those that KubeVirt's own controllers left."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

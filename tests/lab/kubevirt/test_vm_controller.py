@@ -1,7 +1,5 @@
 """A VM's next action, and its status; the handler runs on a cluster (test_on_cluster.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from lab.kubevirt.lookup import is_owned_by

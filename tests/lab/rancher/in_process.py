@@ -3,8 +3,6 @@
 For tests of headroom as well: `RancherInProcess(cluster)` on the FakeCluster that the controllers under test use.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Rancher's conditions on a namespace."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.core import Namespace

@@ -1,7 +1,5 @@
 """Rancher's rendering of the namespace annotation."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

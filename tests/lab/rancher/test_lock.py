@@ -1,7 +1,5 @@
 """Writers of a quota that Rancher manages."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rancher's stand-in on a real control plane."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

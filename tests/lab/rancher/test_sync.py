@@ -1,7 +1,5 @@
 """Rancher's controllers in process: what a namespace gets of what it requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from inspect import isawaitable

@@ -1,7 +1,5 @@
 """Rancher's validation of what namespaces request of their project."""
 
-from __future__ import annotations
-
 import pytest
 
 from kubeloop.api.resource_list import parse_resource_list

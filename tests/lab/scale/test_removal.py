@@ -1,7 +1,5 @@
 """The objects that a run removes from a cluster, those that it never touches, and the clusters that it refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from datetime import UTC, datetime

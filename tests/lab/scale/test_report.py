@@ -1,8 +1,6 @@
 """The figures of a run follow from the records of its namespaces; report.json has the documented keys; the page loads
 nothing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Objects of an existing installation are read as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

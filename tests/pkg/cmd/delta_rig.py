@@ -1,7 +1,5 @@
 """`headroom delta`, `usage` and `quantity` called in this process."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,8 +1,6 @@
 """Parts that the tests of commands share: an API server in a thread, a kubeconfig for it, and `headroom` as it is
 called."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

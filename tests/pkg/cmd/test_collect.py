@@ -1,7 +1,5 @@
 """`headroom collect`: what it writes is what `explain --from` and `delta -f` read, and no secret is in it."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """`headroom controller` as a process, against a scripted API server: its life, health, writes and election."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

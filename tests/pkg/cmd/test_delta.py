@@ -1,7 +1,5 @@
 """`headroom delta`: the seeds' numbers, all flags, and one clear line for whatever is wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`headroom delta` with the cluster in its input: what KubeVirt rendered, and which object holds for which VMI."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

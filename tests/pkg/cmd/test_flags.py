@@ -1,7 +1,5 @@
 """Flags from dataclasses: what a field says is what the command line takes and gives back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar

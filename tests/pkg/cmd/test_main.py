@@ -1,7 +1,5 @@
 """The command line: exit codes, one line on stderr for everything that goes wrong, and the lab's commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

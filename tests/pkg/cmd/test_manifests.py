@@ -1,7 +1,5 @@
 """Objects from YAML and JSON in all the shapes that people pipe."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`headroom quantity`: a JSON line for each line, whatever stands in it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`headroom release` against a scripted API server: what it asks, what it writes, what it says."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`headroom status`, `explain` and `plan` against a scripted API server: what they ask, tables, JSON, errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`headroom usage`: what releases count of objects from a pipe, and one clear line for whatever is wrong."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`headroom webhook` on the command line: what cannot work is one line and exit 2, before anything is started."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The setting that all of the product's controllers share: how soon a key that fails is tried again."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The way in which quotas with Rancher's label are raised, and whose turn it is in a project."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Objects in a cache: what decisions read stays, and what equal ones say is held once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

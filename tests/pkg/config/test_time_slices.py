@@ -1,7 +1,5 @@
 """Work about many VMs lets others run in between, and a decision finds what was worked out."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

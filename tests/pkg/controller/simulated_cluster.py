@@ -1,8 +1,6 @@
 """An API server in process, in virtual time, with what it does not have: quota admission from a cache that lags, the
 quota controller, kubelets, and Rancher's agent that writes its base over every quota."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -2,8 +2,6 @@
 wait for quota: its whole process, or its controllers beside KubeVirt's stand-in, on the API server in process, in
 virtual time, so that no figure depends on how busy the machine is."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """The wiring: every controller is registered on its own kind; what may change a decision about a quota, or the state
 that a VMI shows, has that one handled, in its own namespace and nowhere else, soon, and none is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Controllers as `register` wires them, over a fake API server that their caches show at once; tests call handlers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The end of an installation: every lock goes, and what was raised under it; every quota that is ours is given back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`headroom status` and `explain` in namespaces with a budget: what is raised for whom, why a migration waits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Causes that `headroom explain` names beside the quotas that headroom manages, each with the part of the page of
 limits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

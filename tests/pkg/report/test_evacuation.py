@@ -1,7 +1,5 @@
 """`headroom plan --evacuate all`: which VMs would stay where they are, and on which node most would."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

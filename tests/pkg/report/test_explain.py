@@ -1,7 +1,5 @@
 """`headroom explain`: why a migration waits, which quota and resource, and what headroom does about it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

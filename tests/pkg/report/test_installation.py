@@ -1,7 +1,5 @@
 """The installed headroom: does it run, by its Lease, its webhooks, and whether these answer."""
 
-from __future__ import annotations
-
 from kubeloop.api.core import LeaseSpec
 from pkg.config.causes import Cause
 from pkg.report.installation import Installed, LeaseState, lease_state

@@ -1,7 +1,5 @@
 """The page of `status --html`: what it shows, and that nothing of a tenant's is more than text."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`headroom plan`: which VMs could migrate now, at another ratio, all of a node; and what would be added."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`headroom plan --size`: how large a quota must be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Metrics of the cluster, from objects alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

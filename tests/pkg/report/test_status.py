@@ -1,7 +1,5 @@
 """`headroom status`: quotas, base, added, by which VM, since when, holds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Records that an earlier version had written when it was replaced in the middle of a migration: this one goes on from
 there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

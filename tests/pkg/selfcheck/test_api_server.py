@@ -1,7 +1,5 @@
 """The version that API servers report, and by which releases pods count then."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The ConfigMap `headroom`: how the controller runs, and what keeps it from its work."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

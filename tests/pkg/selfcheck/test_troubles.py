@@ -1,7 +1,5 @@
 """Causes that keep headroom from its work: told once, by name, where people look, for as long as they last."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Checks of deploy/policy.yaml in force: the file as it is shipped passes, a change that weakens it is named, and the
 line about it is logged once until it changes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

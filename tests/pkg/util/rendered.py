@@ -4,8 +4,6 @@
 and what quota counts of the pods that KubeVirt made of them.
 """
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

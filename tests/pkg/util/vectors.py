@@ -1,7 +1,5 @@
 """The reference vectors: recorded from the Go implementations that this project agrees with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests and a View in memory: what the caches hold and what the API server would say, told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Registered webhooks, as a leader sees them that serves none."""
 
-from __future__ import annotations
-
 import asyncio
 
 from prometheus_client import REGISTRY

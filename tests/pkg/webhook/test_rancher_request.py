@@ -1,8 +1,6 @@
 """The guard and the namespace's validator while headroom requests of Rancher what it adds: entries and the person's
 annotation are in headroom's record on the namespace."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """The webhook configurations: the requests that the API server asks about; how they are created, kept, shared and
 taken away on an API server; and the Service and metrics of one process."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,8 +1,6 @@
 """Live looks: what they ask, and what happens without an answer; watches of single namespaces, from the first
 question until the last question is IDLE seconds old."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

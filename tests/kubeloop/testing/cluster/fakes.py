@@ -1,7 +1,5 @@
 """Stand-ins for what a unit test must not need: a Go toolchain, release sites, the cluster's servers."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """The real thing: etcd, kube-apiserver, kube-controller-manager and kwok."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 import time

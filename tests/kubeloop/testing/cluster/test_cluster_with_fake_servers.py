@@ -1,7 +1,5 @@
 """up and down where it goes wrong, with servers that are scripts: quick, and each can be made to fail at will."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

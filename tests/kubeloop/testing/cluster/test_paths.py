@@ -1,8 +1,6 @@
 """Locks between processes, and ports; what no run on a cluster shows: where the servers listen, whose configuration
 they read, who can read the keys."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

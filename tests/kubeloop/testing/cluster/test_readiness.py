@@ -1,7 +1,5 @@
 """Faults while a cluster starts; that a start succeeds is what every test on a cluster shows."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A namespace whose migration quota has refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.pkg.controller.managedtenantquota.server import WindowCluster

@@ -1,7 +1,5 @@
 """A namespace with a budget on an API server of the test's own, the handler over it, and a process that may end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from email.utils import formatdate

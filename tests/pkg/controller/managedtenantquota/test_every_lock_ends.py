@@ -1,8 +1,6 @@
 """Whatever stands in the way, a lock ends in time, and what is raised is restored as soon as that is possible: also
 where the process ends after any write, and where an earlier release was in the middle of its work."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The handler: the whole way, what people are told, what keeps a namespace unlocked; caches that lag behind, and
 others who write meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

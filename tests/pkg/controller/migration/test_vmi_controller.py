@@ -1,7 +1,5 @@
 """The handler of VMIs: what is written, on which object, and what is not."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,8 +1,6 @@
 """The label of namespaces that hold added headroom, before the room and a little longer than it; and `--render-
 default-quota`: a namespace's default quota where no Rancher makes it, and never a second one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The writer of ResourceQuotas where only Rancher may write them: it requests, learns, and waits for its turn."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The single writer of ResourceQuotas: conflicts, its own writes, company, and what it says to people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

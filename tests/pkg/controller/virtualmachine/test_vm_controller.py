@@ -1,7 +1,5 @@
 """Halting a VM, and clearing the reason: what is written, when, and what is looked at before."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any

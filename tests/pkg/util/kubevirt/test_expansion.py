@@ -1,7 +1,5 @@
 """A VM is as large as its instancetype and its preference make it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

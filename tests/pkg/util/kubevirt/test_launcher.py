@@ -1,8 +1,6 @@
 """Launcher pods: the recorded ones come out byte for byte; what is beside KubeVirt's own renderings (test_rendered):
 VMIs that no API server completed, text that does not parse; installations and namespaces; KubeVirt's accounts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

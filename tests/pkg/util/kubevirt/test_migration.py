@@ -1,7 +1,5 @@
 """Migrations: the state that a VMI shows of them, and their stage, phases × abort × refusal, of one and of several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

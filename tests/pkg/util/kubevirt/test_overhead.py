@@ -1,8 +1,6 @@
 """The overhead against recorded results, the numbers of the seeds, text that does not parse; which constants each
 release has, how Harvester's ratio setting is read, and what a pod says of its overhead."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

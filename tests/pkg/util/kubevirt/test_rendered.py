@@ -1,7 +1,5 @@
 """A migration's target as quota will count it, against what KubeVirt's own template service rendered."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The pods that are trusted as sides of a VM, those that KubeVirt names and nothing that a tenant can write; the
 trusted fields of a VMI's status, which no module reads past `evidence`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Sequence

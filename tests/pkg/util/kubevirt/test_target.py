@@ -2,8 +2,6 @@
 pods of a release that is not known; LimitRanges, RuntimeClasses, attachment pods; a target that is not as large as
 its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Everything is the seed's unless a test says otherwise: VM vm1 with limits 2 / 4Gi, its pod counts SIDE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The lock: what it asks about, whose it is, which namespace it locks; and the record of a quota."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The table: what is observed → the next write; and the whole way, with an end after any step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The window: the refused migrations that a budget releases, the quotas that block them, and their headroom."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

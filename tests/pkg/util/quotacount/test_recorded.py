@@ -5,8 +5,6 @@ the API server's defaulting (pods), and which of the quotas of `podusage-scopes.
 named said the same as the one before it; those under `not` said nothing.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Quota's count of a pod: the seed's numbers and cases that the record of Kubernetes' evaluators lacks, the defaults
 that the API server gives the pod first, and the rules that belong to the version that it reports."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

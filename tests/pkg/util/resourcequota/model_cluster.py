@@ -4,8 +4,6 @@ What KubeVirt and the API server do is modelled here by itself; of the product o
 runs, and `pod_usage` says what a pod counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

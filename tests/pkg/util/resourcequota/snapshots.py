@@ -1,7 +1,5 @@
 """Clusters in memory as the reports see them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

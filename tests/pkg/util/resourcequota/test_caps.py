@@ -1,7 +1,5 @@
 """Nothing beyond max-extra, nor more annotations than an object may have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Claims that are there twice: that of a VM's persistent state, of which a migration's target gets another, and those
 of its disks while its volumes move, where an administrator lets that be added."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

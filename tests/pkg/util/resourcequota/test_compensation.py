@@ -1,7 +1,5 @@
 """A migration that is refused although its entry is applied gets exactly what is missing, and gives it back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

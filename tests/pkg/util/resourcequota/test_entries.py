@@ -1,8 +1,6 @@
 """What annotations say: entries, in every form of an entry's key, whichever controller wrote it, valid whatever the
 VM's name and told apart; and the base of a quota."""
 
-from __future__ import annotations
-
 import json
 import re
 

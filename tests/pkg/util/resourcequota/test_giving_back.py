@@ -1,8 +1,6 @@
 """A quota is given back: to Harvester by `headroom release` or a change of mode, for good where a person switches
 headroom off or a namespace gets a migration budget of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The lowest limits that a quota may have: its base and the entries of the request's own object."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from kubeloop.api.core import ResourceQuota

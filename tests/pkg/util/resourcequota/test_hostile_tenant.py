@@ -7,8 +7,6 @@ never more than base + min(source, target) of what really migrates, or really st
 HEADROOM_HOSTILE=N runs N other random examples.
 """
 
-from __future__ import annotations
-
 import os
 
 import msgspec

@@ -5,8 +5,6 @@ random, while the planner is awake, asleep, restarted, or sees some kinds as the
 HEADROOM_INTERLEAVINGS=N runs N other random examples instead of the usual ones.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 back into a file that was entered before. Functions are not counted: one long one would look better than four short
 ones."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import Counter

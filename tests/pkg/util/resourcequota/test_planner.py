@@ -1,8 +1,6 @@
 """Plans: which migrations get an entry, what it says and what spec.hard becomes; what is adopted in takeover,
 restored, repaired, or gone after a grace."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

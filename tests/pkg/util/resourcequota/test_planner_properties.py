@@ -1,8 +1,6 @@
 """Properties of the planner for every namespace, however strange; an observation's values are used only while
 nothing that they depend on has changed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -2,8 +2,6 @@
 back, in a namespace of a project in memory, with Rancher's sync as its code has it (resource_quota_sync.go): it
 validates what the namespaces of the project request, then writes spec.hard or leaves it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace as replaced

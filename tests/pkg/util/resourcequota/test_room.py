@@ -1,7 +1,5 @@
 """used − what the migrations take + the pod ≤ base; whether a VM can start, by the same sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -4,8 +4,6 @@ running migration without an entry gets one here (nothing but that, and spec.har
 "false" may be missing. And quotas that commit 8ac1f0b left in the middle of its work, as quotas_of_8ac1f0b.json has
 them: what its planner made of the same objects, stage by stage."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

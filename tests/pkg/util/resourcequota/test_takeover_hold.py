@@ -1,7 +1,5 @@
 """An entry stays until no pod of the old side is left that quota counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Quotas without Rancher: adopted by label, with a recorded base that follows people."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

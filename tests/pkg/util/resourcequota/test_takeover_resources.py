@@ -1,7 +1,5 @@
 """Whatever spec.hard counts of a pod and the base names is scaled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A migration that stays refused although its room is there has its quota touched; the delay of the next patch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The usage of each VM of a namespace beyond the base: leftover, target, and still to come."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Pods between our answer and everybody's lists."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

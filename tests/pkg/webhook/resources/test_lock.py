@@ -1,7 +1,5 @@
 """Admission in a locked namespace: the requests that pass, and the text for the others."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

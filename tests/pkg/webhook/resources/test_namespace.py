@@ -1,7 +1,5 @@
 """Namespace UPDATE. Texts are Harvester's, byte for byte (pkg/webhook/resources/namespace/validator.go)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

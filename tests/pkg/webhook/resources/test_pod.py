@@ -1,7 +1,5 @@
 """Pods in a namespace that holds room, one after the other and all at once; targets of migrations."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Sequence

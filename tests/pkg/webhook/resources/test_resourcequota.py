@@ -1,7 +1,5 @@
 """The guard's answers: correction, denial, admission, and the live reads before them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

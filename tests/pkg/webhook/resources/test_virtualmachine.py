@@ -1,7 +1,5 @@
 """Storage for a VM's volumes. The text is Harvester's, byte for byte."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 
