@@ -123,6 +123,7 @@ def levels(head: str, opening: str, closing: str) -> str:
         pytest.param("a: &a {<<: *a}", False, id="an object that merges itself"),
         pytest.param(f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 98}*a]", True, id="99,099 values"),
         pytest.param(f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 99}*a]", False, id="100,100 values"),
+        pytest.param(f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 98}*a]\n---\n" * 2, True, id="99,099 values a document"),
         pytest.param("a: [" + "x," * 200_000 + "x]", True, id="many values that are written"),
     ],
 )
@@ -150,6 +151,16 @@ def test_only_files_are_opened_in_a_folder_of_others(case: Callable[[Path], obje
     if path.exists():
         with pytest.raises(ManifestError, match=f"/{COLLECTED}: it is"), reading(str(tmp_path)):
             pass
+
+
+@sentences({name: NO_FILES[name] for name in ("a FIFO", "a link to a device")})
+def test_a_pipe_or_device_that_a_person_names_is_not_waited_for(case: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "named"
+    case(path)
+    end = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # who opens it nevertheless does not wait
+    with pytest.raises(ManifestError, match="/named: it is a pipe or a device, not a file"), reading(str(path)):
+        pass
+    os.close(end)
 
 
 def test_an_error_of_the_output_does_not_name_the_file(tmp_path: Path) -> None:

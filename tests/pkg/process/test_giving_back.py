@@ -7,8 +7,10 @@ import pytest
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import Conflict, Forbidden, NotFound
 from kubeloop.testing.virtual_time import now
+from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.process.giving_back import close_all, release_all
@@ -16,6 +18,7 @@ from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.policy import RancherQuotas
 from pkg.util.resourcequota.rancher import SILENCE, Request, format_request, with_limits
+from pkg.util.resourcequota.timing import UNTIL_COUNTED, UNTIL_TRIED
 from tests.decisions import by_value
 from tests.kinds import Kind, Server
 from tests.objects import BASE, DEFAULT_LABELS, ENTRY, HARD, MARKS, RAISED, RESYNC, SKIP, by_name, by_uid, vmi, vmim
@@ -174,6 +177,18 @@ async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer)
     patched = server.quotas.now("ns1/q")
     assert patched.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(patched.hard) == by_value(RAISED)
+
+
+async def test_a_migration_that_is_about_to_be_tried_is_waited_for_a_moment_only(server: QuotaServer) -> None:
+    """An entry that nothing needs is left, and the next pass knows since when the quota may be lowered."""
+    server.quota("ns1", {**MARKS, by_name("gone"): ENTRY}, RAISED)
+    server.kinds["virtualmachineinstances"].given(vmi())
+    server.kinds["virtualmachineinstancemigrations"].given(vmim("Pending"))
+    client = server.client()
+    client.transport.server_clock = ServerClock(loop_time)
+    assert await release_all(client, RancherWrites(client)) == {"ns1/q": ""}
+    assert UNTIL_TRIED <= now() < UNTIL_COUNTED
+    assert by_value(server.quotas.now("ns1/q").hard) == by_value(HARD)
 
 
 async def test_a_silent_rancher_is_waited_for_as_the_message_says(server: QuotaServer) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from pkg.api.harvesterhci import Setting
 from pkg.report.explain import Verdict, explain, wait_reasons
+from pkg.report.installation import Installed
 from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import report_namespace, report_namespaces
@@ -177,6 +178,11 @@ PLANNED = {
         "nothing: the namespace has more than one",
     ),
     "it fits anyway": (snapshot(quotas=[quota(TWICE)]), True, "nothing"),
+    "the controller does not serve the namespace": (
+        snapshot(installed=Installed(served=["shop-*"])),
+        False,
+        "nothing: it is not Rancher's default quota",
+    ),
 }
 
 

@@ -89,8 +89,9 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, "values": list(values)}
 
 
-def affinity(*terms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    selector_terms = [{"matchExpressions": term} for term in terms]
+def affinity(*terms: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """Of each term its expressions; all have `more`."""
+    selector_terms = [{"matchExpressions": term, **more} for term in terms]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": selector_terms}}
     return {"affinity": {"nodeAffinity": required}}
 
@@ -107,6 +108,9 @@ REQUIRED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "one of two terms": (affinity([HAS_GPU], [NO_GPU]), ""),
     "a number, which is not looked at": (affinity([expression("cores", "Gt", "8")]), BY_AFFINITY),
     "nothing, in an empty term": (affinity([]), BY_AFFINITY),
+    "a field beside it, which is not looked at": (
+        affinity([IN_ZONE_B], matchFields=[expression("metadata.name", "In", "node-2")]), BY_AFFINITY,
+    ),
 }  # fmt: skip
 
 
