@@ -49,7 +49,7 @@ def controller(
         metrics_bind_address=process.metrics_bind_address,
         workers=controllers.workers,
         election=durations if elected else None,
-        webhooks=replace(served, settings=settings) if served and controllers.webhook else None,
+        webhooks=served if controllers.webhook else None,
         webhook_address=webhooks.address(config.in_cluster),
         remove_webhooks=controllers.remove_webhooks,
     )

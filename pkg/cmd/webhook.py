@@ -25,15 +25,15 @@ def webhook(
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
     logging.set_up()
-    served = webhooks_of(settings_of(policy, process, webhooks), webhooks)
+    settings = settings_of(policy, process, webhooks)
+    served = webhooks_of(settings, webhooks)
     config = load_config(cluster.kubeconfig)
-    settings = replace(served.settings, namespace=served.settings.namespace or config.namespace)
     replica = Replica(
         config=config,
-        settings=settings,
+        settings=replace(settings, namespace=settings.namespace or config.namespace),
         health_bind_address=process.health_bind_address or "127.0.0.1:8082",
         metrics_bind_address=process.metrics_bind_address,
-        webhooks=replace(served, settings=settings),
+        webhooks=served,
         webhook_address=webhooks.address(config.in_cluster),
     )
     return run_until_signal(replica.serve)
@@ -60,7 +60,7 @@ def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
     files = None
     if flags.tls_cert_file and flags.tls_key_file:
         files = CertificateFiles(context, flags.tls_cert_file, flags.tls_key_file, flags.tls_ca_file)
-    return Webhooks(settings, endpoint, context, files)
+    return Webhooks(endpoint, context, files)
 
 
 def endpoint_of(flags: WebhookOptions) -> Endpoint:

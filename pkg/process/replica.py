@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -95,42 +95,46 @@ class Replica:
         """Until `stop` is set. Raises LeaseLost."""
         checks = HealthChecks()
         async with contextlib.AsyncExitStack() as stack:
+
+            def client(config: ClientConfig, before_write: Callable[[], None] | None) -> Awaitable[Client]:
+                return stack.enter_async_context(Client(config, user_agent=USER_AGENT, before_write=before_write))
+
             health = await serve_health(checks, self.health_bind_address, self.metrics_bind_address)
             stack.push_async_callback(health.close)
             refuse = refuse_write if self.settings.dry_run else None
             # What every replica writes: the Lease, the webhooks' certificate and registration.
-            replica = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=refuse))
+            replica = await client(self.config, refuse)
             kubernetes = await wait_for_version(replica, stop)
             if kubernetes is None:
                 return
             health.log_addresses()
             checks.elector = self._elector(replica, stack)
             guard = checks.elector.before_write if checks.elector else refuse
-            leader = await stack.enter_async_context(Client(self.config, user_agent=USER_AGENT, before_write=guard))
-            as_rancher = Client(self.config.impersonate(*RANCHER_SUDO), user_agent=USER_AGENT, before_write=guard)
-            owner = await stack.enter_async_context(as_rancher)
-            management = Management(
-                leader,
-                kubernetes.releases,
-                workers=self.workers or 1,
-                selects=self.settings.selects,
-                rancher=RancherWrites(leader, owner, self.settings.rancher_quotas),
-            )
+            leader = await client(self.config, guard)
+            rancher = None
+            if self.workers:
+                owner = await client(self.config.impersonate(*RANCHER_SUDO), guard)
+                rancher = RancherWrites(leader, owner, self.settings.rancher_quotas)
+            workers, selects = self.workers or 1, self.settings.selects
+            management = Management(leader, kubernetes.releases, workers=workers, selects=selects, rancher=rancher)
             await self._run(stop, checks, management, kubernetes, replica)
 
     def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
-        """Returns the elector, if any. It writes events by itself: the leader's client writes nothing before."""
+        """Returns the elector, if any. It writes events by itself: the leader's client writes nothing before. The stack
+        gives the Lease up."""
         if self.election is None:
             return None
         namespace = self.settings.namespace
         events = EventRecorder(replica, "headroom")
         stack.push_async_callback(events.stop)
-        return LeaderElector(
+        elector = LeaderElector(
             LeaseLock(replica, namespace, LEASE),
             self.election,
             tell=lambda message: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, message),
             recorder=events,
         )
+        stack.push_async_callback(elector.release)  # after all that writes
+        return elector
 
     async def _run(
         self,
@@ -145,18 +149,18 @@ class Replica:
         if elector is None:
             leading.set()
         state = self._register(management, leads) if self.workers else None
-        admission = await self.webhooks.server(replica, management) if self.webhooks else None
-        checks.admission, checks.management = admission, management
-        reports = bool(self.workers) and not self.settings.dry_run
-        checks.upkeep = Upkeep(management, self.settings, lambda: reports and leading.is_set())
+        admission = await self.webhooks.server(self.settings, replica, management) if self.webhooks else None
+        publishes = bool(self.workers) and not self.settings.dry_run
+        upkeep = Upkeep(management, self.settings, lambda: publishes and leading.is_set())
+        checks.admission, checks.management, checks.upkeep = admission, management, upkeep
         stopped = asyncio.create_task(stop.wait())
         election = asyncio.create_task(elector.run(leading.set)) if elector else stopped
         tasks = [stopped, asyncio.create_task(kubernetes.run(replica))]
         try:
-            if self.workers and not self.settings.dry_run:
+            if publishes:
                 tasks.append(asyncio.create_task(self._publish(management, kubernetes, leading, checks)))
             await management.start(leading)
-            tasks.append(asyncio.create_task(self._look_after(management, leading, state, checks.upkeep)))
+            tasks.append(asyncio.create_task(self._look_after(management, leading, state, upkeep)))
             if admission is not None:
                 await admission.start(self.webhook_address)
             await asyncio.wait([stopped, election], return_when=asyncio.FIRST_COMPLETED)
@@ -172,8 +176,6 @@ class Replica:
             await asyncio.wait(tasks, timeout=LAST_WRITE)  # the last one of the ConfigMap
             election.cancel()
             await asyncio.wait([election])
-            if elector is not None:
-                await elector.release()
 
     def _register(self, management: Management, leads: Callable[[], bool]) -> StateMetrics:
         """Registers the controllers and returns the metrics of what they see; before `management.start`, for caches."""

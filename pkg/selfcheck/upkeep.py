@@ -36,6 +36,7 @@ _REFUSES: Final = "refuses KubeVirt's own pods"
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""
+_ABSENT: Final = {name: f"there is no ValidatingAdmissionPolicy {name}" for name in POLICIES}
 _NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
 """The fields that leave pods out of a binding."""
 
@@ -71,26 +72,25 @@ class Upkeep:
     async def check(self) -> None:
         """Checks once. Raises ApiError."""
         faults = await self._policy_problems()
-        in_force = not faults
+        in_force, message = not faults, f"{'; '.join(faults)}: {MEANING}"
         _IN_FORCE.set(in_force)
         if in_force != self.management.policy_in_force:
             self.management.policy_in_force = in_force
             self.management.resource_quotas.enqueue_all()
-        message = f"{'; '.join(faults)}: {MEANING}"
-        if faults and faults != self._problems:
-            log.warning("%s", message)
-        elif in_force and faults != self._problems:
-            log.info("the policies about pods of deploy/policy.yaml are in force")
-        self._problems = faults
-        if faults == self._reported_problems or not self.reports():
-            return
-        self._reported_problems = faults
-        if faults:
-            self.management.recorder("headroom").event(about(self.settings.namespace), WARNING, EVENT, message)
+        if faults != self._problems:
+            self._problems = faults
+            if faults:
+                log.warning("%s", message)
+            else:
+                log.info("the policies about pods of deploy/policy.yaml are in force")
+        if faults != self._reported_problems and self.reports():
+            self._reported_problems = faults
+            if faults:
+                self.management.recorder("headroom").event(about(self.settings.namespace), WARNING, EVENT, message)
 
     async def _policy_problems(self) -> Sequence[str]:
         policies = self.management.client.resource(VALIDATING_ADMISSION_POLICIES)
-        if self._problems and not await _existing(policies, [*POLICIES][:1]):
+        if self._problems == [*_ABSENT.values()] and not await _existing(policies, [*POLICIES][:1]):
             return self._problems  # still: one request at rest is enough
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
@@ -98,7 +98,7 @@ class Upkeep:
         return problems(await _existing(policies), await _existing(bindings), self.accounts())
 
     def accounts(self) -> Sequence[str]:
-        """Returns virt-controller's user names that the policies have to name: where the KubeVirt object is known, its
+        """Returns virt-controller's user names, which the policies must name: where the KubeVirt object is known, its
         namespace decides, whatever `--kubevirt-user` names; the chart writes policies and flag from one value."""
         kubevirts = self.management.kubevirts.cache().list()
         return virt_controllers(kubevirts, () if kubevirts else self.settings.kubevirt_users)
@@ -123,7 +123,7 @@ def problems(
     for name, operation in POLICIES.items():
         policy, binding = policies.get(name), bindings.get(name)
         if policy is None:
-            faults.append(f"there is no ValidatingAdmissionPolicy {name}")
+            faults.append(_ABSENT[name])
             continue
         weaknesses = _weaknesses(policy.spec, operation, accounts)
         faults += [f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in weaknesses]

@@ -39,16 +39,15 @@ _CLOSED = METRICS["headroom_webhook_connections_closed_total"].counter()
 class Webhooks:
     """The webhooks of a process before it has a client; `server` makes them."""
 
-    settings: Settings
     endpoint: Endpoint
     """The Service's namespace is that of the settings."""
     context: SSLContext
     files: CertificateFiles | None = None
     """A certificate that another program makes, instead of the one in the Secret."""
 
-    async def server(self, client: Client, management: Management) -> AdmissionServer:
+    async def server(self, settings: Settings, client: Client, management: Management) -> AdmissionServer:
         """The webhooks on a process's caches; call before `management.start()`."""
-        settings = replace(self.settings, own_user=await own_user(client))
+        settings = replace(settings, own_user=await own_user(client))
         endpoint = replace(self.endpoint, service_namespace=settings.namespace)
         observer = Observer(management.source(claims=False), settings.profile)
         view = View(client, observer, management.clock, management.slim)

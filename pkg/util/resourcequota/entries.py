@@ -215,21 +215,18 @@ def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) ->
     if not decided.annotations and not decided.hard:
         return decided
     annotations, text = decided.annotations_of(quota), ""
-    hard, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
-    amounts = [
-        "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
-        for name, amount in sorted(headroom.items())
-        if name in hard and amount > ZERO
-    ]
     vms = sorted(names[key] for key in entry_keys(annotations))
-    if (
-        amounts
-        and vms
-        and is_ours(replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations)))
-    ):
+    if vms and is_ours(replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))):
+        hard, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
+        amounts = [
+            "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
+            for name, amount in sorted(headroom.items())
+            if name in hard and amount > ZERO
+        ]
         omitted = f" and {len(vms) - _MOST_NAMES} more" if len(vms) > _MOST_NAMES else ""
         ends = "its old pod ends" if len(vms) == 1 else "their old pods end"
-        text = f"{', '.join(amounts)} for {', '.join(vms[:_MOST_NAMES])}{omitted} until {ends}"
+        if amounts:
+            text = f"{', '.join(amounts)} for {', '.join(vms[:_MOST_NAMES])}{omitted} until {ends}"
     if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
         return decided
     return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})

@@ -67,10 +67,10 @@ async def at_rest(endpoint: Endpoint, seconds: float, monkeypatch: pytest.Monkey
     monkeypatch.setattr(replica, "Client", lambda *_, **__: Client(connection))
     process = Replica(
         config=ClientConfig("http://fake.invalid"),
-        settings=Settings(POLICY, reserve=True, namespace="default"),
+        settings=WEBHOOKS,
         workers=2,
         health_bind_address="127.0.0.1:0",
-        webhooks=Webhooks(WEBHOOKS, endpoint, server_context()),
+        webhooks=Webhooks(endpoint, server_context()),
         webhook_address="127.0.0.1:0",
     )
     stop = asyncio.Event()

@@ -141,6 +141,20 @@ async def test_a_policy_that_refuses_kubevirts_own_pods_is_in_the_first_line_of_
     )
 
 
+async def test_a_policy_that_is_repaired_while_another_is_missing_is_not_named_any_longer() -> None:
+    cluster, checks = PolicyCluster(), HealthChecks()
+    for document in SHIPPED[2:]:
+        cluster.put(KINDS[document["kind"].endswith("Binding")], document)
+    checks.upkeep = upkeep = cluster.upkeep()
+    upkeep.settings = Settings(kubevirt_users=["system:serviceaccount:virt:kubevirt-controller"])
+    await upkeep.check()
+    (fault,) = checks.faults()
+    assert fault.startswith("ValidatingAdmissionPolicy headroom-vm-pods-changed refuses KubeVirt's own pods")
+    upkeep.settings = Settings()
+    await upkeep.check()
+    assert checks.faults() == []
+
+
 async def test_every_process_learns_of_it_and_the_leader_says_it() -> None:
     cluster, leads = PolicyCluster(), [False]
     upkeep = cluster.upkeep()

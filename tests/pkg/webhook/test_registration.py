@@ -531,8 +531,10 @@ def test_the_guard_is_asked_about_limits_only() -> None:
 
 async def test_the_service_is_in_our_own_namespace() -> None:
     server, endpoint = Server(), Endpoint(service_name="headroom-webhook")
-    webhooks = Webhooks(Settings(namespace="own", register=False), endpoint, server_context())
-    served: Any = await webhooks.server(server.client(), Management(server.client()))
+    settings = Settings(namespace="own", register=False)
+    served: Any = await Webhooks(endpoint, server_context()).server(
+        settings, server.client(), Management(server.client())
+    )
     assert served.certificate.hosts[0] == "headroom-webhook.own.svc"
 
 
