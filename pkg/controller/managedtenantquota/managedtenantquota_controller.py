@@ -36,6 +36,7 @@ from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import Lock, lock_name, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers, is_in_use
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
+from pkg.util.managedtenantquota.targets import facts_by_scopes
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.observe import Observer as FactsObserver
 from pkg.util.resourcequota.policy import EXACT
@@ -217,8 +218,8 @@ class WindowHandler:
             age = loop_time() - self._first_seen.setdefault(lock.configuration.uid, loop_time())
             lock = replace(lock, since=now - max(lock.age(now), age), known_since=now - age)
         observed = replace(observed, lock=lock, timers=self._timers[observed.namespace])
-        if any(map(is_refused, observed.facts.migrations)):
-            await self._slices.work_out(replace(observed.facts, now=now), EXACT, charges=False)
+        for facts in facts_by_scopes(observed).values():
+            await self._slices.work_out(facts, EXACT, charges=False)
         window = Window(observed, self._policy)
         self._store_results(window)
         return window

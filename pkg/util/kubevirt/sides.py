@@ -12,8 +12,8 @@ from kubeloop.api.core import Pod
 from kubeloop.api.objects import by_creation
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus
 from pkg.util import constants
-from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status, vm_of
-from pkg.util.kubevirt.migration import MigrationPods, pods_of, pods_of_migrations
+from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status
+from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
@@ -109,15 +109,6 @@ def ended_launchers(
     state = trusted_status(vmi).migration_state
     named = pods_of_migrations(state, migrations, {pod.name for pod in ended_pods}) if ended_pods else []
     return [pod for pod in ended_pods if any(m.is_named_source(pod) or m.is_target(pod) for m in named)]
-
-
-def target_launchers(
-    migration: VirtualMachineInstanceMigration, vmi: VirtualMachineInstance, pods: Iterable[Pod]
-) -> list[Pod]:
-    """Returns the migration's target launcher, if it was created, whatever became of it."""
-    launchers = [Side(pod) for pod in pods if vm_of(pod) and controller_of(pod, VMI).uid == vmi.uid]
-    migration_pods = pods_of(migration, trusted_status(vmi).migration_state)
-    return [side.launcher for side in _target_sides(launchers, [migration_pods])]
 
 
 def _target_sides(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:

@@ -8,6 +8,7 @@ where that controller may have left them raised."""
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,8 +43,9 @@ class WindowPolicy:
     longest_pause: float = 600.0
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
     first_pause: float = 0.5
-    """A migration for which the API server refused to lock, save or raise is left alone for this long, or as long as
-    the lock stood, and twice as long after each further time: up to `sweep`, or as many times longer."""
+    """For this long, or for as long as the lock stood if that is longer, a migration is left alone for which the API
+    server refused to lock, save or raise. Each further refusal doubles it: at most to `sweep` / `first_pause` times as
+    much, and to `longest_pause`."""
     cache_delay: float = 0.5
     """For so long status.used may count a target pod that the cache does not show yet."""
     crowding: float = 30.0
@@ -53,11 +55,6 @@ class WindowPolicy:
     recheck: float = 2.0
     """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too long for a
     place that other namespaces compete for); so is a namespace that cannot be locked."""
-
-    @property
-    def longest(self) -> float:
-        """A lock ends after this long, whatever else stands in the way."""
-        return self.lock_limit + self.grace
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,27 +182,34 @@ def record_of(quota: ResourceQuota) -> Record | None:
     return None
 
 
+class Recorded(NamedTuple):
+    """What is recorded of a namespace's window: nothing while none is open."""
+
+    records: dict[str, Record]
+    """How the raised quotas were, by name."""
+    status_records: dict[str, Record]
+    """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
+    members: dict[str, Sequence[str]]
+    """The migrations that share the window, by name, and the quotas that refused each."""
+
+
+def recorded(quotas: Iterable[ResourceQuota], budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> Recorded:
+    """Returns what these quotas and the statuses of these budgets record."""
+    found = Recorded({quota.name: record for quota in quotas if (record := record_of(quota))}, {}, {})
+    for budget in budgets:
+        status = budget.status
+        added = readable(status.additional_migration_resources or budget.additional)
+        for original in status.original_blocking_resource_quotas or ():
+            found.status_records[original.name] = Record(readable(original.spec.hard or {}), added)
+        for name, blocking in (status.migrations_to_blocking_resource_quotas or {}).items():
+            found.members[name] = blocking or ()
+    return found
+
+
 def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:
     """Reports whether the status says that something is raised; what may be added, upstream always keeps there."""
     status = budget.status
     return bool(status.original_blocking_resource_quotas or status.migrations_to_blocking_resource_quotas)
-
-
-def recorded_migrations(budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> dict[str, Sequence[str]]:
-    """Returns the migrations that share the window, by name, and the quotas that refused each."""
-    blocking = [budget.status.migrations_to_blocking_resource_quotas or {} for budget in budgets]
-    return {name: quotas or () for migrations in blocking for name, quotas in migrations.items()}
-
-
-def status_records(budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> dict[str, Record]:
-    """Returns the records in statuses, by quota."""
-    return {
-        quota.name: Record(
-            readable(quota.spec.hard or {}), readable(budget.status.additional_migration_resources or budget.additional)
-        )
-        for budget in budgets
-        for quota in budget.status.original_blocking_resource_quotas or ()
-    }
 
 
 def readable(resources: RawResourceList) -> RawResourceList:

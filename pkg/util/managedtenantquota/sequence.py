@@ -18,7 +18,7 @@ from kubeloop.api.resource_list import format_resource_list, maximum, parse_reso
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
 from pkg.util.managedtenantquota.lock import admitted_by, is_current, lock_body
-from pkg.util.managedtenantquota.model import is_in_use, is_lowering_enforced, recorded_migrations
+from pkg.util.managedtenantquota.model import is_in_use, is_lowering_enforced
 from pkg.util.managedtenantquota.window import Change, Window
 
 
@@ -79,7 +79,7 @@ def _lock(window: Window) -> Step | None:
     if lock is None:
         vms = sorted({target.migration.spec.vmi_name for target in window.targets})
         reason = ", ".join(vms[:_SHOWN]) + (f" and {len(vms) - _SHOWN} more" if len(vms) > _SHOWN else "")
-        owner, longest = observed.lock_owner, window.policy.longest
+        owner, longest = observed.lock_owner, window.seconds_left
         body = lock_body(observed.namespace, webhook, now=observed.now, owner=owner, reason=reason, longest=longest)
         return Write("MakeLock", None, body, f"locked for the migration of {reason}")
     if is_current(lock, webhook):
@@ -105,7 +105,7 @@ def _save(window: Window) -> Step | None:
     status = budget.status
     originals = {original.name: original.spec.hard for original in status.original_blocking_resource_quotas or ()}
     is_complete = all(originals.get(name) == record.hard for name, record in records.items())
-    is_complete = is_complete and recorded_migrations([budget]).keys() >= released_migrations.keys()
+    is_complete = is_complete and window.members.keys() >= released_migrations.keys()
     if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
     specs = {quota.name: msgspec.to_builtins(quota.spec) for quota in window.observed.quotas}

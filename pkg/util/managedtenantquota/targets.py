@@ -1,29 +1,39 @@
-"""The refused migrations of a namespace: what is missing of their targets, what a quota counts of it, and what there is
-room for while a window adds min(source, target) of every VM that migrates, and no more than the budget. Pure.
+"""The refused migrations of a namespace, and those of them that its budget releases together. Pure.
 
-The base pays for what a VM has grown by, as in the annotation strategy: the same rules say what a side is worth."""
+    blocking = refused with today's spec.hard, admitted with what a window adds
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+A window adds min(source, target) of every VM that migrates, and no more than the budget. The base pays for what a VM
+has grown by, as in the annotation strategy: the same rules say what a side is worth. A quota that refuses even then
+leaves the migration where it is, and nothing is changed for its sake."""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kubeloop.api.core import Pod, ResourceQuota
+from kubeloop.api.meta import Object, RawQuantity
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
-from pkg.util.kubevirt.launcher import has_hotplugged_volumes
-from pkg.util.kubevirt.migration import abort_requested, is_refused
-from pkg.util.kubevirt.sides import ControlledPods, target_launchers
-from pkg.util.managedtenantquota.lock import admission_key
+from pkg.util.kubevirt.evidence import VMI, controller_of, trusted_status
+from pkg.util.kubevirt.migration import abort_requested, is_refused, parallel_limit_reason, second_of
+from pkg.util.managedtenantquota.lock import admission_key, admitted_by
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.problems import Problem
-from pkg.util.quotacount.usage import is_extended
+from pkg.util.quotacount.usage import has_scopes, is_extended
+from pkg.util.resourcequota.base import Base
 from pkg.util.resourcequota.entries import has_headroom
 from pkg.util.resourcequota.facts import Facts
+from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.room import lacking_resources
-from pkg.util.resourcequota.vm import VmUsage
+from pkg.util.resourcequota.vm import VmUsage, vms_one_by_one
+
+VmUsages = Mapping[str, VmUsage | Problem]
 
 
 class WindowShortage(NamedTuple):
@@ -45,80 +55,85 @@ class RefusedTarget:
     vmi: VirtualMachineInstance
     launcher: bool
     """False: only the attachment pods are missing."""
+    admission_key: str
+    """By this text a lock names it."""
+    wait_reason: str = ""
+    """Why it is not released, although it could be: for people."""
     blocking: Sequence[str] = ()
     """The names of the quotas that are raised to release it; none: it is not released."""
-    wait_reason: str = ""
-    """Why not, although it could be: for people."""
     lacks_room: bool = False
     """The budget does not suffice for it beside the others."""
 
-    @property
-    def admission_key(self) -> str:
-        """Returns the text by which a lock names it."""
-        return admission_key(self.migration.uid, self.migration.spec.vmi_name)
+
+class Judgement(NamedTuple):
+    """What a quota says to a target."""
+
+    is_refused: bool
+    """The quota, before it is raised, refuses the pod that is created next."""
+    shortages: Sequence[WindowShortage]
+    """In these the quota, even raised, refuses it beside the others."""
+    sums: tuple[ResourceList, ResourceList, ResourceList]
+    """The quota's sums once the target is admitted."""
 
 
 class WindowQuota:
-    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets. Methods
-    that take a target raise QuantityError: what its VM needs cannot be determined."""
+    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets."""
 
-    def __init__(self, quota: ResourceQuota, vms: Iterable[VmUsage | Problem], max_headroom: ResourceList) -> None:
-        """`quota`: as it was before it was raised; `max_headroom`: what may be added."""
-        self.quota = quota
+    def __init__(
+        self, quota: ResourceQuota, hard: Mapping[str, RawQuantity], vms: VmUsages, max_headroom: ResourceList
+    ) -> None:
+        """`hard`: as it was before it was raised; `max_headroom`: what may be added."""
+        self.name = quota.name
         self.is_taken = has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
         """The annotation strategy, ours or Harvester's own, has something on it: not to be raised by both."""
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
-        self._hard, self._used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
-        self._vms = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms}
-        self._promised = total(vm.used_headroom for vm in self._vms.values() if isinstance(vm, VmUsage))
+        self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
+        self._vms = vms
+        self._promised = total(vm.used_headroom for vm in vms.values() if isinstance(vm, VmUsage))
         self._sum_of_all = self._promised
         # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
         self._sum_of_admitted: ResourceList = {}
         self._needed: ResourceList = {}
 
-    def refuses(self, target: RefusedTarget) -> bool:
-        """Reports whether the quota, before it is raised, refuses the pod that is created next."""
+    def judge(self, target: RefusedTarget) -> Judgement:
+        """Judges a target beside those that are admitted. Raises QuantityError: what its VM needs cannot be determined.
+        What quota will count of its pods is not bounded: quota refuses all of it."""
         vm = self._vm(target)
-        need = vm.pending_launcher if target.launcher else vm.pending_attachment
-        return bool(lacking_resources(need, self._hard, self._used))
-
-    def shortages(self, target: RefusedTarget) -> list[WindowShortage]:
-        """Returns the resources in which the quota, even raised, refuses the target beside the others."""
-        vm, shortages = self._vm(target), []
-        need, entry = vm.pending_usage, self._capped(vm.wanted_entry)
+        need, entry, others = vm.pending_usage, vm.wanted_entry, subtract(self._sum_of_all, vm.used_headroom)
+        sums = add(self._sum_of_admitted, entry), add(others, entry)
         # If the VM has grown, without what is added for pods that are there: one that has just ended may be in the
         # cache and not in `used`, and the growth would be let in for it.
-        alone, shared = map(self._capped, self._sums_with(vm))
-        grown = {name for name, amount in need.items() if amount > vm.wanted_entry.get(name, ZERO)}
-        raised = {n: limit + (alone if n in grown else shared).get(n, ZERO) for n, limit in self._hard.items()}
-        for name in sorted(lacking_resources(need, raised, add(self._used, self._needed))):
-            used = self._used.get(name, ZERO)
-            amounts = format_distinctly(name, need[name], used, self._hard[name], raised[name])
-            text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-            text = text.format(name, self.quota.name, *amounts)
-            is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
-            is_by_others = need[name] <= entry.get(name, ZERO)
-            shortages.append(WindowShortage(f"{self.quota.name}/{name}", text, is_by_others, is_certain))
-        return shortages
+        alone, shared = map(self._capped, sums)
+        raised = {
+            name: limit + (alone if need.get(name, ZERO) > entry.get(name, ZERO) else shared).get(name, ZERO)
+            for name, limit in self._hard.items()
+        }
+        first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
+        lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
+        return Judgement(
+            bool(lacking_resources(first_pod, self._hard, self._used)),
+            [self._shortage(name, need[name], raised[name], self._capped(entry)) for name in lacking],
+            (*sums, add(self._needed, need)),
+        )
 
-    def admit(self, target: RefusedTarget) -> None:
-        """Adds a target's entry and usage."""
-        vm = self._vm(target)
-        self._sum_of_admitted, self._sum_of_all = self._sums_with(vm)
-        self._needed = add(self._needed, vm.pending_usage)
+    def _shortage(self, name: str, need: Quantity, raised: Quantity, entry: ResourceList) -> WindowShortage:
+        used = self._used.get(name, ZERO)
+        amounts = format_distinctly(name, need, used, self._hard[name], raised)
+        text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
+        is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
+        is_by_others = need <= entry.get(name, ZERO)
+        return WindowShortage(f"{self.name}/{name}", text.format(name, self.name, *amounts), is_by_others, is_certain)
+
+    def admit(self, judgement: Judgement) -> None:
+        """Adds the entry and the usage of the target that was judged."""
+        self._sum_of_admitted, self._sum_of_all, self._needed = judgement.sums
 
     @property
     def headroom(self) -> ResourceList:
         """Returns the headroom for all that are admitted, and for all VMs whose migration is under way."""
         return self._capped(self._sum_of_all)
 
-    def _sums_with(self, vm: VmUsage) -> tuple[ResourceList, ResourceList]:
-        """Returns the sums of the entries of admitted VMs, and of all, with this VM among them."""
-        others = subtract(self._sum_of_all, vm.used_headroom)
-        return add(self._sum_of_admitted, vm.wanted_entry), add(others, vm.wanted_entry)
-
     def _vm(self, target: RefusedTarget) -> VmUsage:
-        """Returns the target's VM. What quota will count of its pods is not bounded: quota refuses all of it."""
         vm = self._vms[target.vmi.name]
         if isinstance(vm, Problem):
             raise QuantityError(vm.message)
@@ -129,36 +144,186 @@ class WindowQuota:
         return {name: amount for name, amount in granted.items() if name in self._hard}
 
 
-def refused_targets(facts: Facts) -> list[RefusedTarget]:
-    """Returns the refused migrations that wait for a pod of their target, oldest first, one a VM."""
-    pods, result = ControlledPods(facts.pods), dict[str, RefusedTarget]()
-    for migration in sorted(facts.migrations, key=by_creation):
-        vmi = facts.instances.get(migration.spec.vmi_name)
-        if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
-            continue
-        launchers = [*(side.launcher for side in pods.sides[vmi.uid]), *pods.ended_launchers[vmi.uid]]
-        targets = target_launchers(migration, vmi, launchers)
-        if targets:
-            is_missing = not abort_requested(migration) and _lacks_attachment(vmi, targets, pods)
-        else:
-            # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
-            # status.activePods lists ended pods too).
-            is_missing = is_refused(migration) and len(pods.live_sides[vmi.uid]) <= 1
-        if is_missing:
-            result.setdefault(vmi.name, RefusedTarget(migration, vmi, launcher=not targets))
-    return list(result.values())
-
-
-def _lacks_attachment(vmi: VirtualMachineInstance, targets: Sequence[Pod], pods: ControlledPods) -> bool:
-    """Reports whether a running target has no attachment pod yet; no condition says that quota refused it."""
-    running = {pod.uid for pod in targets if pod.status.phase == constants.PHASE_RUNNING}
-    sides = [side for side in pods.sides[vmi.uid] if side.launcher.uid in running]
-    return bool(sides) and has_hotplugged_volumes(vmi) and not any(side.attachments for side in sides)
-
-
 def _whole(name: str, amount: Quantity) -> Quantity:
     """Returns an amount that a limit may have: the API server refuses a fraction of what counts objects or devices."""
     if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
         return amount
     rounded_up = amount.value()
     return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))
+
+
+def facts_by_scopes(observed: Observed) -> dict[str, Facts]:
+    """Returns what VMs are worked out from: by the name of each quota with scopes, and by "" for all others. None while
+    no migration waits."""
+    facts = replace(observed.facts, now=observed.now)
+    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
+        return {}
+    scoped = [quota for quota in observed.quotas if has_scopes(quota.spec)]
+    return {"": facts} | {quota.name: replace(facts, quota=quota) for quota in scoped}
+
+
+def _vm_usages(facts: Facts) -> VmUsages:
+    return {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms_one_by_one(facts, EXACT, Base(None))}
+
+
+def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
+    """Returns the refused migrations that wait for a pod of their target, oldest first."""
+    launchers: dict[str, list[Pod]] = defaultdict(list)
+    for pod in facts.pods:
+        if pod.labels.get(constants.LABEL_APP) == constants.APP_VIRT_LAUNCHER:
+            launchers[controller_of(pod, VMI).uid].append(pod)
+    first_by_vm: dict[str, RefusedTarget] = {}
+    result = []
+    for migration in sorted(facts.migrations, key=by_creation):
+        name = migration.spec.vmi_name
+        vmi, vm = facts.instances.get(name), vms.get(name)
+        if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
+            continue
+        pods = launchers[vmi.uid]
+        if targets := [pod for pod in pods if _is_target(pod, migration)]:
+            # Whatever became of it. No condition says that quota refused its attachment pod.
+            is_running = any(pod.status.phase == constants.PHASE_RUNNING for pod in targets)
+            lacks_attachment = isinstance(vm, VmUsage) and bool(vm.pending_attachment) and not vm.pending_launcher
+            is_missing = is_running and lacks_attachment and not abort_requested(migration)
+        else:
+            # KubeVirt starts no target while a pod of an earlier migration runs (its VMIActivePodsCount;
+            # status.activePods lists ended pods too).
+            is_missing = is_refused(migration) and sum(not pod.terminal for pod in pods) <= 1
+        if is_missing:
+            target = RefusedTarget(migration, vmi, not targets, admission_key(migration.uid, name))
+            first = first_by_vm.setdefault(name, target)
+            target.wait_reason = "" if first is target else f"migration {first.migration.name} of the same VM is first"
+            result.append(target)
+    return result
+
+
+def _is_target(launcher: Pod, migration: VirtualMachineInstanceMigration) -> bool:
+    """Reports whether a launcher has the label of the migration's target. Tenants may write it to an older one."""
+    is_labelled = launcher.labels.get(constants.LABEL_MIGRATION_JOB_UID) == migration.uid
+    return is_labelled and second_of(launcher) >= second_of(migration)
+
+
+class Selection:
+    """The migrations that a budget releases together, and why others wait. `records`: how raised quotas were;
+    `members`: the names of the migrations that share the window already."""
+
+    def __init__(
+        self, observed: Observed, policy: WindowPolicy, records: Mapping[str, Record], members: Collection[str]
+    ) -> None:
+        self._observed, self._policy = observed, policy
+        latest = observed.now + policy.longest_pause  # what is later is from before the clock was set back
+        paused = {uid: until for uid, until in observed.timers.paused.items() if observed.now < until <= latest}
+        self.timers = replace(observed.timers, paused=paused, short_since={})
+        """The waiting times for the next decision."""
+        self.problems: list[Problem] = []
+        self.recheck_after = math.inf
+        vms = {scopes: _vm_usages(facts) for scopes, facts in facts_by_scopes(observed).items()}
+        targets = _refused_targets(observed.facts, vms[""]) if vms else []
+        present = admitted_by(observed.lock) if observed.lock else ()
+        self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
+        self.targets: Sequence[RefusedTarget] = ()
+        """Those that are released."""
+        self.headroom: Mapping[str, ResourceList] = {}
+        """What is added to each of the quotas that block those that are released, by name."""
+        try:
+            max_headroom = parse_resource_list(observed.budgets[0].additional)
+            if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
+                raise QuantityError(f"{negative}: less than nothing")
+        except QuantityError as exc:
+            message = f"spec.additionalMigrationResources: {exc}"
+            self._report(constants.EVENT_INVALID_BUDGET, message, message)
+            return
+        quotas = [
+            WindowQuota(
+                quota,
+                records[quota.name].hard if quota.name in records else quota.hard,
+                vms[quota.name if has_scopes(quota.spec) else ""],
+                max_headroom,
+            )
+            for quota in observed.quotas
+            if vms and quota.hard and not quota.deleting
+        ]
+        self._release(quotas, members)
+
+    def _release(self, quotas: Sequence[WindowQuota], members: Collection[str]) -> None:
+        """Judges one migration after the other, beside those that are admitted before."""
+        observed, lock = self._observed, self._observed.lock
+        # Whether others join an open window goes by when we saw it, not by its age: where the clocks of API servers
+        # differ, a lock that is new would be for nobody.
+        seconds_open = observed.now - lock.known_since if lock else 0.0
+        is_too_late = seconds_open >= self._policy.open_to_others or bool(lock and observed.lock_unavailable_reason)
+        for target in self.refused_targets:
+            is_member = target.migration.name in members
+            seconds, target.wait_reason = self._has_to_wait(target, is_too_late and not is_member)
+            if target.wait_reason:
+                self._recheck(seconds)
+            else:
+                self._judge(target, quotas, is_member)
+        self.targets = [target for target in self.refused_targets if target.blocking]
+        blocking = {name for target in self.targets for name in target.blocking}
+        self.headroom = {quota.name: quota.headroom for quota in quotas if quota.name in blocking}
+
+    def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
+        """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
+        others."""
+        seconds = self.timers.paused.get(target.migration.uid, 0.0) - self._observed.now
+        if seconds > 0:
+            return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
+        if target.wait_reason or too_late:
+            reason = target.wait_reason or "a window is open for other migrations: it is for the next one"
+            return self._policy.sweep, reason
+        facts, node = self._observed.facts, trusted_status(target.vmi).node_name or ""
+        limits = facts.rendering.kubevirt.migrations
+        limit_reason = parallel_limit_reason(facts.running, node, limits) if target.launcher else ""
+        return self._policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
+
+    def _judge(self, target: RefusedTarget, quotas: Sequence[WindowQuota], is_member: bool) -> None:
+        try:
+            judgements = [quota.judge(target) for quota in quotas]
+        except QuantityError as exc:
+            self._report_shortages(target, [WindowShortage("/", f"what it needs cannot be determined: {exc}")])
+            return
+        blocking = [quota for quota, judgement in zip(quotas, judgements, strict=True) if judgement.is_refused]
+        if names := ", ".join(quota.name for quota in blocking if quota.is_taken):
+            # The other strategy is about to give it back: its limits are not the original ones.
+            target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
+            self._recheck(self._policy.sweep)
+            return
+        if shortages := [shortage for judgement in judgements for shortage in judgement.shortages]:
+            self._await_room(target, shortages, is_member)
+        if blocking and not target.lacks_room:
+            for quota, judgement in zip(quotas, judgements, strict=True):
+                quota.admit(judgement)
+            target.blocking = sorted(quota.name for quota in blocking)
+
+    def _await_room(self, target: RefusedTarget, shortages: Sequence[WindowShortage], is_member: bool) -> None:
+        """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
+        window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
+        is_by_others = all(shortage.is_by_others for shortage in shortages)
+        now, key, policy = self._observed.now, (target.migration.uid, is_by_others), self._policy
+        since = self._observed.timers.short_since.get(key, now)
+        self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
+        is_certain = all(shortage.is_certain for shortage in shortages)
+        target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
+        if not target.lacks_room:
+            self._recheck(since + policy.cache_delay - now)
+        seconds_left = since + (policy.crowding if is_by_others else policy.cache_delay) - now
+        if seconds_left <= 0:
+            self._report_shortages(target, shortages)
+        else:
+            self._recheck(seconds_left)
+
+    def _report_shortages(self, target: RefusedTarget, shortages: Sequence[WindowShortage]) -> None:
+        migration = target.migration
+        message = (
+            f"{self._observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
+            f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages)}"
+        )
+        key = f"{migration.uid}/{','.join(sorted(shortage.key for shortage in shortages))}"
+        self._report(constants.EVENT_NOT_ENOUGH, message, key, migration)
+
+    def _recheck(self, seconds: float) -> None:
+        self.recheck_after = min(self.recheck_after, seconds)
+
+    def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
+        self.problems.append(self._observed.problem(reason, message, key, *objects))

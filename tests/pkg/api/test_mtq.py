@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.model import is_in_use, recorded_migrations, status_records
+from pkg.util.managedtenantquota.model import is_in_use, recorded
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -62,8 +62,8 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
 
 def test_a_budget_at_work_and_the_saved_specs_are_whole() -> None:
     mtq = read(IN_USE)
-    assert recorded_migrations([mtq]) == {"one": ["a", "b"], "two": ()}
-    records = status_records([mtq])
+    assert recorded([], [mtq]).members == {"one": ["a", "b"], "two": ()}
+    records = recorded([], [mtq]).status_records
     assert set(records) == {"a", "b"}
     assert records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
     assert is_in_use(mtq)

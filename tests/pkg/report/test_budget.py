@@ -38,6 +38,12 @@ SAVED = {"quota": FULL}
 WAITING: dict[str, tuple[Observed, str]] = {
     "nothing to do with quota": (observed(around=surroundings([vmim("Pending")])), "waits for KubeVirt"),
     "there is room by now": (observed([quota(TWICE)]), "would allow it now"),
+    "another migration of its VM is first": (
+        observed(
+            [quota(TWICE)], around=surroundings([refused(), refused(name="of-before", created="2025-12-31T00:00:00Z")])
+        ),
+        "migration of-before of the same VM is first",
+    ),
     "about to be locked": (observed(), "quotas quota refuse its target pod: the namespace is about to be"),
     "about to be raised": (observed(lock=lock()), "is locked, they are about to be raised"),
     "raised": (

@@ -89,7 +89,7 @@ def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
         pytest.param(next_decision, ROOMS, 10, id="the next decision, whole"),
         pytest.param(first_decision, ROOMS, 33, id="the first, with all that renders a launcher"),
         pytest.param(first_decision, (DECIDES,), 15, id="the first, its own modules"),
-        pytest.param(first_window, ROOMS, 57, id="the first about a window, with all that renders its target"),
+        pytest.param(first_window, ROOMS, 35, id="the first about a window, with all that renders its target"),
     ],
 )
 def test_it_gets_no_longer(decide: Callable[[], Callable[[], object]], rooms: tuple[str, ...], most: int) -> None:
