@@ -189,8 +189,9 @@ class WindowHandler:
             raise RetryAfter(self._pauses.when(lock.namespace), "the lock still stands")
 
     async def _work_off(self, key: str) -> tuple[Window, Wait]:
-        """Does one step after the other. The caches suggest the first; it is decided by live reads, under a lock by the
-        last of these and what came since. Raises TimeoutError when the lock has to end."""
+        """Writes one step after the other until one waits, and returns that one. The caches suggest the first write and
+        live reads decide it; under a lock what was kept of the last reads decides, with what the caches have since.
+        Raises RetryAfter after _MOST_WRITES, TimeoutError at the limit of a lock that was not overdue before."""
         continued = self._observer.continued(key)
         observed, is_decisive = continued or self._observer.cached(key), continued is not None
         async with asyncio.timeout(None) as deadline:

@@ -62,7 +62,8 @@ class WindowObserver:
     _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
     """Until when it counts that the API server has reached the webhook, and where."""
     windows: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
-    """By locked namespace since when what is known, and whether the cache showed the lock by then."""
+    """By locked namespace the observation after its last write, when that was kept, and whether the cache had the lock
+    by then. None while something is being written."""
 
     def concerns_us(self, namespace: str) -> bool:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""

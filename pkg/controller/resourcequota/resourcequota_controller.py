@@ -103,7 +103,7 @@ class ResourceQuotaHandler:
     def __post_init__(self) -> None:
         self._quotas, self._namespaces = self.client.resource(RESOURCE_QUOTAS), self.client.resource(NAMESPACES)
         self._reported: TTLCache[tuple[str, str], bool] = TTLCache(_MOST_PROBLEMS, _GONE, self.clock)
-        # Quotas and the keys of their problems.
+        # By a quota's uid and the key of its problem.
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Brings the quota to where its namespace's migrations need it. Raises RetryAfter when it has to be re-checked
@@ -303,7 +303,7 @@ class ResourceQuotaHandler:
     async def _report_problems(self, observed: Facts, problems: Sequence[Problem]) -> None:
         """Reports each problem, once while it lasts, by an event about the VM that it concerns or the quota."""
         for problem in problems:
-            state = observed.quota.key, problem.key
+            state = observed.quota.uid, problem.key
             is_known = state in self._reported
             self._reported[state] = True
             if not is_known:

@@ -67,15 +67,10 @@ class Timers:
     def up_to(self, now: float) -> "Timers":
         """Returns the times, none later than now: the clock may have been set back, and API servers' clocks differ."""
 
-        def earlier(times: Mapping[str, float]) -> Mapping[str, float]:
-            return {key: min(since, now) for key, since in times.items()}
-
-        return Timers(
-            earlier(self.unexplained),
-            earlier(self.held_since),
-            earlier(self.refused),
-            self.denial and replace(self.denial, at=min(self.denial.at, now)),
-        )
+        times = (self.unexplained, self.held_since, self.refused)
+        denial = self.denial and replace(self.denial, at=min(self.denial.at, now))
+        unexplained, held, refused = ({key: min(since, now) for key, since in by_key.items()} for by_key in times)
+        return Timers(unexplained, held, refused, denial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +126,19 @@ class Facts:
     """For a namespace with a budget: the source nodes of every migration of the cluster that runs or has a target."""
     cache: Cache = field(default_factory=Cache, compare=False)
 
-    def charge(self, pod: Pod, now: float | None) -> ResourceList:
+    def usage(self, pod: Pod, now: float | None) -> ResourceList:
         """Returns what the quota charges for a version of a pod; nothing for one that terminates past its grace period
-        at `now` (None: all count), and for one that the API server would not admit."""
+        at `now` (None: all count). Raises QuantityError for one that the API server would not admit."""
         version, releases = pod.metadata.resource_version, self.rendering.kubernetes
         if not is_charged(pod, self.quota.spec, now, releases):
             return {}
         key = ("usage", pod.uid) if pod.uid and version else None
+        return self.cache.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
+
+    def charge(self, pod: Pod, now: float | None) -> ResourceList:
+        """Returns the usage of any pod of the namespace: of one that cannot be read nothing, as it is not there."""
         with contextlib.suppress(QuantityError):
-            return self.cache.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
+            return self.usage(pod, now)
         return {}
 
 

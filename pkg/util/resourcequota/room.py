@@ -180,17 +180,27 @@ class QuotaRoom:
         granted = vm.target_limit if entry is None else minimum(vm.target_limit, entry)
         return positive(subtract(add(granted, entries.compensation), vm.target))
 
-    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> str:
-        """Returns why a pod does not fit into the base, or "". `pending`: see `lacking`."""
-        facts, quota, need = self.facts, self.facts.quota, self.need_of(candidate)
-        usages = None if pending is None else [usage[quota.name] for usage in pending if quota.name in usage]
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> "Shortage | None":
+        """Returns why a pod does not fit into the base, or None. `pending`: see `lacking`."""
+        name, need = self.facts.quota.name, self.need_of(candidate)
+        usages = None if pending is None else [usage[name] for usage in pending if name in usage]
         lacking = self.lacking(need, usages)
-        if not lacking:
-            return ""
-        names = sorted({*names_by_key(quota.annotations, facts.migrations, facts.instances.values()).values()})
+        return Shortage(self.facts, need, lacking) if lacking else None
+
+
+class Shortage(NamedTuple):
+    """Why a pod does not fit into a quota's base. A review may look often: the text is made of the last look's."""
+
+    facts: Facts
+    need: ResourceList
+    remainders: ResourceList
+
+    def __str__(self) -> str:
+        facts, annotations = self.facts, self.facts.quota.annotations
+        names = sorted({*names_by_key(annotations, facts.migrations, facts.instances.values()).values()})
         owners = f" ({', '.join(names[:10])})" if names else ""
         reserved = f"what headroom added to it is reserved for migrating VMs{owners}"
-        return f"{exceeded_message(quota, need, lacking)}; {reserved}"
+        return f"{exceeded_message(facts.quota, self.need, self.remainders)}; {reserved}"
 
 
 class Look(NamedTuple):
@@ -199,7 +209,7 @@ class Look(NamedTuple):
 
     rooms: "NamespaceRooms"
     fits: bool
-    shortage: str
+    shortage: Shortage | None
 
 
 class NamespaceRooms(NamedTuple):
@@ -236,8 +246,8 @@ class NamespaceRooms(NamedTuple):
         """Judges a pod beside the pods that are there, and beside those that this replica admitted and that are not
         seen yet (the ledger)."""
 
-        def shortage(pending: Sequence[Usages] | None) -> str:
-            return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), "")
+        def shortage(pending: Sequence[Usages] | None) -> Shortage | None:
+            return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
         by_pods = shortage(None)
         # Twice: another replica may have admitted as much at the same moment, which nothing shows yet.

@@ -26,7 +26,6 @@ from pkg.util.kubevirt.target import (
     target_usage,
     younger_limits,
 )
-from pkg.util.quotacount.usage import has_scopes
 from pkg.util.resourcequota.facts import Facts
 
 _Render = Callable[[VirtualMachineInstance, Side, Rendering, ResourceQuotaSpec], ResourceList]
@@ -89,11 +88,8 @@ class SideUsage:
         if not self.active:
             return {}
         has_changed = self.facts.rendering.limit_ranges or self.younger_limits or self._inputs.resized
-        today = self._rendered_today(source_usage_today if has_changed else target_usage)
-        limit = maximum(self._source, smallest(map(self._side_within, today)))
-        if not self.sides.target:
-            return minimum(limit, smallest(map(self._side_within, self._rendered_today(target_usage))))
-        return minimum(limit, add(target, attachment))
+        limit = maximum(self._source, self._rendered_within(source_usage_today if has_changed else target_usage))
+        return minimum(limit, add(target, attachment) if self.sides.target else self._rendered_within(target_usage))
 
     @cached_property
     def younger_limits(self) -> frozenset[str]:
@@ -105,11 +101,10 @@ class SideUsage:
         """Yields for people what quota counts of a side beyond the VM's spec."""
         if not (self._is_bounded and (self.leftovers or self.active)):
             return
-        for sides in (self.sides.source, *((side,) for side in self.sides.leftovers), self.sides.target):
-            usage = self._usage_of(sides)
+        target = self.sides.target if self.active else ()
+        for sides in (self.sides.source, *((side,) for side in self.sides.leftovers), target):
             counted = smallest(add(*self._counted[side.launcher.uid]) for side in sides)
-            excess = sorted(positive(subtract(counted, usage)).items()) if counted != usage else []
-            if excess and (self.active or sides is not self.sides.target):
+            if excess := sorted(positive(subtract(counted, self._usage_of(sides))).items()):
                 amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
                 yield f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
@@ -127,13 +122,16 @@ class SideUsage:
         return self._usage_of(self.sides.source)
 
     def _usage_of(self, sides: Iterable[Side]) -> ResourceList:
-        """Returns what counts of a side, launcher and attachment pod each by itself; of several that qualify for the
-        same side the smallest."""
-        counted = (self._counted[side.launcher.uid] for side in sides)
-        return smallest(
-            add(self._launcher_within(launcher), self._attachment_within(attachment))
-            for launcher, attachment in counted
-        )
+        """Returns what counts of a side; of several that qualify for the same side the smallest."""
+        return smallest(self._usages[side.launcher.uid] for side in sides)
+
+    @cached_property
+    def _usages(self) -> Mapping[str, ResourceList]:
+        """What counts of each side, launcher and attachment pod each by itself, by the launcher's uid."""
+        return {
+            uid: add(self._within(launcher), self._attachment_within(attachment))
+            for uid, (launcher, attachment) in self._counted.items()
+        }
 
     @cached_property
     def _counted(self) -> Mapping[str, tuple[ResourceList, ResourceList]]:
@@ -152,20 +150,20 @@ class SideUsage:
         return attachments_usage(self._vmi, source, self.facts.rendering, self.facts.quota.spec)
 
     def _charge(self, pod: Pod) -> ResourceList:
-        return self.facts.charge(pod, self.facts.now)
+        return self.facts.usage(pod, self.facts.now)
 
-    def _launcher_within(self, usage: ResourceList) -> ResourceList:
+    def _within(self, usage: ResourceList, *, with_attachment: bool = False) -> ResourceList:
+        """Returns what counts of a launcher, or of a whole side."""
         if not self._is_bounded or all(amount <= self._plain.get(name, ZERO) for name, amount in usage.items()):
             return usage
-        return bounded_usage(usage, self._bound.launcher, self._vmi)
+        bound = add(*self._bound) if with_attachment else self._bound.launcher
+        return bounded_usage(usage, bound, self._vmi)
 
     def _attachment_within(self, usage: ResourceList) -> ResourceList:
         return minimum(usage, self._bound.attachment) if usage and self._is_bounded else usage
 
-    def _side_within(self, usage: ResourceList) -> ResourceList:
-        if not self._is_bounded or usage == self._plain:
-            return usage
-        return bounded_usage(usage, add(self._bound.launcher, self._bound.attachment), self._vmi)
+    def _rendered_within(self, render: _Render) -> ResourceList:
+        return smallest(self._within(usage, with_attachment=True) for usage in self._rendered_today(render))
 
     def _rendered_today(self, render: _Render) -> Iterator[ResourceList]:
         """Renders a side from each that qualifies as the source."""
@@ -206,6 +204,5 @@ class SideUsage:
     def _rendered(self, rendering_of: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
         """Renders once as long as all that it is made of is equal: most changes of a VMI are of its state."""
         facts, vmi, spec = self.facts, self._vmi, self.facts.quota.spec
-        scopes = (facts.quota.name, spec.scopes, spec.scope_selector) if has_scopes(spec) else ("",)
-        key = rendering_of, vmi.namespace, vmi.name, scopes[0]
-        return facts.cache.get_or_compute(key, (facts.rendering, self._inputs, *scopes[1:], *pods), render)
+        key = rendering_of, vmi.namespace, vmi.name, str((spec.scopes, spec.scope_selector))
+        return facts.cache.get_or_compute(key, (facts.rendering, self._inputs, *pods), render)

@@ -245,23 +245,22 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], lis
 def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
     """Yields what `vms_of` returns. Each is assessed once as long as its objects are the same: of a namespace's VMs few
     change from one decision to the next, which finds the others in the facts' cache."""
-    quota, claims = facts.quota, facts.claims
+    claims, scopes = facts.claims, str((facts.quota.spec.scopes, facts.quota.spec.scope_selector))
     facts = replace(facts, rendering=rendering_of(facts, base))
     namespace = NamespaceFacts(facts, controlled_pods(facts), policy.estimate)
     instances = facts.instances if claims is not None else {}
     moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
-    scopes = (quota.name, quota.spec.scopes, quota.spec.scope_selector) if has_scopes(quota.spec) else ("",)
     for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
         vmi, moves = facts.instances.get(name), moves_by_vm.get(name, ())
         pods = namespace.pods.pods_concerning(vmi, migrations)
         live = [is_live(pod, facts.now) for pod in pods if pod.deleting]
-        inputs: list[object] = [vmi, facts.rendering, *scopes, *migrations, *pods, *live, claims is None]
+        inputs: list[object] = [vmi, facts.rendering, *migrations, *pods, *live, claims is None]
         if claims is not None:
             inputs += [*state_claims_concerning(vmi, migrations, claims), facts.storage_migration, *moves]
             inputs += [claims.get(claim) for move in moves for claim in (move.source, move.destination)]
         key: Hashable = None
         if vmi:
-            key = "vm", vmi.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes[0]
+            key = "vm", vmi.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes
         yield facts.cache.get_or_compute(key, tuple(inputs), partial(_assessed, namespace, name, migrations, moves))
 
 

@@ -630,6 +630,15 @@ class TestWhatPeopleAreTold:
             cluster.clock.now += pause
         assert len(cluster.events.recorded) == told
 
+    async def test_a_problem_of_a_quota_that_was_created_anew_is_told_again(self, cluster: QuotaCluster) -> None:
+        cluster.base("{nope")
+        await cluster.look()
+        cluster.quotas.gone(KEY)
+        await cluster.look()
+        cluster.quotas.given(edited(quota(), metadata={"uid": "uid-of-the-next"}))
+        await cluster.look()
+        assert len(cluster.events.recorded) == 2
+
     async def test_amounts_that_change_are_no_news(self, caplog: pytest.LogCaptureFixture) -> None:
         """The amount that a waiting migration would add changes with the overhead ratio."""
         cluster = QuotaCluster(Mode.TAKEOVER)

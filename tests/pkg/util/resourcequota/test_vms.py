@@ -153,6 +153,15 @@ def test_a_forged_attachment_counts_no_more_than_kubevirts() -> None:
     assert [problem.reason for problem in problems] == ["PodExceedsVirtualMachine"]
 
 
+def test_a_pod_that_cannot_be_read_is_its_vms_problem() -> None:
+    move, target = vmim("Running"), launcher(HERE, node="node-2", migration=vmim("Running"))
+    unread = edited(target, spec={"containers": [{"name": "compute", "resources": {"limits": {"cpu": "lots"}}}]})
+    facts = replace(namespace(quota(), [move], [SOURCE, target], [HERE]), pods=[SOURCE, unread])
+    result, problems = usages_of(facts, EXACT)
+    assert not result
+    assert [(problem.reason, problem.vm) for problem in problems] == [("MigrationNotScaled", "vm1")]
+
+
 def test_a_terminating_pod_counts_until_its_grace_is_over() -> None:
     source = edited(SOURCE, metadata={"deletionTimestamp": EARLIER, "deletionGracePeriodSeconds": 60})
     facts = namespace(quota(), [vmim()], [source], [HERE])
