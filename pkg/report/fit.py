@@ -78,18 +78,22 @@ def fits(
     snapshot: Snapshot,
     namespace: str,
     vms: Sequence[kubevirt.VirtualMachineInstance],
-    ratio: str | None = None,
     *,
     would: bool = False,
+    beside: Collection[str] | None = None,
 ) -> list[Fit]:
     """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
-    together. `would`: the VMs do not migrate, and a migration of each is assumed. `ratio` None: the configured one."""
+    together. `would`: the VMs do not migrate, and a migration of each is assumed. `beside`: the only other VMs that may
+    have an entry."""
     names = {vmi.name for vmi in vms}
     assumed_migrations = list(map(_assumed_migration, vms)) if would else []
     quota_fits = []
     for quota in snapshot.quotas_of(namespace):
-        observed = snapshot.observe(quota, ratio)
+        observed = snapshot.observe(quota)
         observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
+        if beside is not None:
+            instances = {name: vmi for name, vmi in observed.instances.items() if name in names or name in beside}
+            observed = replace(observed, instances=instances)
         fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
         if fit.needs:
             quota_fits.append(fit if fit.fits_then or fit.refusal else _with_budget(fit, snapshot))

@@ -1,7 +1,7 @@
 """Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them; and
 whether the quotas, KubeVirt and the capacity of the other nodes let all VMs leave a node. Pure."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +29,7 @@ from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
 
 _MEMORY: Final = "requests.memory"
-_Leaving = Sequence[tuple["VmPlan", VirtualMachineInstance]]
+_Planned = tuple["VmPlan", VirtualMachineInstance]
 SCHEDULABLE: Final = "kubevirt.io/schedulable"
 """KubeVirt's label of the nodes that take VMs, by which every launcher is placed (virt-handler sets it)."""
 
@@ -84,53 +84,41 @@ class Evacuation(Document, frozen=True):
         return {"evacuate": "all", **document, "nodes": nodes}
 
 
-def plan_migrations(snapshot: Snapshot, ratio: str | None = None) -> MigrationPlan:
-    """Plans every running VM of the snapshot. `ratio` None: the configured one."""
-    vms = [vm for _, vm_plans in _by_namespace(snapshot, snapshot.instances, ratio) for vm in vm_plans]
-    return MigrationPlan(snapshot.rendering("", ratio).ratio or None, None, vms)
+def plan_migrations(snapshot: Snapshot) -> MigrationPlan:
+    """Plans every running VM of the snapshot."""
+    return MigrationPlan(snapshot.ratio_in_use, None, [vm for vm, _ in _plans(snapshot, snapshot.instances)])
 
 
-def _by_namespace(
-    snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None
-) -> Iterator[tuple[Snapshot, list[VmPlan]]]:
-    """Yields each namespace of these VMs with the plans of them, as far as they run."""
-    source = snapshot.source
+def _plans(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Iterator[_Planned]:
+    """Yields the plans of these VMs, as far as they run."""
+    source, configured = snapshot.source, replace(snapshot, ratio=None)
     instances = sorted((vmi for vmi in instances if is_running(vmi) and not vmi.deleting), key=lambda vmi: vmi.key)
     for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
-        in_namespace = replace(
-            snapshot,
-            migrations=source.migrations.list(namespace),
-            instances=source.instances.list(namespace),
-            pods=source.pods.list(namespace),
-        )
-        yield in_namespace, list(_vms(in_namespace, list(vmis), ratio))
-
-
-def _vms(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance], ratio: str | None) -> Iterator[VmPlan]:
-    active = {m.spec.vmi_name: m for m in snapshot.migrations if not is_finished(m)}
-    pod_counts = Counter(vm_of(pod) for pod in snapshot.pods if not pod.terminal)
-    # Of the other VMs only those that have an entry matter: each look costs what is looked at.
-    with_entries = {*active, *(vm for vm, count in pod_counts.items() if count > 1)}
-    for instance in instances:
-        namespace, name, node = instance.namespace, instance.name, trusted_status(instance).node_name or None
-        if migration := active.get(name):
-            note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
-            yield VmPlan(namespace, name, node, True, True, True, True, (), [note])
-            continue
-        alone = replace(snapshot, instances=[vmi for vmi in snapshot.instances if vmi.name in with_entries | {name}])
-        ratio_fits = fits(alone, namespace, [instance], ratio, would=True)
-        now_fits = ratio_fits if ratio is None else fits(alone, namespace, [instance], would=True)
-        yield VmPlan(
-            namespace,
-            name,
-            node,
-            migrates=False,
-            fits_now=all(fit.fits for fit in now_fits),
-            fits_at_ratio=all(fit.fits for fit in ratio_fits),
-            fits_with_headroom=all(fit.fits_then for fit in ratio_fits),
-            fits=ratio_fits,
-            notes=vm_notes(snapshot, instance),
-        )
+        active = {m.spec.vmi_name: m for m in source.migrations.list(namespace) if not is_finished(m)}
+        pod_counts = Counter(vm_of(pod) for pod in source.pods.list(namespace) if not pod.terminal)
+        # Of the other VMs only those that have an entry matter: each look costs what is looked at.
+        with_entries = {*active, *(vm for vm, count in pod_counts.items() if count > 1)}
+        for vmi in vmis:
+            name, node = vmi.name, trusted_status(vmi).node_name or None
+            if migration := active.get(name):
+                note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
+                yield VmPlan(namespace, name, node, True, True, True, True, (), [note]), vmi
+                continue
+            ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True, beside=with_entries)
+            if snapshot.ratio is not None:
+                now_fits = fits(configured, namespace, [vmi], would=True, beside=with_entries)
+            plan = VmPlan(
+                namespace,
+                name,
+                node,
+                migrates=False,
+                fits_now=all(fit.fits for fit in now_fits),
+                fits_at_ratio=all(fit.fits for fit in ratio_fits),
+                fits_with_headroom=all(fit.fits_then for fit in ratio_fits),
+                fits=ratio_fits,
+                notes=vm_notes(snapshot, vmi),
+            )
+            yield plan, vmi
 
 
 class PlacedAffinity(Affinity):
@@ -221,48 +209,41 @@ def _take(free: ResourceList, requests: ResourceList) -> None:
     free |= {name: free[name] - amount for name, amount in requests.items() if name in free}
 
 
-def evacuations(snapshot: Snapshot, capacity: NodeCapacity, ratio: str | None = None) -> Evacuation:
-    """Plans every node that has VMs. `ratio` None: the configured one."""
+def evacuations(snapshot: Snapshot, capacity: NodeCapacity) -> Evacuation:
+    """Plans every node that has VMs."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
-    nodes = plan_evacuations(snapshot, names, ratio, capacity)
+    nodes = plan_evacuations(snapshot, names, capacity)
     worst = max(nodes, key=lambda node: (len(node.violations), len(node.vms)), default=None)
-    effective_ratio = snapshot.rendering("", ratio).ratio or None
-    return Evacuation(effective_ratio, nodes, worst.node if worst else None, capacity.remarks)
+    return Evacuation(snapshot.ratio_in_use, nodes, worst.node if worst else None, capacity.remarks)
 
 
 def plan_evacuations(
-    snapshot: Snapshot, nodes: Collection[str], ratio: str | None = None, capacity: NodeCapacity = NodeCapacity()
+    snapshot: Snapshot, nodes: Collection[str], capacity: NodeCapacity = NodeCapacity()
 ) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
-    vms: dict[str, list[VmPlan]] = {node: [] for node in sorted(nodes)}
-    together: dict[str, list[Fit]] = defaultdict(list)
-    instances = [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in vms]
-    for in_namespace, vm_plans in _by_namespace(snapshot, instances, ratio):
-        for node in sorted({vm.node or "" for vm in vm_plans}):
-            leaving = [vm for vm in vm_plans if vm.node == node]
-            vms[node] += leaving
-            together[node] += _together(in_namespace, leaving, ratio)
-    effective_ratio, by_key = snapshot.rendering("", ratio).ratio or None, {vmi.key: vmi for vmi in instances}
+    leaving: dict[str, list[_Planned]] = {node: [] for node in sorted(nodes)}
+    for vm, vmi in _plans(snapshot, [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in leaving]):
+        leaving[vm.node or ""].append((vm, vmi))
     plans = []
-    for node, vm_plans in vms.items():
-        pairs = [(vm, by_key[f"{vm.namespace}/{vm.vm}"]) for vm in vm_plans]
-        violations = [*_blocked_vms(snapshot, pairs), *_unplaced_vms(snapshot, node, pairs, capacity, ratio)]
-        plans.append(MigrationPlan(effective_ratio, node, vm_plans, together[node], violations))
+    for node, pairs in leaving.items():
+        by_namespace = groupby(pairs, lambda pair: pair[0].namespace)
+        together = [fit for namespace, group in by_namespace for fit in _together(snapshot, namespace, list(group))]
+        violations = [*_blocked_vms(snapshot, pairs), *_unplaced_vms(snapshot, node, pairs, capacity)]
+        plans.append(MigrationPlan(snapshot.ratio_in_use, node, [vm for vm, _ in pairs], together, violations))
     return plans
 
 
-def _together(snapshot: Snapshot, vms: Sequence[VmPlan], ratio: str | None) -> list[Fit]:
+def _together(snapshot: Snapshot, namespace: str, leaving: Sequence[_Planned]) -> list[Fit]:
     """Returns the fits of all these VMs at once, without those that migrate already."""
-    namespace, idle = vms[0].namespace, {vm.vm for vm in vms if not vm.migrates}
-    quota_fits = fits(snapshot, namespace, [vmi for vmi in snapshot.instances if vmi.name in idle], ratio, would=True)
+    quota_fits = fits(snapshot, namespace, [vmi for vm, vmi in leaving if not vm.migrates], would=True)
     if snapshot.source.budgets.list(namespace):
         # A window at a time: none has to fit beside another.
-        all_fit, action = all(vm.fits_with_headroom for vm in vms), "one VM after another, under a lock each"
+        all_fit, action = all(vm.fits_with_headroom for vm, _ in leaving), "one VM after another, under a lock each"
         quota_fits = [structs.replace(fit, fits_then=all_fit, action=action) for fit in quota_fits]
     return quota_fits
 
 
-def _blocked_vms(snapshot: Snapshot, leaving: _Leaving) -> Iterator[Violation]:
+def _blocked_vms(snapshot: Snapshot, leaving: Sequence[_Planned]) -> Iterator[Violation]:
     """Yields the VMs that the quotas, or KubeVirt, do not let go."""
     for vm, vmi in leaving:
         reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
@@ -271,7 +252,7 @@ def _blocked_vms(snapshot: Snapshot, leaving: _Leaving) -> Iterator[Violation]:
 
 
 def _unplaced_vms(
-    snapshot: Snapshot, evacuated: str, leaving: _Leaving, capacity: NodeCapacity, ratio: str | None
+    snapshot: Snapshot, evacuated: str, leaving: Sequence[_Planned], capacity: NodeCapacity
 ) -> Iterator[Violation]:
     """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
     is free. The target requires of its node what the source's launcher does."""
@@ -283,7 +264,7 @@ def _unplaced_vms(
         if vm.migrates:
             continue
         source = snapshot.source_side(vmi)
-        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace, ratio), ResourceQuotaSpec())
+        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace), ResourceQuotaSpec())
         requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
         targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
     for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):

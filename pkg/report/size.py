@@ -7,7 +7,7 @@ A VM that runs counts as much as it does now or as KubeVirt would render it, whi
 anew."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from msgspec import field, structs
@@ -23,7 +23,6 @@ from pkg.util import constants
 from pkg.util.amounts import format_amounts
 from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.expansion import missing_instancetype, vmi_of, with_defaults
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.target import target_usage, usage_of
 from pkg.util.managedtenantquota.model import readable
 from pkg.util.problems import InvalidEntry
@@ -96,13 +95,12 @@ def sizes(
     namespace: str,
     vms: Sequence[VirtualMachine] = (),
     *,
-    ratio: str | None = None,
     at_once: int = 2,
     growth: Growth | None = None,
 ) -> Sizes:
     """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too. Raises NotSized
     for a VM that does not exist or whose size is not known, and for invalid quantities."""
-    rendering = snapshot.rendering(namespace, ratio)
+    rendering = snapshot.rendering(namespace)
     vmis = {vmi.name: vmi for vmi in snapshot.source.instances.list(namespace)}
     unread = {vm.name: missing for vm in vms if vm.name not in vmis and (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
@@ -115,7 +113,7 @@ def sizes(
                 raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
             vmis[growth.vm] = _with_growth(vmis[growth.vm], growth.limits)
         sizings = (_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace))
-        by_quota = [sizing.answer(rendering) for sizing in sizings]
+        by_quota = [sizing.answer() for sizing in sizings]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
     remarks = [
@@ -124,7 +122,7 @@ def sizes(
     ]
     verdict = f"large enough: all VMs run, and {at_once} can migrate at once"
     quotas = [structs.replace(q, verdicts=[*q.verdicts, *remarks] or [verdict]) for q in by_quota if q.needs]
-    return Sizes(namespace, rendering.ratio or None, at_once, sorted(vmis), quotas)
+    return Sizes(namespace, snapshot.ratio_in_use, at_once, sorted(vmis), quotas)
 
 
 class _VmUsage(NamedTuple):
@@ -147,9 +145,8 @@ class _Sizing:
     growth: Growth | None
     at_once: int
 
-    def answer(self, rendering: Rendering) -> QuotaSize:
-        vms = self._usages(rendering)
-        needs = self._needs(vms, rendering)
+    def answer(self) -> QuotaSize:
+        vms, needs = self._needs()
         missing = _above_base({name: need.run for name, need in needs.items()}, needs)
         verdicts = [
             *([f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"] if missing else ()),
@@ -158,29 +155,27 @@ class _Sizing:
         ]
         ratios = []
         for ratio in _RATIOS if _MEMORY in needs else ():
-            at_ratio = self.snapshot.rendering(self.quota.namespace, ratio)
-            size = self._needs(self._usages(at_ratio), at_ratio)[_MEMORY]
+            size = replace(self, snapshot=replace(self.snapshot, ratio=ratio))._needs()[1][_MEMORY]
             ratios.append(MemorySize(ratio, size.run, size.largest, size.at_once))
         return QuotaSize(self.quota.name, needs, verdicts, ratios)
 
-    def _usages(self, rendering: Rendering) -> list[_VmUsage]:
-        spec = self.quota.spec
-        claims = {claim.name: claim for claim in self.snapshot.source.claims.list(self.quota.namespace)}
-        usages = []
+    def _usages(self) -> Iterator[_VmUsage]:
+        namespace, spec = self.quota.namespace, self.quota.spec
+        rendering = self.snapshot.rendering(namespace)
+        claims = {claim.name: claim for claim in self.snapshot.source.claims.list(namespace)}
         for name, vmi in self.vmis.items():
             is_grown = self.growth is not None and name == self.growth.vm
             source = self.snapshot.source_side(vmi)
             running = usage_of(source.pods, spec, rendering.kubernetes) if source else {}
             restarted = target_usage(vmi, None if is_grown else source, rendering, spec)
             side = restarted if is_grown else maximum(running, restarted)
-            second = add(side, target_claim_usage(vmi, claims, rendering))
-            usages.append(_VmUsage(name, running, restarted, side, second))
-        return usages
+            yield _VmUsage(name, running, restarted, side, add(side, target_claim_usage(vmi, claims, rendering)))
 
-    def _needs(self, vms: Sequence[_VmUsage], rendering: Rendering) -> dict[str, ResourceSize]:
-        quota, base = self.quota, self.snapshot.base(self.quota)
+    def _needs(self) -> tuple[Sequence[_VmUsage], Mapping[str, ResourceSize]]:
+        vms, quota, base = list(self._usages()), self.quota, self.snapshot.base(self.quota)
         used, all_run = parse_resource_list(quota.used), total(vm.side for vm in vms)
-        of_vms = usage_of(self.snapshot.source.pods.list(quota.namespace), quota.spec, rendering.kubernetes)
+        releases = self.snapshot.basis.releases()
+        of_vms = usage_of(self.snapshot.source.pods.list(quota.namespace), quota.spec, releases)
         needs = {}
         for name in sorted(filter(is_scaled, base)):
             in_use = used.get(name, ZERO)
@@ -189,7 +184,7 @@ class _Sizing:
             largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True)[: self.at_once]
             one_migrates = sum(largest[:1], run)
             needs[name] = ResourceSize(base[name], in_use, others, run, one_migrates, sum(largest, run))
-        return needs
+        return vms, needs
 
     def _migration_verdicts(self, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
         """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""

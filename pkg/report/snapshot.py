@@ -103,6 +103,8 @@ class Snapshot:
     installed: Installed = field(default_factory=Installed)
     failures: Sequence[core.Event] = ()
     """About pods that could not be created, and headroom's about projects of Rancher without room."""
+    ratio: str | None = None
+    """The overhead ratio that is tried; None: the configured one."""
     cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     """What depends on objects alone: shared with the snapshots that are made of this one."""
 
@@ -133,15 +135,19 @@ class Snapshot:
         recent = [event for event in events if event.last_timestamp and event.last_timestamp >= (since or "")]
         return sorted(recent, key=lambda event: event.last_timestamp or "")
 
-    def rendering(self, namespace: str, ratio: str | None = None) -> Rendering:
-        """Returns how launcher pods are rendered in the namespace, now or with another overhead ratio."""
+    def rendering(self, namespace: str) -> Rendering:
+        """Returns how launcher pods are rendered in the namespace."""
         rendering = self.source.rendering(namespace)
-        return rendering if ratio is None else replace(rendering, ratio=ratio, harvester_ratio=ratio)
+        return rendering if self.ratio is None else replace(rendering, ratio=self.ratio, harvester_ratio=self.ratio)
 
-    def observe(self, quota: core.ResourceQuota, ratio: str | None = None) -> Facts:
-        """Returns the observation of the quota that a decision reads, now or with another overhead ratio."""
+    @property
+    def ratio_in_use(self) -> str | None:
+        return self.rendering("").ratio or None
+
+    def observe(self, quota: core.ResourceQuota) -> Facts:
+        """Returns the observation of the quota that a decision reads."""
         facts = self.observer.observe(quota, self.now)
-        return facts if ratio is None else replace(facts, rendering=self.rendering(quota.namespace, ratio))
+        return facts if self.ratio is None else replace(facts, rendering=self.rendering(quota.namespace))
 
     def base(self, quota: core.ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""

@@ -50,7 +50,8 @@ SEED: Mapping[str, tuple[str, str | None, bool, bool]] = {
 @sentences(SEED)
 def test_which_of_my_vms_could_still_migrate_at_ratio_4_5(case: tuple[str, str | None, bool, bool]) -> None:
     memory, ratio, *fits = case
-    vm = only(plan_migrations(running(vms("vm1"), {"limits.cpu": "5", "limits.memory": memory}), ratio))
+    snapshot = running(vms("vm1"), {"limits.cpu": "5", "limits.memory": memory})
+    vm = only(plan_migrations(replace(snapshot, ratio=ratio)))
     assert [vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom] == [*fits, True]
     assert format_resource_list(vm.fits[0].raised) == (ONE_AT_4_5 if ratio else ONE_AT_1_5)
 
@@ -59,7 +60,9 @@ def test_harvesters_formula_is_tried_at_the_ratio_too() -> None:
     """The seed of Harvester: 5000Mi grow to 10865341313 at 4.5."""
     snapshot = replace(running(vms("vm1")), quotas=[charged(quota(HARD), [launcher()])])
     snapshot = replace(snapshot, basis=Basis(Mode.ASSIST, EstimateKind.HARVESTER, "flags"))
-    raises = [only(plan_migrations(snapshot, ratio)).fits[0].raised["limits.memory"] for ratio in (None, "4.5")]
+    raises = [
+        only(plan_migrations(replace(snapshot, ratio=ratio))).fits[0].raised["limits.memory"] for ratio in (None, "4.5")
+    ]
     assert [str(amount) for amount in raises] == ["4737464313", "5622461313"]
 
 
@@ -132,7 +135,7 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
 
 def test_a_node_at_another_ratio() -> None:
     snapshot = running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"})
-    (plan_of_all,) = plan_evacuations(snapshot, ["node-1"], "4.5")
+    (plan_of_all,) = plan_evacuations(replace(snapshot, ratio="4.5"), ["node-1"])
     assert plan_of_all.ratio == "4.5"
     assert format_resource_list(plan_of_all.together[0].raised)["limits.memory"] == str(2 * 5682461313)
 
@@ -157,7 +160,7 @@ def test_vms_are_planned_with_the_quotas_of_their_namespaces() -> None:
 
 
 def test_the_document() -> None:
-    document = plan_migrations(running(vms("vm1")), "4.5").document()
+    document = plan_migrations(replace(running(vms("vm1")), ratio="4.5")).document()
     (vm,) = document["vms"]
     assert document["overheadRatio"] == "4.5"
     assert document["evacuate"] is None

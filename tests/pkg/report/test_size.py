@@ -77,7 +77,8 @@ CASES = {
 
 @sentences(CASES)
 def test_how_much_memory_a_quota_must_grant(case: Sizing) -> None:
-    sized = sizes(case.snapshot, "ns1", case.machines, ratio=case.ratio, at_once=case.several, growth=case.growth)
+    snapshot = replace(case.snapshot, ratio=case.ratio)
+    sized = sizes(snapshot, "ns1", case.machines, at_once=case.several, growth=case.growth)
     (quota,) = sized.quotas
     memory = quota.needs["limits.memory"]
     other_use = 1024**3
@@ -180,7 +181,7 @@ def test_a_vm_that_would_not_start_at_a_larger_ratio_is_named() -> None:
     tight = charged(quota({"limits.cpu": "3", "limits.memory": "4800Mi"}, MARKS), pods)
     snapshot = cluster([tight], [], pods, machines, limits=limits)
     for ratio, is_named in (("1.5", False), ("4.5", True)):
-        (sized,) = sizes(snapshot, "ns1", ratio=ratio).quotas
+        (sized,) = sizes(replace(snapshot, ratio=ratio), "ns1").quotas
         assert any("VM vm1 would not start again" in text for text in sized.verdicts) is is_named
 
 
