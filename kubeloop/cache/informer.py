@@ -145,6 +145,7 @@ class CustomResourceWatch:
         self._client = client
         self._informers: set[SharedIndexInformer[Any]] = set()
         self._watch: SharedIndexInformer[PartialObjectMetadata] | None = None
+        self._first_list: asyncio.Task[bool] | None = None
 
     def add(self, informer: SharedIndexInformer[Any]) -> None:
         """Registers an informer to be woken. Idempotent."""
@@ -162,6 +163,8 @@ class CustomResourceWatch:
         return not watch.has_synced() or informer.resource.group_resource in watch.indexer
 
     async def stop(self) -> None:
+        if self._first_list is not None:
+            self._first_list.cancel()
         if self._watch is not None:
             await self._watch.stop()
 
@@ -179,9 +182,15 @@ class CustomResourceWatch:
                 )
             )
             self._watch.start()
+            self._first_list = asyncio.create_task(self._watch.wait_for_sync(), name="definitions of missing kinds")
+            self._first_list.add_done_callback(lambda _: self._check_all())
         if self._watch.has_synced() and group_resource not in self._watch.indexer:
             for informer in self._not_served(group_resource):
                 informer.processor.uninstalled()
+
+    def _check_all(self) -> None:
+        for group_resource in {informer.resource.group_resource for informer in self._informers}:
+            self._check_definition(group_resource)
 
     def _wake(self, group_resource: str) -> None:
         for informer in self._not_served(group_resource):

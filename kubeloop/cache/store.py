@@ -154,8 +154,9 @@ class Indexer(Generic[T]):
 
     def _last_values(self, name: str, func: IndexFunc[T], key: str, old: T) -> tuple[str, ...]:
         """The values under which an object that is about to leave stands; a hole that it made is closed."""
-        values = () if (name, key) in self._holes else self._values(name, func, key, old)
-        self._holes.discard((name, key))
+        values = () if self._holes and (name, key) in self._holes else self._values(name, func, key, old)
+        if self._holes:
+            self._holes.discard((name, key))
         return values
 
     def _values(self, name: str, func: IndexFunc[T], key: str, obj: T) -> tuple[str, ...]:

@@ -136,11 +136,20 @@ class Context(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """An entry of one of the file's lists, with what that list is of."""
+    """An entry of one of the file's lists."""
 
     name: str = ""
+
+
+class _ClusterEntry(_Entry):
     cluster: ClusterEntry = msgspec.field(default_factory=ClusterEntry)
+
+
+class _UserEntry(_Entry):
     user: User = msgspec.field(default_factory=User)
+
+
+class _ContextEntry(_Entry):
     context: Context = msgspec.field(default_factory=Context)
 
 
@@ -148,9 +157,9 @@ class _KubeconfigFile(msgspec.Struct, rename="kebab"):
     kind: str = ""
     api_version: str = msgspec.field(default="", name="apiVersion")
     current_context: str = ""
-    clusters: list[_Entry] = []
-    users: list[_Entry] = []
-    contexts: list[_Entry] = []
+    clusters: list[_ClusterEntry] = []
+    users: list[_UserEntry] = []
+    contexts: list[_ContextEntry] = []
     preferences: dict[str, Any] = {}
     extensions: list[Extension] = []
 

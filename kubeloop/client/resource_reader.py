@@ -87,7 +87,8 @@ class ResourceReader(Generic[T]):
         return names is None or self.resource.plural in names
 
     def select(self, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Self:
-        """Returns this client of a part of the kind, as an informer lists and watches it (tweakListOptions)."""
+        """Returns this client, whose lists and watches are of a part of the kind, as an informer's (tweakListOptions).
+        What names one object, a get or a write, says its namespace itself."""
         return self._with(_namespace=namespace, _label_selector=label_selector, _field_selector=field_selector)
 
     def _with(self, **changes: Any) -> Self:

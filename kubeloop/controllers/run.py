@@ -23,16 +23,18 @@ Main = Callable[[asyncio.Event], Awaitable[int | None]]
 def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_seconds: float = EXIT_SECONDS) -> int:
     """Runs `main(stop)` on a loop of its own; returns the exit code: main's result, 0 for None.
 
-    SIGTERM or SIGINT set `stop`: main then drains and returns. If it has not after `drain_seconds` it is cancelled, and
-    after `exit_seconds` the process ends with 0, even where the loop or a thread hangs: everything here is
-    level-triggered, the next start goes on. A second signal ends the process at once with 128 + its number. What main
-    raises comes out here. Must be called in the main thread."""
+    SIGTERM or SIGINT set `stop`, as soon as the loop is free: main then drains and returns. If it has not after
+    `drain_seconds` it is cancelled, and after `exit_seconds` the process ends with 0, even where the loop or a thread
+    hangs by then: everything here is level-triggered, the next start goes on. A second signal ends the process at once
+    with 128 + its number. What main raises comes out here. Must be called in the main thread."""
     stop, runner, signalled = asyncio.Event(), asyncio.Runner(), False
     loop = runner.get_loop()
     last_resort = threading.Timer(exit_seconds, _exit, [0])
     last_resort.daemon = True
 
     def drain(number: int) -> None:
+        if stop.is_set():  # two that came before the interpreter looked
+            _exit(128 + number)
         log.info("%s: draining", signal.Signals(number).name)
         last_resort.start()
         stop.set()
@@ -42,11 +44,12 @@ def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_s
         if signalled:
             _exit(128 + number)
         signalled = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this process is about to end
-            loop.call_soon_threadsafe(drain, number)
 
-    old_handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        for number in old_handlers:
+            loop.add_signal_handler(number, drain, number)  # wakes the loop, whichever thread gets the signal
+            signal.signal(number, on_signal)  # the second one is heard while the loop is blocked, too
         with runner:
             return runner.run(_supervise(main, stop, drain_seconds)) or 0
     finally:

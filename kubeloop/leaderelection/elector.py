@@ -174,7 +174,8 @@ class LeaderElector:
         return True
 
     async def try_acquire_or_renew(self) -> bool:
-        """Tries once to get or renew the lease, and reports whether this candidate holds it. Raises ApiError."""
+        """Tries once to get or renew the lease, and reports whether this candidate holds it: not if another one was
+        faster. Raises ApiError for everything else."""
         # Nothing is read as long as no other replica writes.
         if self._renewed_at is not None and self._observed is not None and await self._write(self._observed):
             return True
@@ -254,7 +255,7 @@ class LeaderElector:
                 self._trouble = ""
 
     def _note_failure(self, reason: str) -> None:
-        if self._reports.is_due(reason):
+        if self._reports.is_due(reason, self._renewed_at):  # after a renewal it is another failure
             message = f"lease {self.lock}: not acquired or renewed: {reason}"
             log.warning("%s", message)
             self.tell(message)

@@ -185,6 +185,31 @@ asyncio.run(main())
 """
 
 
+ASKED = """
+import asyncio
+
+from kubeloop.testing.fake import FakeCluster
+from kubeloop.testing.fake.objects import Answer, Request
+
+
+def answer(request: Request) -> Answer:
+    if request.plural != "tokenreviews":
+        return None
+    known = request.body["spec"]["token"] == "known"
+    status = {"authenticated": True, "user": {"username": "bob"}} if known else {"error": "unknown"}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": status}
+
+
+async def main() -> None:
+    cluster = FakeCluster()
+    cluster.reactors.append(answer)
+    assert [await user_of(cluster.client(), token) for token in ("known", "another")] == ["bob", ""]
+
+
+asyncio.run(main())
+"""
+
+
 def programs(project: Path) -> dict[str, str]:
     hooks, test, *_ = blocks(project, "## A webhook")
     called = "\nimport asyncio\nasyncio.run(test_a_config_map_without_an_owner_is_denied())\n"
@@ -192,6 +217,7 @@ def programs(project: Path) -> dict[str, str]:
         "program": whole(project, elected=False),
         "elected": whole(project, elected=True),
         "untyped": blocks(project, "### Without a schema")[0] + UNTYPED,
+        "asked": blocks(project, "### A kind of questions")[0] + ASKED,
         "hooks": hooks + "\n\n" + test + called,
     }
 
@@ -202,7 +228,7 @@ def python(project: Path, *args: str, **environ: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("name", ["untyped", "hooks"])
+@pytest.mark.parametrize("name", ["untyped", "asked", "hooks"])
 def test_an_example_runs_without_a_cluster(project: Path, name: str) -> None:
     process = python(project, f"{name}.py")
     assert process.returncode == 0, process.stderr

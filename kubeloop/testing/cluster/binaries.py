@@ -109,7 +109,8 @@ def _fits(binary: Path, component: Component) -> bool:
 def reported_version(binary: Path) -> str:
     """Returns the version that `binary --version` prints, as "v1.36.3"; "" if it prints something else or can't run."""
     try:
-        output = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20).stdout
+        command = [str(binary), "--version"]
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     match = _VERSION.search(output)
@@ -150,16 +151,21 @@ def _make(component: Component, names: Iterable[str], environ: Environ, progress
     scratch = folder / ".unfinished"  # on the cache's own file system, so that the last step can be a rename
     with locked(folder / ".lock", waiting=waiting):
         # Asked again under the lock: the process that held it may have made them.
-        for name, path in paths.items():
-            if not _is_executable(path):
-                shutil.rmtree(scratch, ignore_errors=True)
-                scratch.mkdir()
-                try:
-                    binary = download(component, name, scratch, environ, progress)
-                except DownloadError as error:
-                    progress.step(f"{name}: {error}; building it instead")
-                    binary = build(component, name, scratch, cache_directory(environ), environ, progress)
+        for name in [name for name, path in paths.items() if not _is_executable(path)]:
+            shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+            scratch.mkdir()
+            try:
+                binary = _download_or_build(component, name, scratch, environ, progress)
                 binary.chmod(0o755)
-                binary.replace(path)
-        shutil.rmtree(scratch, ignore_errors=True)
+                binary.replace(paths[name])
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     return paths
+
+
+def _download_or_build(component: Component, name: str, scratch: Path, environ: Environ, progress: Progress) -> Path:
+    try:
+        return download(component, name, scratch, environ, progress)
+    except DownloadError as error:
+        progress.step(f"{name}: {error}; building it instead")
+        return build(component, name, scratch, cache_directory(environ), environ, progress)

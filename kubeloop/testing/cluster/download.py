@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import shutil
 import tarfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from kubeloop.testing.cluster.reporting import DownloadError, Progress
 from kubeloop.testing.cluster.versions import Component, Environ, go_architecture
 
 ANSWER_TIMEOUT = 3.0
-"""Seconds in which a site has to answer: what follows otherwise is a build."""
+"""Seconds in which a site has to begin its answer, and to say its checksums: what follows otherwise is a build."""
 _STALL_TIMEOUT = 30.0
 """Seconds without a byte after which a running download is given up."""
 
@@ -56,8 +57,7 @@ def download(component: Component, name: str, scratch: Path, environ: Environ, p
     if environ.get("KUBELOOP_DOWNLOAD", "").strip().lower() == "off":
         raise DownloadError("downloads are off")
     url, checksum_url, member = artifact_of(component, name, environ)
-    with _opened(checksum_url, ANSWER_TIMEOUT) as response:
-        checksum = checksum_in(response.read(_CHECKSUM_FILE_LIMIT).decode("ascii", "replace"), url.rpartition("/")[2])
+    checksum = checksum_in(_read_text(checksum_url), url.rpartition("/")[2])
     if not checksum:
         raise DownloadError(f"{checksum_url} names no checksum of it")
     progress.step(f"{name}: downloading {url}")
@@ -91,6 +91,18 @@ def _opened(url: str, timeout: float) -> Iterator[HTTPResponse]:
     except (OSError, HTTPException, ValueError) as error:
         reason = str(getattr(error, "reason", error)) or type(error).__name__
         raise DownloadError(f"{url} could not be downloaded ({reason})") from error
+
+
+def _read_text(url: str) -> str:
+    """The beginning of a small file."""
+    text = b""
+    with _opened(url, ANSWER_TIMEOUT) as response:
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        while piece := response.read1(_CHECKSUM_FILE_LIMIT - len(text)):
+            text += piece
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out")
+    return text.decode("ascii", "replace")
 
 
 def _save(url: str, target: Path, report: Callable[[int], None]) -> str:

@@ -40,7 +40,8 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
-    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict, BadRequest for an operation."""
+    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict where a test does not hold or a path does
+    not exist, BadRequest for an operation that is none."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
         op, path, source = operation.get("op"), operation.get("path", ""), operation.get("from", "")

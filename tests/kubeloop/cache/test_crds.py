@@ -143,9 +143,9 @@ async def test_objects_stay_as_long_as_their_kind_is_defined(comes_back: bool) -
 
 
 async def test_objects_of_a_kind_without_a_definition_are_gone() -> None:
-    definitions = watch(added(OTHER), bookmark("5", initial_events_end=True), hang())
-    async with waking(serving, definitions, options=OFTEN) as (_, (informer,)):
-        await until(lambda: informer.has_synced() and not informer.indexer.list_keys())
+    definitions = watch(0.5, added(OTHER), bookmark("5", initial_events_end=True), hang())
+    async with waking(serving, definitions) as (_, (informer,)):
+        await until(lambda: informer.has_synced() and not informer.indexer.list_keys(), seconds=20)
 
 
 async def test_nothing_is_gone_where_definitions_may_not_be_read() -> None:

@@ -80,6 +80,14 @@ def in_home(folder: Path, name: str = ".kube") -> None:
     write(folder / "home" / name, kubeconfig({"token": "home"}))
 
 
+async def test_a_field_of_another_list_is_nobodys() -> None:
+    """An entry that was copied from one list to another, with what was in it: clientcmd does not look at it."""
+    content = kubeconfig({"token": "x"})
+    content["clusters"][0] |= {"user": "text", "context": 1}
+    content["users"][0]["cluster"] = []
+    assert await token_of(config_from_kubeconfig(json.dumps(content))) == "Bearer x"
+
+
 async def test_the_environment_beats_the_home_folder(tmp_path: Path) -> None:
     in_home(tmp_path)
     named_path = write(tmp_path, kubeconfig({"token": "named"}))

@@ -58,6 +58,20 @@ def test_a_signal_drains_and_exits_with_0(number: signal.Signals) -> None:
     assert (code, output, err) == (0, "drained\n", "")
 
 
+def test_a_signal_that_another_thread_gets_wakes_the_loop() -> None:
+    """The kernel gives a process's signal to any of its threads."""
+    program = SignalledProgram(
+        """
+        threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+        await stop.wait()
+        """
+    )
+    try:
+        assert program.process.wait(20) == 0
+    finally:
+        program.process.kill()
+
+
 TOO_LONG: dict[str, tuple[str, str, str]] = {
     # main, the options, what it prints
     "a drain is cancelled": (

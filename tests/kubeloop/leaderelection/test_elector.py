@@ -14,7 +14,7 @@ from kubeloop.api.core import LeaseSpec
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import LEASES
 from kubeloop.client.client import Client
-from kubeloop.client.errors import Forbidden, NotFound
+from kubeloop.client.errors import Forbidden, NotFound, ServerError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector, LeaseLost, NotLeader
 from kubeloop.leaderelection.lease_lock import LeaseLock
 from kubeloop.testing.fake.objects import Request
@@ -287,6 +287,17 @@ async def test_a_candidate_without_rights_is_not_ready_and_tries_on(caplog: pyte
     await race.lasts(3)
     assert len(barred.led) == 1
     assert barred.elector.unready() == []
+
+
+async def test_a_failure_is_told_again_after_a_renewal() -> None:
+    race, leader = await alone(1)
+    for _ in range(2):
+        leader.link.error = ServerError("etcd is away")
+        await race.lasts(4)
+        leader.link.error = None
+        await race.lasts(4)
+    message = "lease ns/headroom: not acquired or renewed: etcd is away"
+    assert leader.messages == [(2, message), (10, message)]
 
 
 async def test_a_standby_stays_ready_during_a_short_outage() -> None:

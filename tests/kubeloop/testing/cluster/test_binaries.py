@@ -110,6 +110,7 @@ def test_what_a_missing_release_lacks_is_one_clear_error(tmp_path: Path) -> None
     assets = _assets(tmp_path / "assets", NAMES[:2], "v1.33.9")
     with pytest.raises(ClusterError, match=r"kube-controller-manager v1\.33\.9 is not built here: put it into"):
         ensure_binaries(environ=environment(tmp_path, KUBEBUILDER_ASSETS=str(assets)))
+    assert not list((tmp_path / "cache").rglob(".unfinished"))
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,15 @@ def test_what_a_missing_release_lacks_is_one_clear_error(tmp_path: Path) -> None
 def test_the_version_that_a_binary_says(program: str, version: str, tmp_path: Path) -> None:
     assert reported_version(tmp_path / "missing") == ""
     assert reported_version(write_executable(tmp_path / "binary", program)) == version
+
+
+def test_a_binary_that_is_asked_its_version_reads_nothing_of_this_program(tmp_path: Path) -> None:
+    binary = write_executable(tmp_path / "binary", "#!/bin/sh\nread line\necho version v1.2.3 $line")
+    program = (
+        f"from kubeloop.testing.cluster.binaries import *; print(reported_version(Path({str(binary)!r})), input())"
+    )
+    asked = subprocess.run([sys.executable, "-c", program], input="mine", capture_output=True, text=True, cwd=ROOT)
+    assert asked.stdout == "v1.2.3 mine\n"
 
 
 def test_on_an_empty_machine_all_are_built_into_the_cache(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
+import contextlib
 import dataclasses
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -156,6 +159,24 @@ def test_a_site_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("kubeloop.testing.cluster.download.ANSWER_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environ = {"KUBELOOP_DOWNLOAD_KWOK": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        with pytest.raises(DownloadError, match="timed out"):
+            download(KWOK_COMPONENT, "kwok", tmp_path, environ, Notes())
+
+
+def test_a_site_that_trickles_its_checksums_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubeloop.testing.cluster.download.ANSWER_TIMEOUT", 0.5)
+
+    def trickle(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n")
+            for _ in range(40):
+                connection.sendall(b"0")
+                time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=trickle, args=[listening], daemon=True).start()
+        environ = {"KUBELOOP_DOWNLOAD_KWOK": f"http://127.0.0.1:{listening.getsockname()[1]}"}
         with pytest.raises(DownloadError, match="timed out"):
             download(KWOK_COMPONENT, "kwok", tmp_path, environ, Notes())
 
