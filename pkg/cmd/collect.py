@@ -19,9 +19,8 @@ from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, collected_files, merge_snapshots, restore_snapshot
-from pkg.report.reader import Absent, Assumptions, home_namespaces, read_snapshot
+from pkg.report.reader import Absent, home_namespaces, read_snapshot
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import status
 from pkg.util.constants import COLLECTED
 
 _ARCHIVE = ".tar.gz"
@@ -65,10 +64,9 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     metadata: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
-        assumptions = Assumptions(namespace=options.headroom_namespace)
-        snapshots = [await read_snapshot(client, assumptions, name, events="") for name in namespaces or ("",)]
-        homes = home_namespaces(client, options.headroom_namespace)
-        return merge_snapshots(snapshots), await _logs(client, homes, metadata)
+        own_namespace = options.headroom_namespace
+        snapshots = [await read_snapshot(client, name, own_namespace, events="") for name in namespaces or ("",)]
+        return merge_snapshots(snapshots), await _logs(client, home_namespaces(client, own_namespace), metadata)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
     contents = {**collected_files(snapshot, metadata, namespaces), **logs}
@@ -78,7 +76,7 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
         write_collected(target, contents)
         print(target)
     if options.html:
-        reports.write_page(options.html, snapshot, status(snapshot), prints_name=options.output != _STREAM)
+        reports.write_page(options.html, snapshot, prints_name=options.output != _STREAM)
 
 
 def write_collected(target: Path, contents: Mapping[str, bytes]) -> None:

@@ -19,7 +19,7 @@ from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
 from pkg.report.plan import Evacuation, MigrationPlan, Violation, VmPlan, evacuations, plan_evacuations, plan_migrations
-from pkg.report.reader import read_capacity, read_snapshot, read_vms, require
+from pkg.report.reader import read_capacity, read_vms, require
 from pkg.report.size import Growth, Sizes, sizes
 from pkg.util.amounts import format_amounts
 
@@ -56,7 +56,7 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     growth = _growth(options.grow)
 
     async def look(client: Client) -> Answer:
-        snapshot = replace(await read_snapshot(client, report.assumptions(), namespace), ratio=options.overhead_ratio)
+        snapshot = replace(await report.read(client, namespace), ratio=options.overhead_ratio)
         node = options.evacuate
         if options.size:
             vms, at_once = await read_vms(client, namespace), options.at_once or _AT_ONCE

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, TypeVar
@@ -26,9 +26,8 @@ from kubeloop.logs import printable
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall, remark
 from pkg.report.page import page
-from pkg.report.reader import Assumptions
+from pkg.report.reader import read_snapshot
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus, headline
 from pkg.util.amounts import format_amount
 from pkg.util.constants import USER_AGENT
 from pkg.util.resourcequota.policy import EstimateKind, Mode
@@ -56,8 +55,10 @@ class ReportOptions(OutputOptions):
         envvar="HEADROOM_NAMESPACE",
     )
 
-    def assumptions(self) -> Assumptions:
-        return Assumptions(self.mode, self.estimate, self.headroom_namespace)
+    async def read(self, client: Client, namespace: str, *, events: str | None = None) -> Snapshot:
+        """Reads what is reported on, by these flags. Raises what `read_snapshot` does."""
+        snapshot = await read_snapshot(client, namespace, self.headroom_namespace, events=events)
+        return replace(snapshot, basis=snapshot.basis.with_flags(self.mode, self.estimate))
 
 
 @group()
@@ -154,11 +155,11 @@ async def _answers(client: Client, question: Callable[[Client], Awaitable[Answer
         await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
 
 
-def write_page(target: Path, snapshot: Snapshot, quotas: Sequence[QuotaStatus], *, prints_name: bool = True) -> None:
+def write_page(target: Path, snapshot: Snapshot, *, prints_name: bool = True) -> None:
     """Writes the page to a file, which may exist. Raises OSError, WrongCall for a folder."""
     if target.is_dir():
         raise WrongCall(f"{target} is a folder: name a file")
-    target.write_text(page(snapshot, quotas, headline(snapshot, quotas)), "utf-8")
+    target.write_text(page(snapshot), "utf-8")
     if prints_name:
         print(target)
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from kubeloop.api.registry import NODES
 from kubeloop.client.client import Client
 from pkg.cmd import reports
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
 from pkg.report.installation import Installed
-from pkg.report.reader import read_nodes, read_snapshot
+from pkg.report.reader import list_or_none
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import BudgetReport, QuotaStatus, Totals, headline, report_namespaces, totals
 from pkg.report.status import status as statuses
@@ -47,8 +48,8 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
         raise WrongCall("--html goes without --check and --watch")
 
     async def read(client: Client) -> Answer:
-        snapshot = await read_snapshot(client, report.assumptions(), scope, events="" if options.html else None)
-        sums = totals(snapshot, await read_nodes(client)) if options.cluster else None
+        snapshot = await report.read(client, scope, events="" if options.html else None)
+        sums = totals(snapshot, await list_or_none(client, NODES)) if options.cluster else None
         return answer_of(snapshot, scope, whole=bool(options.all or scope), sums=sums)
 
     if watching.watch:
@@ -63,7 +64,7 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
         reports.print_all(*(reports.line(text, tone) for text in faults or ["headroom works"]))
         return 1 if faults else 0
     if options.html:
-        reports.write_page(options.html, answer.snapshot, statuses(answer.snapshot))
+        reports.write_page(options.html, answer.snapshot)
     else:
         answer.print(report.output)
     return 0

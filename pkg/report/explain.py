@@ -16,7 +16,7 @@ from pkg.api import kubevirt
 from pkg.report.fit import Fit, fits
 from pkg.report.installation import duration_text
 from pkg.report.snapshot import Document, Snapshot, event_text
-from pkg.report.status import AT_ONCE, observe
+from pkg.report.status import AT_ONCE
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt import migration as migrations
@@ -187,7 +187,7 @@ class _Wait:
         if unenforced and not has_budget:  # a budget's room is not in spec.hard
             return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
         if has_budget:
-            notes = [*notes, *wait_reasons(observe(self.snapshot, self.migration.namespace), self.migration)]
+            notes = [*notes, *wait_reasons(self.snapshot.observe_window(self.migration.namespace), self.migration)]
         return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
     def _retry_verdict(self) -> tuple[Verdict, str]:

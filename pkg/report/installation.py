@@ -82,11 +82,6 @@ class Installed:
         """Whether it is known that no controller runs."""
         return bool(self.absent) if self.lease is None else not self.lease.is_live
 
-    @property
-    def blocking_webhooks(self) -> Sequence[str]:
-        """The webhooks that do not answer and without which the API server refuses what they are about."""
-        return [name for name, policy in self.webhooks.items() if policy == "Fail"] if self.unreachable else ()
-
     def keeper_title(self, keeper: str) -> str:
         """Returns who scales a quota, as part of a title."""
         if keeper.startswith("none: "):
@@ -158,10 +153,11 @@ class Installed:
             yield f"headroom cannot do its work: {next(lines, self.problem)}"
 
     def _alarms_of_webhooks(self) -> Iterator[str]:
-        for name in self.blocking_webhooks:
+        blocking = [name for name, policy in self.webhooks.items() if policy == "Fail"] if self.unreachable else ()
+        for name in blocking:
             effect = _REFUSED.get(name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused")
             yield f"webhook {name} is registered and does not answer: {effect} ({self.unreachable})"
-        if self.unreachable and not self.blocking_webhooks:
+        if self.unreachable and not blocking:
             yield (
                 "the webhooks are registered and do not answer: what they are about waits for them, "
                 f"and is not checked ({self.unreachable})"

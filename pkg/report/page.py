@@ -11,7 +11,7 @@ from typing import Final
 from kubeloop.api.meta import from_rfc3339
 from pkg.report.explain import Verdict, explain
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import QuotaStatus
+from pkg.report.status import QuotaStatus, headline, status
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
 from pkg.util.kubevirt.migration import is_refused
@@ -40,9 +40,10 @@ td:not(:last-child) { min-width: 9rem; }
 """
 
 
-def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
-    """Returns the document. `head` says in a line whether headroom works; raised quotas and those with a problem come
-    first. `snapshot.failures` has the events of raises, too."""
+def page(snapshot: Snapshot) -> str:
+    """Returns the document: a line that says whether headroom works, what waits, and the quotas, of which the raised
+    and those with a problem come first. `snapshot.failures` has the events of raises, too."""
+    quotas = status(snapshot)
     ordered = sorted(quotas, key=lambda quota: (quota.is_quiet, quota.namespace, quota.name))
     time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
     parts = [
@@ -51,7 +52,7 @@ def page(snapshot: Snapshot, quotas: Sequence[QuotaStatus], head: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>headroom</title><style>{_STYLE}</style></head><body>",
-        f'<h1>{escape(head)}</h1><p class="soft">{time_text}</p>',
+        f'<h1>{escape(headline(snapshot, quotas))}</h1><p class="soft">{time_text}</p>',
         *(f'<p class="alarm">{escape(alarm)}</p>' for alarm in snapshot.installed.alarms()),
         *_waiting(snapshot),
         "<h2>Quotas</h2>",

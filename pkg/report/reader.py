@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kubeloop.api import registry
-from kubeloop.api.core import Node, ValidatingWebhookConfiguration
+from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object, rfc3339
 from kubeloop.api.registry import Resource
 from kubeloop.client.client import Client
@@ -34,7 +34,7 @@ from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype
 from pkg.util.kubevirt.rendering import UNKNOWN_RATIO
 from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.base import counts_of_claims
-from pkg.util.resourcequota.policy import EstimateKind, Mode, RancherQuotas
+from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
@@ -52,22 +52,12 @@ class Absent(ReportedError):
     """The object of a command does not exist."""
 
 
-@dataclass(frozen=True)
-class Assumptions:
-    """The flags about the installation that is reported on; None: what is found."""
-
-    mode: Mode | None = None
-    estimate: EstimateKind | None = None
-    namespace: str | None = None
-    """Headroom's own."""
-
-
 async def read_snapshot(
-    client: Client, assumptions: Assumptions, namespace: str = "", *, events: str | None = None
+    client: Client, namespace: str = "", own_namespace: str | None = None, *, events: str | None = None
 ) -> Snapshot:
     """Reads the cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them,
-    unless an account of one namespace has no right to them. `events`: a field selector, None for none. Raises Absent
-    for a namespace that does not exist, ApiError."""
+    unless an account of one namespace has no right to them. `own_namespace`: headroom's, None where it has to be looked
+    for; `events`: a field selector, None for none. Raises Absent for a namespace that does not exist, ApiError."""
     kind = registry.NAMESPACES
     namespaces = [await require(client, kind, namespace)] if namespace else await _list(client, kind)
     configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
@@ -76,12 +66,12 @@ async def read_snapshot(
         await asyncio.sleep(_ENFORCED_WITHIN)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
-    basis, installed = await _read_installation(client, assumptions, configurations)
+    basis, installed = await _read_installation(client, own_namespace, configurations)
     failures = [] if events is None else await list_allowed(client, registry.EVENTS, namespace, fields=events)
     if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
         failures += await list_allowed(client, registry.EVENTS, namespace, fields=f"reason={EVENT_PROJECT_FULL}")
     settings = await list_allowed(client, SETTINGS, fields=f"metadata.name={constants.SETTING_OVERHEAD_RATIO}")
-    migrations = await _list_or_none(client, _MIGRATIONS)
+    migrations = await list_or_none(client, _MIGRATIONS)
     if migrations is None:
         migrations = await _list(client, _MIGRATIONS, namespace)
     return Snapshot(
@@ -118,7 +108,7 @@ async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachi
 
 async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[kubevirt.KubeVirt]:
     """Reads them. Who may list neither them nor the setting of the overhead ratio gets one whose ratio is not known."""
-    kubevirts = await _list_or_none(client, kubevirt.KUBEVIRTS)
+    kubevirts = await list_or_none(client, kubevirt.KUBEVIRTS)
     if kubevirts is not None or settings:
         return kubevirts or []
     configuration = kubevirt.KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
@@ -128,12 +118,7 @@ async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[k
 
 async def read_capacity(client: Client) -> NodeCapacity:
     """Reads the nodes and all pods of the cluster, as far as they may be listed. Raises ApiError."""
-    return NodeCapacity(await read_nodes(client), await _list_or_none(client, PLACED_PODS))
-
-
-async def read_nodes(client: Client) -> list[Node] | None:
-    """Reads all nodes; None if they may not be listed. Raises ApiError."""
-    return await _list_or_none(client, registry.NODES)
+    return NodeCapacity(await list_or_none(client, registry.NODES), await list_or_none(client, PLACED_PODS))
 
 
 async def require(client: Client, resource: Resource[T], name: str, namespace: str = "") -> T:
@@ -147,12 +132,13 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
 
 async def list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
     """Lists what a report can do without, if it may be listed. `fields`: a selector, as a role for one object needs."""
-    return await _list_or_none(client, resource, namespace, fields=fields) or []
+    return await list_or_none(client, resource, namespace, fields=fields) or []
 
 
-async def _list_or_none(
+async def list_or_none(
     client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
 ) -> list[T] | None:
+    """Lists a kind; None if it may not be listed. Raises ApiError."""
     try:
         return await _list(client, resource, namespace, fields=fields)
     except Forbidden:
@@ -170,11 +156,10 @@ async def _list(
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """A namespace in which headroom is looked for: the state of its Lease, the same or that of the ConfigMap of a
-    controller without one, and what a controller published there; `is_readable`: whether both objects may be read."""
+    """A namespace in which headroom is looked for: the state of its Lease, or of the ConfigMap of a controller without
+    one, and what a controller published there; `is_readable`: whether both objects may be read."""
 
     namespace: str
-    elected: LeaseState | None
     lease: LeaseState | None
     installation: Installation | None
     is_readable: bool
@@ -201,13 +186,13 @@ async def _read_home(client: Client, namespace: str) -> _Home:
     obj, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
     config_map, may_read = await _get_allowed(client, registry.CONFIG_MAPS, constants.CONFIG_MAP, namespace)
     now = client.transport.server_clock()
-    elected = lease = lease_state(obj.spec, now) if obj else None
+    lease = lease_state(obj.spec, now) if obj else None
     installation = read(config_map.data) if config_map else None
     written = seconds_since(installation.seen, now) if installation else None  # None: an earlier version gives no time
-    ran_out = inf if elected is None or elected.silent is None else elected.silent - elected.duration
+    ran_out = inf if lease is None or lease.silent is None else lease.silent - lease.duration
     if installation and written is not None and written < ran_out:
         lease = LeaseState("" if installation.ended else constants.CONFIG_MAP, written, FRESH, elected=False)
-    return _Home(namespace, elected, lease, installation, may_read_lease and may_read)
+    return _Home(namespace, lease, installation, may_read_lease and may_read)
 
 
 async def _get_allowed(client: Client, resource: Resource[T], name: str, namespace: str) -> tuple[T | None, bool]:
@@ -227,30 +212,27 @@ def _rank(lease: LeaseState | None) -> tuple[bool, bool, float]:
 
 
 async def _read_installation(
-    client: Client, assumptions: Assumptions, configurations: Sequence[ValidatingWebhookConfiguration]
+    client: Client, own_namespace: str | None, configurations: Sequence[ValidatingWebhookConfiguration]
 ) -> tuple[Basis, Installed]:
-    homes = [await _read_home(client, place) for place in home_namespaces(client, assumptions.namespace)]
+    homes = [await _read_home(client, place) for place in home_namespaces(client, own_namespace)]
     # A controller that runs, before what an earlier one has left elsewhere; of two that do not, the later one.
     home = max(homes, key=lambda home: (*_rank(home.lease), home.installation is not None))
-    return await _read_basis(client, assumptions, home), await _read_installed(client, homes, home, configurations)
+    return await _read_basis(client, home), await _read_installed(client, homes, home, configurations)
 
 
-async def _read_basis(client: Client, assumptions: Assumptions, home: _Home) -> Basis:
-    """Returns the basis by the flags, else by what the running controller published, else assumed."""
-    installation = home.installation or Installation(Mode.TAKEOVER, EstimateKind.EXACT)
-    source = f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}" if home.installation else None
-    source = "flags" if assumptions.mode or assumptions.estimate else source
-    mode = assumptions.mode or installation.mode
-    estimate = assumptions.estimate or (installation.estimate if installation.mode is mode else EstimateKind.EXACT)
+async def _read_basis(client: Client, home: _Home) -> Basis:
+    """Returns the basis by what the running controller published, else assumed."""
     version = ""
     with suppress(Forbidden, NotFound):
         version = await ask_version(client)
+    if (installation := home.installation) is None:
+        return Basis(kubernetes=(version,))
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
     versions = tuple(installation.kubernetes.split())
     return Basis(
-        mode,
-        estimate,
-        source,
+        installation.mode,
+        installation.estimate,
+        f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}",
         versions if version in versions else (version,),
         installation.policy == IN_FORCE,
         installation.rancher_quotas,

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import structs
 
 from kubeloop.api import core
 from kubeloop.api.meta import Object
@@ -21,6 +22,9 @@ from pkg.util.kubevirt.claims import Move, moves_of
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
+from pkg.util.managedtenantquota.lock import Lock, recognise
+from pkg.util.managedtenantquota.model import Observed
+from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.facts import Cache, Facts
@@ -46,8 +50,8 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
 class Basis(Document, frozen=True):
     """The assumptions of a report: the controller's policy, their source (None without one), the versions of the API
-    servers by which pods count (if empty, that of the newest), whether deploy/policy.yaml is in force, and how quotas
-    with Rancher's label are raised, and why so."""
+    servers by which pods count (if empty, that of the newest), whether deploy/policy.yaml is in force, how quotas with
+    Rancher's label are raised, and why so, and how long what a migration left behind is held."""
 
     mode: Mode = EXACT.mode
     estimate: EstimateKind = EXACT.estimate
@@ -62,6 +66,13 @@ class Basis(Document, frozen=True):
         """Returns the JSON of a report: what changes its amounts."""
         builtins = msgspec.to_builtins(self)
         return {name: builtins[name] for name in ("mode", "estimate", "source", "kubernetes")}
+
+    def with_flags(self, mode: Mode | None, estimate: EstimateKind | None) -> "Basis":
+        """Returns the basis by flags, of which None leaves what was found; the estimate that was is of that mode."""
+        if not (mode or estimate):
+            return self
+        found = self.estimate if mode in (None, self.mode) else EXACT.estimate
+        return structs.replace(self, mode=mode or self.mode, estimate=estimate or found, source="flags")
 
     @property
     def policy(self) -> Policy:
@@ -99,10 +110,10 @@ class Snapshot:
     budgets: Sequence[VirtualMachineMigrationResourceQuota] = ()
     basis: Basis = field(default_factory=Basis)
     locks: Sequence[core.ValidatingWebhookConfiguration] = ()
-    """The locks of namespaces that managed tenant quota has locked."""
+    """All configurations; those of managed tenant quota's locks are among them."""
     installed: Installed = field(default_factory=Installed)
     failures: Sequence[core.Event] = ()
-    """About pods that could not be created, and headroom's about projects of Rancher without room."""
+    """The events that were asked for: all, or those of pods that could not be created and of projects without room."""
     ratio: str | None = None
     """The overhead ratio that is tried; None: the configured one."""
     cache: Cache = field(default_factory=Cache, repr=False, compare=False)
@@ -154,6 +165,14 @@ class Snapshot:
         hard = parse_resource_list(quota.hard)
         base = _exact_base(self.observe(quota)).limits or {} if is_served(quota) else {}
         return hard | {name: limit for name, limit in base.items() if name in hard}
+
+    def observe_window(self, namespace: str) -> Observed:
+        """Returns the input of a decision about a namespace with a budget, except whether it can be locked."""
+        return observe_namespace(self.observer, self.lock_by_namespace.get(namespace), namespace, self.now)
+
+    @cached_property
+    def lock_by_namespace(self) -> Mapping[str, Lock]:
+        return {lock.namespace: lock for lock in map(recognise, self.locks) if lock is not None}
 
     @property
     def source(self) -> Source:

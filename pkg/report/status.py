@@ -14,9 +14,7 @@ from pkg.report.installation import Installed, duration_text
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
-from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
-from pkg.util.managedtenantquota.model import observe as observe_namespace
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
@@ -30,9 +28,9 @@ from pkg.util.resourcequota.vm import VmUsage
 
 
 class Addition(Document, frozen=True):
-    """An entry on a quota. `state` is the migration's phase, "held" while what it left behind still counts, or
-    "unexplained"; `since` (RFC 3339, None if unknown) is the migration's creation, or its end for a hold; `left` are
-    the pods, with their nodes, and claims that a hold is for."""
+    """An entry on a quota. `state` is the migration's phase ("not begun" while it has none), "volumes move", "held"
+    while what it left behind still counts, or "unexplained"; `since` (RFC 3339, None if unknown) is the migration's
+    creation, or its end for a hold; `left` are the pods, with their nodes, and claims that a hold is for."""
 
     vm: str
     key: str = field(name="annotation")
@@ -51,7 +49,7 @@ class Addition(Document, frozen=True):
 
 
 class Amounts(Document, frozen=True):
-    """The amounts of one resource of a quota. `base` is None if headroom adds nothing to it."""
+    """The amounts of one resource of a quota. `base` is None if it is not known, or headroom adds nothing to it."""
 
     base: Quantity | None
     added: Quantity
@@ -304,32 +302,22 @@ class BudgetReport(Document, frozen=True):
 
 def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
     """Returns the report of every namespace that has a budget, or is locked, by name."""
-    names = {lock.namespace for lock in map(recognise, snapshot.locks) if lock is not None}
-    names |= {budget.namespace for budget in snapshot.budgets}
+    names = snapshot.lock_by_namespace.keys() | {budget.namespace for budget in snapshot.budgets}
     names &= {namespace.name for namespace in snapshot.namespaces}
-    return [report_namespace(observe(snapshot, name)) for name in sorted(names)]
-
-
-def observe(snapshot: Snapshot, namespace: str) -> Observed:
-    """Returns the input of a decision about the namespace, except whether it can be locked."""
-    locks = filter(None, map(recognise, snapshot.locks))
-    lock = next((lock for lock in locks if lock.namespace == namespace), None)
-    return observe_namespace(snapshot.observer, lock, namespace, snapshot.now)
+    return [report_namespace(snapshot.observe_window(name)) for name in sorted(names)]
 
 
 def report_namespace(observed: Observed) -> BudgetReport:
     """Returns the report about the namespace at this moment."""
-    window, lock, locked = Window(observed, AT_ONCE), observed.lock, None
-    if lock is not None:
-        since = rfc3339(lock.since, "microseconds")
-        locked = Locked(lock.configuration.name, since, lock.owner, lock.reason)
+    window, lock = Window(observed, AT_ONCE), observed.lock
+    since = rfc3339(lock.since, "microseconds") if lock else ""
     hards = {quota.name: quota.hard for quota in observed.quotas}
     released = window.released_migrations.items()
     return BudgetReport(
         namespace=observed.namespace,
         budgets=sorted(budget.name for budget in observed.budgets),
         additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=locked,
+        lock=Locked(lock.configuration.name, since, lock.owner, lock.reason) if lock else None,
         raised=[
             Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
             for name, record in (window.status_records | window.records).items()

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +253,24 @@ def test_a_wrong_call_is_one_line(case: str, call: Call, tmp_path: Path) -> None
     result = call(*(argument.format(folder=tmp_path) for argument in arguments))
     assert result.code == code
     assert message in result.said_in_one_line()
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", ["about.json", "objects.jsonl", "more.jsonl"])
+def test_a_folder_is_read_to_its_end(name: str, kind: str, call: Call, tmp_path: Path) -> None:
+    """Nobody writes into the pipe, and the device has no end."""
+    folder = tmp_path / "collected"
+    assert call("collect", "-o", str(folder)).code == 0
+    (folder / name).unlink()
+    ODD[kind](folder / name)
+    message = call("explain", f"{NS}/vm1", "--from", str(folder)).said_in_one_line()
+    assert "holds no about.json" in message or f"{name}: it is missing, or a link, a pipe or a device" in message
 
 
 @pytest.mark.parametrize("about", ["{}", "[" * 100_000], ids=["nothing in it", "nested beyond reason"])

@@ -15,6 +15,7 @@ from pkg.report.status import report_namespace, report_namespaces
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, WindowTimers
 from tests.decisions import sentences
+from tests.kinds import edited
 from tests.objects import running_vmi, vmim
 from tests.pkg.util.managedtenantquota.objects import (
     FULL,
@@ -132,6 +133,11 @@ EXPLAINED = {
     "it fits anyway": (snapshot(quotas=[quota(TWICE)]), Verdict.COULD_MIGRATE, ""),
     "its migration waits for its window": (
         snapshot([refused()]),
+        Verdict.WAITS_FOR_QUOTA,
+        "refuse its target pod: the namespace is about to be locked",
+    ),
+    "and Kubernetes has not copied the limits yet": (
+        snapshot([refused()], quotas=[edited(quota(), status={"hard": {**FULL, "limits.cpu": "2010m"}})]),
         Verdict.WAITS_FOR_QUOTA,
         "refuse its target pod: the namespace is about to be locked",
     ),

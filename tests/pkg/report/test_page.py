@@ -13,7 +13,6 @@ import pytest
 from kubeloop.api.core import Event, ObjectReference
 from pkg.report.page import page
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import headline, status
 from tests.decisions import charged
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, launcher, quota, vmi, vmim
@@ -46,8 +45,7 @@ class Page(HTMLParser):
 
 
 def page_of(snapshot: Snapshot) -> Page:
-    quotas = status(snapshot)
-    return Page(page(snapshot, quotas, headline(snapshot, quotas)))
+    return Page(page(snapshot))
 
 
 def test_a_raised_quota_is_a_bar_of_base_added_and_used() -> None:
@@ -102,9 +100,7 @@ def test_what_a_tenant_wrote_is_text_and_nothing_is_fetched() -> None:
 
 def test_a_thousand_quotas_are_a_page_of_less_than_a_megabyte() -> None:
     many = [charged(quota(HARD, MARKS, name=f"q{number}"), [SOURCE]) for number in range(1000)]
-    snapshot = cluster(many, [], [SOURCE], [HERE])
-    quotas = status(snapshot)
-    text = page(snapshot, quotas, headline(snapshot, quotas))
+    text = page(cluster(many, [], [SOURCE], [HERE]))
     assert text.count("<section>") == 1000
     assert len(text) < 1_000_000
 
@@ -118,10 +114,7 @@ def test_a_browser_shows_every_word_within_its_width(width: int, tmp_path: Path)
     """Nothing is wider than the window: the browser says so itself."""
     long = edited(quota(HARD, MARKS), metadata={"name": "q" * 200})
     snapshot = settled(cluster([quota(HARD, MARKS), long], [vmim(refused=True)], [SOURCE], [HERE]))
-    quotas = status(snapshot)
-    text = page(snapshot, quotas, headline(snapshot, quotas)).replace(
-        "default-src 'none'", "default-src 'unsafe-inline'"
-    )
+    text = page(snapshot).replace("default-src 'none'", "default-src 'unsafe-inline'")
     measured = "<script>document.title = `${document.documentElement.scrollWidth} of ${innerWidth}`</script>"
     (tmp_path / "page.html").write_text(text.replace("</body>", f"{measured}</body>"), "utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
