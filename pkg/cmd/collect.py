@@ -18,7 +18,7 @@ from pkg.cmd import reports
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import ManifestError, read_objects, reading_file
 from pkg.cmd.options import ClusterOptions, WrongCall
-from pkg.report.collect import ABOUT, MORE, collected_files, merge_snapshots, restore_snapshot
+from pkg.report.collect import ABOUT, MORE, collected_files, restore_snapshot
 from pkg.report.reader import Absent, home_namespaces, read_snapshot
 from pkg.report.snapshot import Snapshot
 from pkg.util.constants import COLLECTED
@@ -60,13 +60,13 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     target = Path(options.output)
     if options.output != _STREAM and target.exists():
         raise WrongCall(f"{target} exists: name another file or folder, or remove it")
-    namespaces = [reports.check_namespace(name) for name in options.namespace or ()]
+    namespaces = list(dict.fromkeys(map(reports.check_namespace, options.namespace or ())))
     metadata: dict[str, Any] = {"version": version("harvester-headroom"), "missing": []}
 
     async def look(client: Client) -> tuple[Snapshot, dict[str, bytes]]:
         own_namespace = options.headroom_namespace
-        snapshots = [await read_snapshot(client, name, own_namespace, events="") for name in namespaces or ("",)]
-        return merge_snapshots(snapshots), await _logs(client, home_namespaces(client, own_namespace), metadata)
+        snapshot = await read_snapshot(client, namespaces, own_namespace, events="")
+        return snapshot, await _logs(client, home_namespaces(client, own_namespace), metadata)
 
     snapshot, logs = reports.ask(cluster.kubeconfig, look)
     contents = {**collected_files(snapshot, metadata, namespaces), **logs}

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -57,7 +58,7 @@ class ReportOptions(OutputOptions):
 
     async def read(self, client: Client, namespace: str, *, events: str | None = None) -> Snapshot:
         """Reads what is reported on, by these flags. Raises what `read_snapshot` does."""
-        snapshot = await read_snapshot(client, namespace, self.headroom_namespace, events=events)
+        snapshot = await read_snapshot(client, [namespace] if namespace else (), self.headroom_namespace, events=events)
         return replace(snapshot, basis=snapshot.basis.with_flags(self.mode, self.estimate))
 
 
@@ -125,18 +126,18 @@ def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer
         raise WrongCall("--watch prints a table or lines: leave -o json out")
 
     async def watch(client: Client) -> None:
-        if sys.stdout.isatty():
-            with Live(console=console(), auto_refresh=False) as live:
-                async for answer in _answers(client, question):
-                    clock = line(f"{time.strftime('%H:%M:%S')}; Ctrl-C ends")
-                    live.update(Group(clock, *answer.framed()), refresh=True)
         last_lines: Mapping[str, str] = {}
-        async for answer in _answers(client, question):
-            lines = {"headroom": answer.snapshot.installed.summary, **answer.lines()}
-            changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
-            for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
-                print(f"{time.strftime('%H:%M:%S')} {printable(change)}", flush=True)
-            last_lines = lines
+        with Live(console=console(), auto_refresh=False) if sys.stdout.isatty() else nullcontext() as live:
+            async for answer in _answers(client, question):
+                clock = time.strftime("%H:%M:%S")
+                if live:
+                    live.update(Group(line(f"{clock}; Ctrl-C ends"), *answer.framed()), refresh=True)
+                    continue
+                lines = {"headroom": answer.snapshot.installed.summary, **answer.lines()}
+                changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
+                for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
+                    print(f"{clock} {printable(change)}", flush=True)
+                last_lines = lines
 
     ask(kubeconfig, watch)
 

@@ -7,7 +7,6 @@ environment variables, what kubectl applied last) never gets in. Forbids: readin
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -115,15 +114,6 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
         installed=msgspec.convert(metadata["installed"], Installed),
         **objects_by_name,
     )
-
-
-def merge_snapshots(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Returns several namespaces of one cluster as one snapshot."""
-    lists: dict[str, Any] = {
-        name: list({obj.key: obj for snapshot in snapshots for obj in getattr(snapshot, name)}.values())
-        for name in LISTS
-    }
-    return replace(snapshots[0], **lists)
 
 
 def collected_document(obj: Object) -> dict[str, Any]:

@@ -44,6 +44,8 @@ _EVENT_FRESH: Final = 600.0
 """Seconds for which an event is believed: those of an outage that goes on come at least every five minutes."""
 _ENFORCED_WITHIN: Final = 1.0
 """Seconds until limits that are not enforced yet are looked at again: kube-controller-manager takes tenths."""
+_EVERYWHERE: Final = ("",)
+"""The namespaces of a list of the whole cluster."""
 _MIGRATIONS: Final = kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 _KINDS: Final = kubevirt.VIRTUAL_MACHINES, kubevirt.VIRTUAL_MACHINE_INSTANCES, _MIGRATIONS, kubevirt.KUBEVIRTS
 
@@ -53,40 +55,39 @@ class Absent(ReportedError):
 
 
 async def read_snapshot(
-    client: Client, namespace: str = "", own_namespace: str | None = None, *, events: str | None = None
+    client: Client, names: Sequence[str] = (), own_namespace: str | None = None, *, events: str | None = None
 ) -> Snapshot:
-    """Reads the cluster, or one namespace; migrations are always the whole cluster's, for KubeVirt's limits count them,
-    unless an account of one namespace has no right to them. `own_namespace`: headroom's, None where it has to be looked
-    for; `events`: a field selector, None for none. Raises Absent for a namespace that does not exist, ApiError."""
-    kind = registry.NAMESPACES
-    namespaces = [await require(client, kind, namespace)] if namespace else await _list(client, kind)
+    """Reads the cluster, or the namespaces of these names; migrations are always the whole cluster's, for KubeVirt's
+    limits count them, unless the account has no right to them. `own_namespace`: headroom's, None where it has to be
+    looked for; `events`: a field selector, None for none. Raises Absent for a namespace that does not exist, ApiError.
+    """
+    namespaces = [await require(client, registry.NAMESPACES, name) for name in names]
+    scopes = names or _EVERYWHERE
     configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
-    quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+    quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
     if any(map(unenforced_limits, quotas)):  # for a moment that is so after every write
         await asyncio.sleep(_ENFORCED_WITHIN)
-        quotas = await _list(client, registry.RESOURCE_QUOTAS, namespace)
+        quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     basis, installed = await _read_installation(client, own_namespace, configurations)
-    failures = [] if events is None else await list_allowed(client, registry.EVENTS, namespace, fields=events)
+    failures = [] if events is None else await list_allowed(client, registry.EVENTS, scopes, fields=events)
     if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
-        failures += await list_allowed(client, registry.EVENTS, namespace, fields=f"reason={EVENT_PROJECT_FULL}")
+        failures += await list_allowed(client, registry.EVENTS, scopes, fields=f"reason={EVENT_PROJECT_FULL}")
     settings = await list_allowed(client, SETTINGS, fields=f"metadata.name={constants.SETTING_OVERHEAD_RATIO}")
     migrations = await list_or_none(client, _MIGRATIONS)
-    if migrations is None:
-        migrations = await _list(client, _MIGRATIONS, namespace)
     return Snapshot(
         now=client.transport.server_clock(),
-        namespaces=namespaces,
+        namespaces=namespaces if names else await _list(client, registry.NAMESPACES),
         quotas=quotas,
-        migrations=migrations,
-        instances=await _list(client, kubevirt.VIRTUAL_MACHINE_INSTANCES, namespace),
-        pods=await _list(client, registry.PODS, namespace, labels=constants.LABEL_APP),
-        claims=await list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, namespace) if counts_claims else (),
-        machines=await list_allowed(client, kubevirt.VIRTUAL_MACHINES, namespace) if counts_claims else (),
-        limit_ranges=await _list(client, registry.LIMIT_RANGES, namespace),
+        migrations=await _list(client, _MIGRATIONS, scopes) if migrations is None else migrations,
+        instances=await _list(client, kubevirt.VIRTUAL_MACHINE_INSTANCES, scopes),
+        pods=await _list(client, registry.PODS, scopes, labels=constants.LABEL_APP),
+        claims=await list_allowed(client, registry.PERSISTENT_VOLUME_CLAIMS, scopes) if counts_claims else (),
+        machines=await list_allowed(client, kubevirt.VIRTUAL_MACHINES, scopes) if counts_claims else (),
+        limit_ranges=await _list(client, registry.LIMIT_RANGES, scopes),
         kubevirts=await _read_kubevirts(client, settings),
         settings=settings,
-        budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, namespace),
+        budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, scopes),
         basis=basis,
         locks=configurations,
         installed=installed,
@@ -96,12 +97,12 @@ async def read_snapshot(
 
 async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachine]:
     """Reads a namespace's VMs with their instancetypes and preferences, if these may be read. Raises ApiError."""
-    vms = await _list(client, kubevirt.VIRTUAL_MACHINES, namespace)
+    vms = await _list(client, kubevirt.VIRTUAL_MACHINES, [namespace])
     if not any(map(missing_instancetype, vms)):
         return vms
     instancetypes = Instancetypes()
     for kind in INSTANCETYPES:
-        for obj in await list_allowed(client, kind, namespace if kind.namespaced else ""):
+        for obj in await list_allowed(client, kind, [namespace] if kind.namespaced else _EVERYWHERE):
             instancetypes.add(obj)
     return list(map(instancetypes.expanded, vms))
 
@@ -130,9 +131,12 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
         raise Absent(f"there is no {resource.kind} {name}{place}") from exc
 
 
-async def list_allowed(client: Client, resource: Resource[T], namespace: str = "", *, fields: str = "") -> list[T]:
-    """Lists what a report can do without, if it may be listed. `fields`: a selector, as a role for one object needs."""
-    return await list_or_none(client, resource, namespace, fields=fields) or []
+async def list_allowed(
+    client: Client, resource: Resource[T], namespaces: Sequence[str] = _EVERYWHERE, *, fields: str = ""
+) -> list[T]:
+    """Lists what a report can do without, where it may. `fields`: a selector, as a role for one object needs."""
+    lists = [await list_or_none(client, resource, namespace, fields=fields) for namespace in namespaces]
+    return [obj for objects in lists for obj in objects or ()]
 
 
 async def list_or_none(
@@ -140,15 +144,18 @@ async def list_or_none(
 ) -> list[T] | None:
     """Lists a kind; None if it may not be listed. Raises ApiError."""
     try:
-        return await _list(client, resource, namespace, fields=fields)
+        return await _list(client, resource, [namespace], fields=fields)
     except Forbidden:
         return None
 
 
 async def _list(
-    client: Client, resource: Resource[T], namespace: str = "", *, labels: str = "", fields: str = ""
+    client: Client, kind: Resource[T], scopes: Sequence[str] = _EVERYWHERE, *, labels: str = "", fields: str = ""
 ) -> list[T]:
-    return await list_installed(client.resource(resource), namespace, label_selector=labels, field_selector=fields)
+    objects, reader = list[T](), client.resource(kind)
+    for namespace in scopes:
+        objects += await list_installed(reader, namespace, label_selector=labels, field_selector=fields)
+    return objects
 
 
 # ---- the installation ----------------------------------------------------------------------------------------
@@ -275,13 +282,9 @@ async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
     """Returns what a replica without the rights to the Lease says, if no controller has it."""
     selector = f"involvedObject.name={constants.CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
     since = rfc3339(client.transport.server_clock() - _EVENT_FRESH)
-    events = [
-        (event.last_timestamp, event.message)
-        for home in homes
-        for event in await list_allowed(client, registry.EVENTS, home.namespace, fields=selector)
-        if event.last_timestamp and event.last_timestamp > since
-    ]
-    return max(events, default=("", ""))[1]
+    events = await list_allowed(client, registry.EVENTS, [home.namespace for home in homes], fields=selector)
+    recent = [(event.last_timestamp or "", event.message) for event in events if (event.last_timestamp or "") > since]
+    return max(recent, default=("", ""))[1]
 
 
 def _endpoint(config: Mapping[str, Any]) -> str:

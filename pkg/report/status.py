@@ -26,6 +26,8 @@ from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import VmUsage
 
+_DAY: Final = 86400.0
+
 
 class Addition(Document, frozen=True):
     """An entry on a quota. `state` is the migration's phase ("not begun" while it has none), "volumes move", "held"
@@ -43,7 +45,9 @@ class Addition(Document, frozen=True):
         """Returns the state, how long it has lasted, and what a hold is for, until when at the latest."""
         began = from_rfc3339(self.since) if self.since else None
         duration = "" if began is None else f" for {duration_text(max(0.0, now - began))}"
-        end = "" if began is None else f", until {rfc3339(began + hold_limit)[11:19]} UTC at the latest"
+        end = ""
+        if began is not None and hold_limit < _DAY:  # a time of day does not name a later day, nor the end of no limit
+            end = f", until {rfc3339(began + hold_limit)[11:19]} UTC at the latest"
         leftovers = f": {', '.join(self.left)} still counts{end}" if self.left else ""
         return f"{self.state}{duration}{leftovers}"
 

@@ -114,11 +114,20 @@ def test_states(case: tuple[Sequence[VirtualMachineInstanceMigration], str, str]
     assert (addition.vm, addition.state, addition.since or "") == ("vm1", expected_state, since)
 
 
-def test_a_hold_ends_by_the_limit_of_the_controller_that_runs() -> None:
+HOLDS = {
+    "within a day": (90.0, "still counts, until 12:01:00 UTC at the latest"),
+    "on a later day, which the time of day does not name": (86400.0, "still counts"),
+    "without an end": (float("inf"), "still counts"),
+}
+
+
+@sentences(HOLDS)
+def test_a_hold_ends_by_the_limit_of_the_controller_that_runs(case: tuple[float, str]) -> None:
+    hold_limit, end = case
     snapshot = settled(cluster([quota(HARD, MARKS)], [ended_migration(ENDED)], [SOURCE, TARGET], [THERE]))
-    snapshot = replace(snapshot, basis=Basis(Mode.TAKEOVER, EstimateKind.HARVESTER, hold_limit=90.0))
-    text = "\n".join(map(str, answer_of(snapshot).parts()))
-    assert "still counts, until 12:01:00 UTC at the latest" in text
+    snapshot = replace(snapshot, basis=Basis(Mode.TAKEOVER, EstimateKind.HARVESTER, hold_limit=hold_limit))
+    lines = "\n".join(map(str, answer_of(snapshot).parts())).splitlines()
+    assert [line.endswith(end) for line in lines if "still counts" in line] == [True]
 
 
 def test_a_long_name_is_shown_whole() -> None:
