@@ -52,9 +52,13 @@ _LOCK_SECONDS = METRICS["headroom_mtq_lock_seconds"].histogram(
 )
 _RELEASED = METRICS["headroom_mtq_quota_released_total"].counter()
 _WRITES = METRICS["headroom_mtq_writes_total"].counter()
-_LOCKED = "locked until the target pods of migrations exist"
-"""The event about a budget: the same of each window, so that Kubernetes counts it in one; what is raised for whom is
-told the migrations."""
+_EVENTS = {
+    "MakeLock": (constants.EVENT_LOCKED, "locked until the target pods of migrations exist"),
+    "Raise": (constants.EVENT_RAISED, ""),
+    "Unlock": (constants.EVENT_UNLOCKED, ""),
+}
+"""By the name of a write: the event about the migrations of a raise, else about budgets, and its text, if it is not the
+write's: the same of each lock, so that Kubernetes counts it in one."""
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100
 """In one go; a namespace with more blocking quotas than that goes on after a pause."""
@@ -92,17 +96,14 @@ class Writer:
                 result = replace(observed, budgets=[new if b.key == new.key else b for b in observed.budgets])
             case _:
                 result = replace(observed, lock=await self._lock(observed.lock, step))
-        events = [(constants.EVENT_LOCKED, _LOCKED)] if step.name == "MakeLock" else []
         if step.name == "Unlock" and observed.lock:
             _LOCK_SECONDS.observe(max(0.0, observed.now - observed.lock.known_since))
             result = replace(result, render_webhook=None)  # before another lock the webhook is proven anew
-            events = [(constants.EVENT_UNLOCKED, step.text)]
         log.info("%s: %s", observed.namespace, step.text)
-        for reason, text in events:
-            for budget in observed.budgets:
-                self._events.event(budget, "Normal", reason, text)
-        for migration in step.migrations:
-            self._events.event(migration, "Normal", constants.EVENT_RAISED, step.text)
+        if step.name in _EVENTS:
+            reason, text = _EVENTS[step.name]
+            for obj in step.migrations if step.name == "Raise" else observed.budgets:
+                self._events.event(obj, "Normal", reason, text or step.text)
         return result
 
     async def _quota(self, quota: ResourceQuota, step: Write, quotas: Sequence[ResourceQuota]) -> list[ResourceQuota]:
@@ -228,7 +229,7 @@ class WindowHandler:
     async def _try(self, window: Window, step: Write) -> Observed:
         """Tries a write and returns the observation after it. Raises ApiError: a write that opens a window and is
         refused closes it."""
-        observed = window.observed
+        observed, subject = window.observed, step.subject
         try:
             async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):
                 return await self._writer.do(step, observed)
@@ -239,7 +240,7 @@ class WindowHandler:
         if step.opens:
             window.close_after_refusal(str(refusal), self._observer.clock())
             self._store_results(window)
-        if (subject := step.subject) is None or step.name not in _REFUSED:
+        if subject is None or step.name not in _REFUSED:
             raise refusal
         self._refusals[observed.namespace] = refusal
         reason, message = _REFUSED[step.name]

@@ -9,11 +9,12 @@ leaves the migration where it is, and nothing is changed for its sake."""
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import Object, RawQuantity
+from kubeloop.api.meta import RawQuantity
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
@@ -66,14 +67,14 @@ class RefusedTarget:
 
 
 class Judgement(NamedTuple):
-    """What a quota says to a target."""
+    """What a quota says about a target."""
 
     is_refused: bool
-    """The quota, before it is raised, refuses the pod that is created next."""
+    """Before it is raised, the quota refuses the pod that is created next."""
     shortages: Sequence[WindowShortage]
-    """In these the quota, even raised, refuses it beside the others."""
-    sums: tuple[ResourceList, ResourceList, ResourceList]
-    """The quota's sums once the target is admitted."""
+    """Even raised, it refuses the target beside the others for these."""
+    admitted: "WindowQuota"
+    """The quota with the target admitted."""
 
 
 class WindowQuota:
@@ -98,23 +99,21 @@ class WindowQuota:
     def judge(self, target: RefusedTarget) -> Judgement:
         """Judges a target beside those that are admitted. Raises QuantityError: what its VM needs cannot be determined.
         What quota will count of its pods is not bounded: quota refuses all of it."""
-        vm = self._vm(target)
+        vm, admitted = self._vm(target), copy(self)
         need, entry, others = vm.pending_usage, vm.wanted_entry, subtract(self._sum_of_all, vm.used_headroom)
-        sums = add(self._sum_of_admitted, entry), add(others, entry)
+        admitted._sum_of_admitted, admitted._sum_of_all = add(self._sum_of_admitted, entry), add(others, entry)
+        admitted._needed = add(self._needed, need)
         # If the VM has grown, without what is added for pods that are there: one that has just ended may be in the
         # cache and not in `used`, and the growth would be let in for it.
-        alone, shared = map(self._capped, sums)
+        alone, shared = self._capped(admitted._sum_of_admitted), admitted.headroom
         raised = {
             name: limit + (alone if need.get(name, ZERO) > entry.get(name, ZERO) else shared).get(name, ZERO)
             for name, limit in self._hard.items()
         }
         first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
         lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
-        return Judgement(
-            bool(lacking_resources(first_pod, self._hard, self._used)),
-            [self._shortage(name, need[name], raised[name], self._capped(entry)) for name in lacking],
-            (*sums, add(self._needed, need)),
-        )
+        shortages = [self._shortage(name, need[name], raised[name], self._capped(entry)) for name in lacking]
+        return Judgement(bool(lacking_resources(first_pod, self._hard, self._used)), shortages, admitted)
 
     def _shortage(self, name: str, need: Quantity, raised: Quantity, entry: ResourceList) -> WindowShortage:
         used = self._used.get(name, ZERO)
@@ -123,10 +122,6 @@ class WindowQuota:
         is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
         is_by_others = need <= entry.get(name, ZERO)
         return WindowShortage(f"{self.name}/{name}", text.format(name, self.name, *amounts), is_by_others, is_certain)
-
-    def admit(self, judgement: Judgement) -> None:
-        """Adds the entry and the usage of the target that was judged."""
-        self._sum_of_admitted, self._sum_of_all, self._needed = judgement.sums
 
     @property
     def headroom(self) -> ResourceList:
@@ -231,9 +226,9 @@ class Selection:
                 raise QuantityError(f"{negative}: less than nothing")
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
-            self._report(constants.EVENT_INVALID_BUDGET, message, message)
+            self.problems.append(observed.problem(constants.EVENT_INVALID_BUDGET, message, message))
             return
-        quotas = [
+        self._quotas = [
             WindowQuota(
                 quota,
                 records[quota.name].hard if quota.name in records else quota.hard,
@@ -243,9 +238,9 @@ class Selection:
             for quota in observed.quotas
             if vms and quota.hard and not quota.deleting
         ]
-        self._release(quotas, members)
+        self._release(members)
 
-    def _release(self, quotas: Sequence[WindowQuota], members: Collection[str]) -> None:
+    def _release(self, members: Collection[str]) -> None:
         """Judges one migration after the other, beside those that are admitted before."""
         observed, lock = self._observed, self._observed.lock
         # Whether others join an open window goes by when we saw it, not by its age: where the clocks of API servers
@@ -258,10 +253,10 @@ class Selection:
             if target.wait_reason:
                 self._recheck(seconds)
             else:
-                self._judge(target, quotas, is_member)
+                self._judge(target, is_member)
         self.targets = [target for target in self.refused_targets if target.blocking]
         blocking = {name for target in self.targets for name in target.blocking}
-        self.headroom = {quota.name: quota.headroom for quota in quotas if quota.name in blocking}
+        self.headroom = {quota.name: quota.headroom for quota in self._quotas if quota.name in blocking}
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
@@ -277,13 +272,13 @@ class Selection:
         limit_reason = parallel_limit_reason(facts.running, node, limits) if target.launcher else ""
         return self._policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
-    def _judge(self, target: RefusedTarget, quotas: Sequence[WindowQuota], is_member: bool) -> None:
+    def _judge(self, target: RefusedTarget, is_member: bool) -> None:
         try:
-            judgements = [quota.judge(target) for quota in quotas]
+            judgements = [quota.judge(target) for quota in self._quotas]
         except QuantityError as exc:
             self._report_shortages(target, [WindowShortage("/", f"what it needs cannot be determined: {exc}")])
             return
-        blocking = [quota for quota, judgement in zip(quotas, judgements, strict=True) if judgement.is_refused]
+        blocking = [judgement.admitted for judgement in judgements if judgement.is_refused]
         if names := ", ".join(quota.name for quota in blocking if quota.is_taken):
             # The other strategy is about to give it back: its limits are not the original ones.
             target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
@@ -292,8 +287,7 @@ class Selection:
         if shortages := [shortage for judgement in judgements for shortage in judgement.shortages]:
             self._await_room(target, shortages, is_member)
         if blocking and not target.lacks_room:
-            for quota, judgement in zip(quotas, judgements, strict=True):
-                quota.admit(judgement)
+            self._quotas = [judgement.admitted for judgement in judgements]
             target.blocking = sorted(quota.name for quota in blocking)
 
     def _await_room(self, target: RefusedTarget, shortages: Sequence[WindowShortage], is_member: bool) -> None:
@@ -320,10 +314,7 @@ class Selection:
             f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages)}"
         )
         key = f"{migration.uid}/{','.join(sorted(shortage.key for shortage in shortages))}"
-        self._report(constants.EVENT_NOT_ENOUGH, message, key, migration)
+        self.problems.append(self._observed.problem(constants.EVENT_NOT_ENOUGH, message, key, migration))
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)
-
-    def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
-        self.problems.append(self._observed.problem(reason, message, key, *objects))

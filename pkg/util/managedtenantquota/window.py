@@ -164,9 +164,6 @@ class Window:
 
     def _close(self, seconds: float, reason: str, message: str, key: str, *objects: Object) -> tuple[()]:
         """Closes the window, for a reason that people have to know."""
-        self._report(reason, message, key, *objects)
+        self.problems.append(self.observed.problem(reason, message, key, *objects))
         self.recheck_after = seconds
         return ()
-
-    def _report(self, reason: str, message: str, key: str, *objects: Object) -> None:
-        self.problems.append(self.observed.problem(reason, message, key, *objects))
