@@ -137,7 +137,7 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
 
 def applied(obj: Object | Mapping[str, Any]) -> Patch:
     """The body that creates or applies `obj`: of its metadata the name and what may be written. A mapping is one."""
-    body: Patch = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj)
+    body: Patch = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=dict)
     if isinstance(obj, Mapping):
         return body
     names = {wire_name(name) for name in ("name", "generate_name", "namespace", *_WRITABLE_METADATA)}

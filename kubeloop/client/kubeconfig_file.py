@@ -141,15 +141,15 @@ class _Entry(msgspec.Struct):
     name: str = ""
 
 
-class _ClusterEntry(_Entry):
+class _NamedCluster(_Entry):
     cluster: ClusterEntry = msgspec.field(default_factory=ClusterEntry)
 
 
-class _UserEntry(_Entry):
+class _NamedUser(_Entry):
     user: User = msgspec.field(default_factory=User)
 
 
-class _ContextEntry(_Entry):
+class _NamedContext(_Entry):
     context: Context = msgspec.field(default_factory=Context)
 
 
@@ -157,9 +157,9 @@ class _KubeconfigFile(msgspec.Struct, rename="kebab"):
     kind: str = ""
     api_version: str = msgspec.field(default="", name="apiVersion")
     current_context: str = ""
-    clusters: list[_ClusterEntry] = []
-    users: list[_UserEntry] = []
-    contexts: list[_ContextEntry] = []
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
     preferences: dict[str, Any] = {}
     extensions: list[Extension] = []
 

@@ -176,7 +176,7 @@ class ResourceClient(ResourceReader[T]):
             method,
             path,
             params={**self._options, **params},
-            body=msgspec.json.encode(body),
+            body=msgspec.json.encode(body, enc_hook=dict),  # labels of another object are a mapping that is read only
             content_type=content_type,
             accept=self._accept,
             repeatable=repeatable,

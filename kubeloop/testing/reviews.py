@@ -23,18 +23,19 @@ def admission_request(
     **fields: Any,
 ) -> AdmissionRequest:
     """A request about an object; `fields` are further ones in JSON's names (`dryRun=True`, `subResource="status"`)."""
-    obj: Any = msgspec.to_builtins(new if new is not None else old) or {}
     type_meta = {"apiVersion": resource.api_version, "kind": resource.kind}
+    objects = [obj if obj is None else type_meta | msgspec.to_builtins(obj, enc_hook=dict) for obj in (new, old)]
+    metadata = (objects[0] or objects[1] or {}).get("metadata", {})
     request = {
         "uid": str(uuid.uuid4()),
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
-        "name": obj.get("metadata", {}).get("name", ""),
-        "namespace": obj.get("metadata", {}).get("namespace", ""),
+        "name": metadata.get("name", ""),
+        "namespace": metadata.get("namespace", ""),
         "operation": operation,
         "userInfo": {"username": username, "groups": ["system:authenticated"]},
-        "object": None if new is None else type_meta | msgspec.to_builtins(new),
-        "oldObject": None if old is None else type_meta | msgspec.to_builtins(old),
+        "object": objects[0],
+        "oldObject": objects[1],
         **fields,
     }
     body = msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "request": request})

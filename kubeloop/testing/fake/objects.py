@@ -79,7 +79,7 @@ class Objects:
         """Creates or replaces an object with its status, which no client can do through the API. Raises TypeError for a
         field in Python's name, ValueError without its namespace."""
         check_body(resource.type, obj)
-        raw: Raw = copy.deepcopy(dict(obj)) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
+        raw: Raw = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=dict)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])
         check_key(resource, key)

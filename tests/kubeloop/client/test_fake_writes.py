@@ -19,6 +19,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.testing.fake.metadata import check_metadata
 from kubeloop.testing.fake.server import FakeCluster
+from kubeloop.testing.reviews import admission_request
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
@@ -253,6 +254,27 @@ async def test_a_review_is_answered_and_not_kept(kind: str, client: Client) -> N
     for _ in range(2):
         answer = await client.resource(resource).create({"spec": spec})
         assert (answer.kind, answer.name) == (kind, "")
+
+
+async def test_labels_of_an_object_are_written_to_another(maps: Maps, namespace: str) -> None:
+    owner = await maps.create({"metadata": {"name": "a", "labels": {"x": "y"}}}, namespace=namespace)
+    metadata = {"namespace": namespace, "labels": owner.labels}
+    written = [
+        await maps.create({"metadata": metadata | {"name": "b"}}),
+        await maps.apply({"metadata": metadata | {"name": "c"}}, field_manager="one"),
+        await maps.create_or_update({"metadata": metadata | {"name": "d"}}, lambda there: there),
+    ]
+    assert [config_map.labels for config_map in written] == [{"x": "y"}] * 3
+    annotated = await maps.patch(owner, {"metadata": {"annotations": owner.labels}})
+    operation = {"op": "add", "path": "/data", "value": annotated.annotations}
+    assert (await maps.json_patch([operation], name="a", namespace=namespace)).data == {"x": "y"}
+
+
+def test_a_test_puts_and_reviews_labels_of_another_object() -> None:
+    labels = ConfigMap(metadata=ObjectMeta(labels={"x": "y"})).labels
+    body = {"metadata": {"name": "b", "namespace": "ns", "labels": labels}}
+    assert FakeCluster().put(registry.CONFIG_MAPS, body).labels == {"x": "y"}
+    assert admission_request(registry.CONFIG_MAPS, "CREATE", new=body).new(ConfigMap).labels == {"x": "y"}
 
 
 async def test_what_the_kinds_struct_cannot_hold_is_refused(maps: Maps, namespace: str) -> None:
