@@ -42,12 +42,11 @@ class ResourceClient(ResourceReader[T]):
         (SubjectAccessReview) it returns the answer. Raises TypeError for a Python name, AlreadyExists, Unreachable when
         the answer was lost: it may have been created, and is not sent again by itself."""
         body = applied(body)
-        metadata = body.get("metadata") or {}
-        namespace = namespace or metadata.get("namespace") or ""
+        name, namespace = _name_of(body, namespace)
         check_namespace(self.resource, namespace)
         check_body(self.resource.type, body)
         answer = await self._write("POST", self._collection_path(namespace), self._of_kind(body))
-        is_named = metadata.get("name") or metadata.get("generateName")
+        is_named = name or (body.get("metadata") or {}).get("generateName")
         return self._answer("", answer, may_be_nameless=not is_named)
 
     async def create_or_update(
@@ -56,7 +55,7 @@ class ResourceClient(ResourceReader[T]):
         """The object of `body` (with metadata.name): created if it is not there, else `change(what is there)` written
         (controllerutil.CreateOrUpdate). Raises Conflict, and what `update` raises."""
         body = applied(body)
-        name, namespace = body["metadata"]["name"], namespace or body["metadata"].get("namespace") or ""
+        name, namespace = _name_of(body, namespace)
         try:
             current = await self.get(name=name, namespace=namespace)
         except NotFound:
@@ -126,7 +125,7 @@ class ResourceClient(ResourceReader[T]):
         body = applied(body)
         check_body(self.resource.type, body)
         await self._check_status("status" in body, subresource)
-        name, namespace = body["metadata"]["name"], namespace or body["metadata"].get("namespace") or ""
+        name, namespace = _name_of(body, namespace)
         path = self._object_path(name, namespace, subresource)
         params = {"fieldManager": field_manager, "force": str(force).lower()}
         answer = await self._write("PATCH", path, self._of_kind(body), APPLY_PATCH, repeatable=True, **params)
@@ -214,3 +213,9 @@ class ResourceClient(ResourceReader[T]):
         if has_status and not subresource:
             how = 'through its subresource alone: update_status, or subresource="status"'
             raise BadRequest(f"status of {self.resource.kind} is written {how}")
+
+
+def _name_of(body: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    """The name and namespace of the object of a body, "" for what neither it nor the caller says."""
+    metadata = body.get("metadata") or {}
+    return metadata.get("name") or "", namespace or metadata.get("namespace") or ""

@@ -77,6 +77,7 @@ async def test_a_namespaced_object_needs_its_namespace(server: ScriptedServer, q
         quotas.create(unnamed),
         quotas.create({}),
         quotas.create_or_update(unnamed, lambda old: old),
+        quotas.apply(unnamed, field_manager="x"),
     ):
         with pytest.raises(errors.BadRequest, match="has a namespace, and none is given"):
             await call
@@ -205,6 +206,8 @@ async def test_a_name_that_no_object_can_have_is_never_sent(server: ScriptedServ
         quotas.delete(name=name, namespace="ns"),
         quotas.merge_patch({}, name=name, namespace="ns"),
         quotas.json_patch([], name=name, namespace="ns"),
+        quotas.apply({"metadata": {"name": name} if name else {}}, namespace="ns", field_manager="x"),
+        quotas.create_or_update({"metadata": {"name": name}} if name else {}, lambda old: old, namespace="ns"),
     ):
         with pytest.raises(errors.BadRequest, match="is not a name of an object"):
             await call
