@@ -123,7 +123,7 @@ def _webhook(
 
 def _guard_conditions(settings: Settings) -> dict[str, str]:
     conditions = {
-        "managed": " || ".join(f"({_has_value('oldObject', 'labels', label)})" for label in _MANAGED),
+        "managed": " || ".join(_is_true("oldObject", label) for label in _MANAGED),
         # Most updates leave the limits alone.
         "limits-change": "request.operation == 'DELETE' || (has(object.spec.hard)"
         " && (!has(oldObject.spec.hard) || object.spec.hard != oldObject.spec.hard))"
@@ -151,52 +151,47 @@ def _matches(subject: str, patterns: Sequence[str]) -> str:
     return f"{subject}.matches(r'^(?:{expressions})$')"
 
 
-def _has_value(subject: str, marks: str, key: str, value: str = constants.TRUE) -> str:
-    """Returns the condition that a label or annotation has a value. `marks`: labels or annotations."""
-    return f"{_has_key(subject, key, marks)} && {subject}.metadata.{marks}['{key}'] == '{value}'"
+def _text(subject: str, key: str, marks: str = "annotations") -> str:
+    """Returns the expression of the text of an annotation, or of a label (`marks`): '' where it is missing."""
+    marks = f"{subject}.metadata.{marks}"
+    return f"(has({marks}) && '{key}' in {marks} ? {marks}['{key}'] : '')"
 
 
-def _has_key(subject: str, key: str, marks: str = "annotations") -> str:
-    return f"has({subject}.metadata.{marks}) && '{key}' in {subject}.metadata.{marks}"
+def _is_true(subject: str, key: str, marks: str = "labels") -> str:
+    return f"{_text(subject, key, marks)} == '{constants.TRUE}'"
 
 
 def _is_off(subject: str) -> str:
-    off = (_has_value(subject, marks, constants.LABEL_MANAGED, constants.FALSE) for marks in ("labels", "annotations"))
-    return " || ".join(f"({condition})" for condition in off)
+    label, annotation = (_text(subject, constants.LABEL_MANAGED, marks) for marks in ("labels", "annotations"))
+    return f"({label} == '{constants.FALSE}' || {annotation} == '{constants.FALSE}')"
 
 
 def _changes(key: str) -> str:
-    new, old = (f"{subject}.metadata.annotations['{key}']" for subject in ("object", "oldObject"))
-    unchanged = f"oldObject != null && {_has_key('oldObject', key)} && {old} == {new}"
-    return f"{_has_key('object', key)} && {new} != '' && !({unchanged})"
+    """Returns the condition that an annotation has another text than before; the object may be new."""
+    return f"{_text('object', key)} != (oldObject == null ? '' : {_text('oldObject', key)})"
 
 
-_QUOTA: Final = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA
-_BASE: Final = constants.ANNOTATION_BASE
-_OWNER: Final = constants.ANNOTATION_OWNER
 _MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
 """The labels that make a quota managed."""
-_SWITCHED_OFF: Final = f"({_is_off('object')}) && !({_is_off('oldObject')})"
+_SWITCHED_OFF: Final = f"{_is_off('object')} && !{_is_off('oldObject')}"
 """In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""
-_QUOTA_ANNOTATION_CHANGES: Final = (
-    f"({_changes(_QUOTA)}) || (({_has_key('oldObject', _QUOTA)}) && !({_has_key('object', _QUOTA)}"
-    f" && object.metadata.annotations['{_QUOTA}'] != '')) || ({_SWITCHED_OFF})"
+_QUOTA_ANNOTATION_CHANGES: Final = f"{_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)} || ({_SWITCHED_OFF})"
+_VOLUMES_CHANGE: Final = (
+    f"{_text('object', constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)} != ''"
+    f" && {_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)}"
 )
-_VOLUMES_CHANGE: Final = _changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)
 _LOSES_LABEL: Final = " || ".join(
-    f"(({_has_value('oldObject', 'labels', label)}) && !({_has_value('object', 'labels', label)}))"
-    for label in _MANAGED
+    f"({_is_true('oldObject', label)} && !({_is_true('object', label)}))" for label in _MANAGED
 )
 """That takes all of its headroom."""
 _LOSES_OWNER: Final = (
-    f"({_has_key('oldObject', _OWNER)}) && !({_has_key('object', _OWNER)})"
-    f" && {_has_value('object', 'annotations', constants.ANNOTATION_SKIP_AUTO_SCALING)}"
+    f"{_text('oldObject', constants.ANNOTATION_OWNER)} != '' && {_text('object', constants.ANNOTATION_OWNER)} == ''"
+    f" && {_is_true('object', constants.ANNOTATION_SKIP_AUTO_SCALING, 'annotations')}"
 )
 """A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back, which has to be
 possible while no webhook answers."""
 _CHANGES_BASE: Final = (
-    f"({_has_value('oldObject', 'labels', constants.LABEL_MANAGED)}) && ({_has_key('oldObject', _BASE)})"
-    f" && !({_has_key('object', _BASE)}"
-    f" && object.metadata.annotations['{_BASE}'] == oldObject.metadata.annotations['{_BASE}'])"
+    f"{_is_true('oldObject', constants.LABEL_MANAGED)} && {_text('oldObject', constants.ANNOTATION_BASE)} != ''"
+    f" && {_changes(constants.ANNOTATION_BASE)}"
 )
 """Of a quota without Rancher."""
