@@ -8,7 +8,8 @@ the failure."""
 import asyncio
 import logging
 from collections import deque
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -39,6 +40,19 @@ PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"
 _FAILED: Final = f'failed calling webhook "{PROBE_WEBHOOK}"'
 """Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own. Another
 webhook that fails on the probe's object says nothing about ours."""
+
+
+async def repeat(check: Callable[[], Awaitable[object]], period: float, *, retry: float, subject: str) -> NoReturn:
+    """Checks every `period` seconds until cancelled; the next time after `retry` seconds where a check raised ApiError,
+    which is logged with the subject."""
+    while True:
+        pause = period
+        try:
+            await check()
+        except ApiError as exc:
+            log.warning("%s: %s, trying again in %g s", subject, exc, retry)
+            pause = retry
+        await asyncio.sleep(pause)
 
 
 class _Version(msgspec.Struct, rename="camel"):

@@ -15,6 +15,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.causes import Cause, encode_causes
+from pkg.selfcheck.api_server import repeat
 from pkg.util.constants import CONFIG_MAP, TRUE
 from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuotas
 
@@ -87,20 +88,14 @@ class Publisher:
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
     """Returns what is wrong with the installation now, a line each."""
-    causes: Callable[[], Sequence[Cause]] = tuple
+    causes: Callable[[], Sequence[Cause]]
     """Returns who refuses requests."""
     _last_without_fault: float = field(default_factory=loop_time, init=False)
     _due: float = field(default=float("-inf"), init=False)
     _published: Installation | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.check()
-            except ApiError as exc:
-                log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
-                await asyncio.sleep(REFRESH)
-            await asyncio.sleep(CHECK_PERIOD)
+        await repeat(self.check, CHECK_PERIOD, retry=REFRESH, subject=f"ConfigMap {CONFIG_MAP}")
 
     async def end(self) -> None:
         """Writes that the controller has ended, once `run` is cancelled."""

@@ -4,7 +4,6 @@ is no answer, or another writer undoes what was written."""
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -96,12 +95,9 @@ class Troubles:
                 if not ongoing.is_reported:
                     self._report(ongoing)
         self.causes = [*map(_cause_of_all, islice(groups.values(), _MOST_CAUSES)), *self.more_causes()]
-        counts = Counter[str]()
-        for cause in self.causes:
-            counts[cause.by or _NO_ANSWER] += cause.count
         _WAITING.clear()
-        for by, count in counts.items():
-            _WAITING.labels(by).set(count)
+        for cause in self.causes:  # causes by the same one may have several statuses
+            _WAITING.labels(cause.by or _NO_ANSWER).inc(cause.count)
 
     def _report(self, ongoing: _OngoingTrouble) -> None:
         ongoing.is_reported = True

@@ -1,6 +1,5 @@
 """Checks that the policies about pods in deploy/policy.yaml do what they are for: at start and every six minutes."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,13 +9,14 @@ from typing import Any, Final, TypeVar
 from kubeloop.api.core import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
-from kubeloop.client.errors import STATUS_404, ApiError
+from kubeloop.client.errors import STATUS_404
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.events import WARNING
 from kubeloop.metrics import LateGauge
 from pkg.config.management import Management
 from pkg.config.metrics import METRICS
 from pkg.config.settings import Settings
+from pkg.selfcheck.api_server import repeat
 from pkg.selfcheck.installation import about
 from pkg.util.kubevirt.rendering import virt_controllers
 
@@ -60,14 +60,7 @@ class Upkeep:
         return [fault for fault in self._problems or () if _REFUSES in fault][:1]
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.check()
-            except ApiError as exc:
-                log.warning("installation check: %s, retrying in %g s", exc, RETRY)
-                await asyncio.sleep(RETRY)
-            else:
-                await asyncio.sleep(PERIOD)
+        await repeat(self.check, PERIOD, retry=RETRY, subject="installation check")
 
     async def check(self) -> None:
         """Checks once. Raises ApiError."""

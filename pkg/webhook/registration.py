@@ -27,7 +27,7 @@ from kubeloop.webhook.registration import (
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
-from pkg.selfcheck.api_server import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe
+from pkg.selfcheck.api_server import ANNOTATION_HASH, PROBE_CONFIGURATION, PROBE_PATH, probe, repeat
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.webhook.configurations import MANAGED_BY, fingerprint, mutating, probing, validating
 
@@ -92,8 +92,7 @@ class Registrar(Registration):
         self._last_webhooks: dict[tuple[str, str], list[Webhook]] = {}
         # By kind and name: the webhooks as the last look left them.
 
-    def written(self, resource: Resource[Any], name: str, operation: str) -> None:
-        configuration_written(resource, name, operation)
+    written = staticmethod(configuration_written)
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ, or withdraws them. Raises ApiError, NotReached."""
@@ -226,15 +225,12 @@ class Leftovers:
     _was_registered: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        while True:
-            try:
-                if not self.remove:
-                    await self.check()
-                elif await unregister(self.client):
-                    log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
-            except ApiError as exc:
-                log.warning("webhook configurations: %s, trying again in %g s", exc, LEFTOVERS_PERIOD)
-            await asyncio.sleep(LEFTOVERS_PERIOD)
+        look = self._unregister if self.remove else self.check
+        await repeat(look, LEFTOVERS_PERIOD, retry=LEFTOVERS_PERIOD, subject="webhook configurations")
+
+    async def _unregister(self) -> None:
+        if await unregister(self.client):
+            log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
 
     async def check(self) -> None:
         """Looks once; reports a deletion, and webhooks that two looks in a row did not reach. Raises ApiError."""

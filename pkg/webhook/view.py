@@ -41,12 +41,14 @@ T = TypeVar("T")
 _TIMEOUTS = METRICS["headroom_admission_timeouts_total"].counter()
 
 IDLE: Final = 300.0
+"""Seconds."""
 MOST: Final = 40
 """Namespaces watched at once, the last asked about: each holds one of the connections that all requests share."""
 ENDED: Final = 5.0
+"""Seconds for which it is remembered that a pod ended: status.used may still count it, the reserve remembers pods that
+were not seen (`pod.EXPIRY`), and a watch may be late."""
 _ENDED_MOST: Final = 1000
-"""For how long, and of how many pods, it is remembered that they ended: status.used may still count them, the reserve
-remembers pods that were not seen (EXPIRY), and a watch may be late."""
+"""So many of a namespace."""
 
 
 class NoAnswer(Exception):
@@ -158,9 +160,7 @@ class _Watch:
 class NamespacePods:
     """Watches the pods of namespaces, with one informer each. Call `close` at the end."""
 
-    def __init__(
-        self, pods: ResourceClient[Pod], clock: Callable[[], float], transform: Callable[[Pod], Pod] | None = None
-    ) -> None:
+    def __init__(self, pods: ResourceClient[Pod], clock: Callable[[], float], transform: Callable[[Pod], Pod]) -> None:
         """`transform`: what is held of a pod, as `pods` lists it."""
         self._pods, self._clock, self._transform = pods, clock, transform
         self._watches: dict[str, _Watch] = {}

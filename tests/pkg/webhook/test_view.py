@@ -164,6 +164,10 @@ async def test_default_quotas_are_told_from_others(server: ViewServer) -> None:
 # ---- watches of single namespaces ----------------------------------------------------------------------------
 
 
+def as_it_is(pod: Pod) -> Pod:
+    return pod
+
+
 def names(read: Pods | None) -> list[str]:
     return [pod.name for pod in read.present] if read else []
 
@@ -186,7 +190,7 @@ async def ended_of(pods: NamespacePods) -> list[Pod]:
 async def test_the_first_question_begins_a_watch_which_brings_the_pods() -> None:
     kind = Kind(PODS)
     kind.put("a", "ns1")
-    pods = NamespacePods(kind.client, Clock())
+    pods = NamespacePods(kind.client, Clock(), as_it_is)
     assert pods.list_watched("ns1", begin=False) is None
     assert not kind.calls
     assert pods.list_watched("ns1") is None, "a review does not wait for its first list"
@@ -222,7 +226,7 @@ async def test_a_pod_that_ended_is_remembered_for_a_moment() -> None:
     """A pod that came and went between two questions is remembered, too."""
     kind, finished = Kind(PODS), pod("2", name="over")
     kind.given(finished)
-    pods = NamespacePods(kind.client, Clock())
+    pods = NamespacePods(kind.client, Clock(), as_it_is)
     await watched(pods)
     kind.put("came", "ns1")
     kind.gone("ns1/came")
@@ -246,7 +250,7 @@ async def test_what_ends_after_a_live_list_has_not_ended_beside_it(monkeypatch: 
     """The list decides about the pod, and nothing takes it off again."""
     kind = Kind(PODS)
     kind.put("over", "ns1")
-    pods = NamespacePods(kind.client, Clock())
+    pods = NamespacePods(kind.client, Clock(), as_it_is)
     await watched(pods)
     listed = await kind.client.list("ns1")
     kind.gone("ns1/over")
@@ -274,7 +278,7 @@ async def test_at_the_first_look_the_kubelet_says_when_a_pod_ended(seconds: floa
     kind.given(pod("2", phase="Succeeded", conditions=[ready]))
     kind.given(pod("1", conditions=[ready]))  # it has just become unready
     clock = Clock(DATE)
-    pods = NamespacePods(kind.client, clock)
+    pods = NamespacePods(kind.client, clock, as_it_is)
     first_read = await pods.live("ns1")
     assert pods.list_watched("ns1") is None, "a live look does not need the watch"
     for read in (first_read, await watched(pods)):
@@ -288,7 +292,7 @@ async def test_at_the_first_look_the_kubelet_says_when_a_pod_ended(seconds: floa
 async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
     """The namespace was deleted, and no review comes from any other."""
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client, Clock())
+    pods = NamespacePods(kind.client, Clock(), as_it_is)
     pods.list_watched("ns1")
     await until(lambda: kind.server.watches == 1)
     await asyncio.sleep(IDLE / 2)
@@ -305,7 +309,7 @@ async def test_a_watch_ends_also_when_nothing_is_asked_any_more() -> None:
 async def test_of_too_many_the_least_recently_asked_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 3)
     kind = Kind(PODS)
-    pods = NamespacePods(kind.client, Clock())
+    pods = NamespacePods(kind.client, Clock(), as_it_is)
     for name in ("a", "b", "c", "a", "d"):
         pods.list_watched(name)
     assert set(pods._watches) == {"a", "c", "d"}
