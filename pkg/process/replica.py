@@ -56,8 +56,7 @@ class HealthChecks:
     def unready(self) -> list[str]:
         if self.management is None:
             return ["the API server has not answered yet"]
-        missing = self.elector.unready() if self.elector else []
-        missing += self.admission.unready() if self.admission else []
+        missing = [problem for part in (self.elector, self.admission) if part for problem in part.unready()]
         return self.management.stale() + [f"not ready: {problem}" for problem in missing]
 
     def faults(self) -> list[str]:
@@ -216,12 +215,9 @@ class Replica:
             checks.faults,
             lambda: troubles.causes,
         )
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(troubles.run())
-                tasks.create_task(publisher.run())
-        finally:
-            await publisher.end()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(troubles.run())
+            tasks.create_task(publisher.run())
 
     async def _look_after(
         self, management: Management, leading: asyncio.Event, state: StateMetrics | None, upkeep: Upkeep

@@ -95,10 +95,13 @@ class Publisher:
     _published: Installation | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        await repeat(self.check, CHECK_PERIOD, retry=REFRESH, subject=f"ConfigMap {CONFIG_MAP}")
+        try:
+            await repeat(self.check, CHECK_PERIOD, retry=REFRESH, subject=f"ConfigMap {CONFIG_MAP}")
+        finally:
+            await self.end()
 
     async def end(self) -> None:
-        """Writes that the controller has ended, once `run` is cancelled."""
+        """Writes that the controller has ended, if it wrote anything before."""
         if self._published is None:
             return
         try:

@@ -74,16 +74,10 @@ def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> li
         return []
     make = partial(_webhook, endpoint, settings, bundle)
     by_rancher = {"by-rancher": _matches("request.userInfo.username", settings.rancher_users)}
+    quotas, conditions = rule(["resourcequotas"], ["UPDATE"]), _guard_conditions(settings) | by_rancher
     # Asked again when a later webhook changed the object after us. What is corrected is reported by an Event.
     options = {"reinvocationPolicy": "IfNeeded", "sideEffects": "NoneOnDryRun"}
-    return [
-        make(
-            MUTATE_RESOURCE_QUOTA,
-            [rule(["resourcequotas"], ["UPDATE"])],
-            _guard_conditions(settings) | by_rancher,
-            **options,
-        )
-    ]
+    return [make(MUTATE_RESOURCE_QUOTA, [quotas], conditions, **options)]
 
 
 def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:

@@ -61,7 +61,7 @@ async def test_the_time_is_written_while_it_runs_and_its_end() -> None:
     await asyncio.sleep(10 * REFRESH + 1)
     assert 9 <= len(cluster.config_maps.asked("patch")) <= 11
     running.cancel()
-    await cluster.publisher.end()
+    await asyncio.wait([running])
     assert (cluster.written.ended, cluster.written.mode) == ("true", RUNS.mode)
 
 
