@@ -1,7 +1,6 @@
 """Gathers what a decision about a namespace with a budget looks at: from the caches, and from the API server itself."""
 
 import asyncio
-import math
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.registry import MUTATING_WEBHOOK_CONFIGURATIONS, RESOURCE_QUOTAS, VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -59,8 +58,10 @@ class WindowObserver:
     clock: Callable[[], float]
     rancher: RancherWrites
     _own_user: str = field(default="", init=False)
-    _proven: tuple[float, dict[str, Any]] = field(default=(-math.inf, {}), init=False)
-    """Until when it counts that the API server has reached the webhook, and where."""
+    _proven: TTLCache[str, dict[str, Any]] = field(
+        default_factory=lambda: TTLCache(1, _PROVEN_SECONDS, timer=loop_time), init=False
+    )
+    """The clientConfig by which the API server has reached the webhook, as long as that counts."""
     windows: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
     """By locked namespace the observation after its last write, when that was kept, and whether the cache had the lock
     by then. None while something is being written."""
@@ -100,7 +101,7 @@ class WindowObserver:
             budgets=[latest[budget.uid] for budget in cached.budgets],
             quotas=[latest[quota.uid] for quota in cached.quotas],
             lock=recognise(latest[cached.lock.configuration.uid]) if cached.lock else None,
-            render_webhook=kept.render_webhook if loop_time() <= self._proven[0] else None,
+            render_webhook=kept.render_webhook if self._proven else None,
             lock_owner=kept.lock_owner,
         )
 
@@ -149,9 +150,8 @@ class WindowObserver:
     async def _proven_config(self) -> dict[str, Any]:
         """Returns the clientConfig by which the API server reaches the webhook: of the configuration that is probed, as
         a broken registration is not copied. Raises CannotLock, ApiError."""
-        if loop_time() <= self._proven[0]:
-            return self._proven[1]
-        self._proven = -math.inf, {}
+        if (known := self._proven.get(PROBE_CONFIGURATION)) is not None:
+            return known
         proven, served = await asyncio.gather(
             registered(self.client, MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION),
             registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME),
@@ -163,7 +163,7 @@ class WindowObserver:
             await probe(self.client, self.settings.namespace)
         except NotReached as exc:
             raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
-        self._proven = loop_time() + _PROVEN_SECONDS, config
+        self._proven[PROBE_CONFIGURATION] = config
         return config
 
 

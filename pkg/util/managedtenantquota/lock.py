@@ -15,7 +15,6 @@ from pkg.util import constants
 from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABELS
 from pkg.util.kubevirt.migration import seconds_of
 
-TIMEOUT_SECONDS: Final = 10
 NAMESPACE_CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:namespace-controller",
     "system:kube-controller-manager",
@@ -137,7 +136,7 @@ def lock_webhook(
         "objectSelector": {},
         "rules": _RULES,
         "sideEffects": "None",
-        "timeoutSeconds": TIMEOUT_SECONDS,
+        "timeoutSeconds": 10,
         "matchConditions": [{"name": name, "expression": f"!({text})"} for name, text in conditions.items()],
     }
 

@@ -98,15 +98,14 @@ class Observed:
 def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
     source = facts.source
-    namespace_object = source.namespaces.get(name=namespace)
-    namespace_facts = facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now)
+    stored = source.namespaces.get(name=namespace)
     return Observed(
         namespace=namespace,
-        exists=namespace_object is not None and not namespace_object.deleting,
+        exists=stored is not None and not stored.deleting,
         budgets=source.budgets.list(namespace),
         lock=lock,
         quotas=source.quotas.list(namespace),
-        facts=with_running(namespace_facts, source),
+        facts=with_running(facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source),
         now=now,
     )
 
@@ -143,7 +142,7 @@ class Record:
 
     def text(self, quota: str) -> str:
         """Returns the value of the quota's annotation."""
-        annotation = _Annotation({quota: dict(self.hard)}, dict(self.additional))
+        annotation = {"quotas": {quota: self.hard}, "additional": self.additional}
         return msgspec.json.encode(annotation, order="sorted").decode()
 
     @property

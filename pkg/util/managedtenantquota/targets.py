@@ -18,7 +18,7 @@ from kubeloop.api.meta import RawQuantity
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import VMI, controller_of, trusted_status
@@ -53,7 +53,8 @@ class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
-    vmi: VirtualMachineInstance
+    node: str
+    """In which its VM runs, "" if unknown."""
     launcher: bool
     """False: only the attachment pods are missing."""
     admission_key: str
@@ -129,7 +130,7 @@ class WindowQuota:
         return self._capped(self._sum_of_all)
 
     def _vm(self, target: RefusedTarget) -> VmUsage:
-        vm = self._vms[target.vmi.name]
+        vm = self._vms[target.migration.spec.vmi_name]
         if isinstance(vm, Problem):
             raise QuantityError(vm.message)
         return vm
@@ -185,7 +186,8 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and sum(not pod.terminal for pod in pods) <= 1
         if is_missing:
-            target = RefusedTarget(migration, vmi, not targets, admission_key(migration.uid, name))
+            node = trusted_status(vmi).node_name or ""
+            target = RefusedTarget(migration, node, not targets, admission_key(migration.uid, name))
             first = first_by_vm.setdefault(name, target)
             target.wait_reason = "" if first is target else f"migration {first.migration.name} of the same VM is first"
             result.append(target)
@@ -267,9 +269,9 @@ class Selection:
         if target.wait_reason or too_late:
             reason = target.wait_reason or "a window is open for other migrations: it is for the next one"
             return self._policy.sweep, reason
-        facts, node = self._observed.facts, trusted_status(target.vmi).node_name or ""
+        facts = self._observed.facts
         limits = facts.rendering.kubevirt.migrations
-        limit_reason = parallel_limit_reason(facts.running, node, limits) if target.launcher else ""
+        limit_reason = parallel_limit_reason(facts.running, target.node, limits) if target.launcher else ""
         return self._policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
     def _judge(self, target: RefusedTarget, is_member: bool) -> None:

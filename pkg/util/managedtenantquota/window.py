@@ -24,7 +24,7 @@ class Change(NamedTuple):
 
 
 class Window:
-    """The namespace as the table of `sequence` reads it."""
+    """The namespace as the table of `sequence` reads it: where a window may be open, with what `Selection` found."""
 
     def __init__(self, observed: Observed, policy: WindowPolicy) -> None:
         self.observed, self.policy, self.lock = observed, policy, observed.lock
@@ -33,17 +33,13 @@ class Window:
         self.seconds_left = policy.lock_limit + policy.grace - self.age
         """Seconds until the lock has to end."""
         self.overdue = self.lock is not None and self.seconds_left <= 0
-        self.problems: list[Problem] = []
-        self.recheck_after = math.inf
         self.records, self.status_records, self.members = model.recorded(observed.quotas, observed.budgets)
         self.refused_targets: Sequence[RefusedTarget] = ()
-        """The refused migrations; none are looked for where no window may be open."""
         self.headroom: Mapping[str, ResourceList] = {}
-        """What is added to each of the quotas that block those that are released, by name."""
+        self.timers, self.recheck_after = observed.timers, math.inf
+        self.problems: list[Problem] = []
         self.targets: Sequence[RefusedTarget] = ()
         """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
-        self.timers = observed.timers
-        """The waiting times for the next decision."""
         self.targets = self._purpose()
 
     @property
