@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
@@ -16,11 +17,12 @@ from kubeloop.cache.store import Indexer
 from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.instancetype import INSTANCETYPES
-from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, KubeVirt, VirtualMachine, VirtualMachineInstance
 from pkg.cmd.flags import group, option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile, remark
 from pkg.report.collect import AROUND_VMIS
+from pkg.report.snapshot import LISTS
 from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, vmi_of, with_defaults, with_topology
@@ -38,7 +40,6 @@ class NetworkAttachmentDefinition(Object):
     """k8s.cni.cncf.io/v1 NetworkAttachmentDefinition: an annotation names the extended resource that it counts as."""
 
 
-_KIND, _VM, _GROUP = "VirtualMachineInstance", "VirtualMachine", "kubevirt.io"
 _CONTEXT: Final[Mapping[str, tuple[str, type[Object]]]] = {
     **{kind.__name__: (BY_TYPE[kind].group, kind) for kind in AROUND_VMIS},
     **{resource.kind: (resource.group, resource.type) for resource in INSTANCETYPES},
@@ -46,6 +47,8 @@ _CONTEXT: Final[Mapping[str, tuple[str, type[Object]]]] = {
     "NetworkAttachmentDefinition": ("k8s.cni.cncf.io", NetworkAttachmentDefinition),
 }
 """The kinds around VMs, with their groups: other projects have kinds of the same names."""
+_DOMAINS: Final = {"VirtualMachineInstance": "spec.domain", "VirtualMachine": "spec.template.spec.domain"}
+"""The paths of their domains, by kind."""
 _QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
 _ALIASES = ("cpu", "memory", "ephemeral-storage")
@@ -85,19 +88,21 @@ def delta(options: DeltaOptions) -> int:
     for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory."""
     check_ratio(options.overhead_ratio)
     profile = None if options.kubevirt_profile is None else overhead_profile(options.kubevirt_profile)
-    cluster = _Cluster(names_unknown=profile is None)
+    cluster = _Cluster(profile, options.overhead_ratio)
 
     def describe(document: Mapping[str, Any]) -> dict[str, Any] | None:
         if cluster.take(document):
             return None
-        vmi = _decode(document, cluster.instancetypes, options.arch)
-        rendering = cluster.rendering(vmi.namespace, profile, options.overhead_ratio)
+        vmi = _vmi_in(document, cluster.instancetypes)
+        if options.arch and not vmi.spec.architecture:
+            vmi = edit(vmi, spec={"architecture": options.arch.value})
+        rendering = cluster.rendering(vmi.namespace)
         line = {"namespace": vmi.namespace, "name": vmi.name}
         if options.estimate is EstimateKind.HARVESTER:
             return line | _harvester(vmi, rendering, options.overhead_ratio)
         return line | _exact(vmi, rendering, cluster)
 
-    return describe_each(options.file, (_KIND, _VM), describe)
+    return describe_each(options.file, tuple(_DOMAINS), describe)
 
 
 def _harvester(vmi: VirtualMachineInstance, rendering: Rendering, ratio: str | None) -> dict[str, Any]:
@@ -114,64 +119,52 @@ def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: "_Cluster
     if not vmi.uid:  # one that the API server has stored is complete
         vmi = with_defaults(vmi, rendering)
     pods = target_usage(vmi, cluster.source(vmi), rendering, core.ResourceQuotaSpec())
-    claims = {claim.name: claim for claim in cluster.claims.list(vmi.namespace)}
+    claims = {claim.name: claim for claim in cluster.objects.claims.list(vmi.namespace)}
     target = format_resource_list(add(pods, target_claim_usage(vmi, claims, rendering)))
     counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
     return {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
 
-def _decode(document: Mapping[str, Any], instancetypes: Instancetypes, arch: Arch | None) -> VirtualMachineInstance:
-    """Returns the VMI that a document holds, or that KubeVirt makes of its VM, of `arch` if it names none; a document
-    without a kind is taken for a VMI if it looks like one. Raises Foreign, ManifestError, msgspec.ValidationError."""
-    kind = document.get("kind", _KIND)
-    if kind not in (_KIND, _VM) or group_of(document) not in (None, _GROUP):
+def _vmi_in(document: Mapping[str, Any], instancetypes: Instancetypes) -> VirtualMachineInstance:
+    """Returns the VMI that a document holds, or that KubeVirt makes of its VM; a document without a kind is taken for a
+    VMI if it looks like one. Raises Foreign, ManifestError, msgspec.ValidationError."""
+    kind = str(document.get("kind", VIRTUAL_MACHINE_INSTANCES.kind))
+    if kind not in _DOMAINS or group_of(document) not in (None, VIRTUAL_MACHINE_INSTANCES.group):
         raise Foreign
-    template = _part(document, "spec", "template") if kind == _VM else document
-    if not isinstance(_part(template, "spec").get("domain"), dict):
+    if not isinstance(reduce(_part, _DOMAINS[kind].split("."), document), dict):
         if "kind" not in document:
             raise Foreign
-        raise ManifestError("no spec.domain" if kind == _KIND else "no spec.template.spec.domain")
-    if kind == _VM:
-        vm = instancetypes.expanded(msgspec.convert(document, VirtualMachine))
-        if missing := missing_instancetype(vm):
-            raise ManifestError(
-                f"its {missing} is not before it: put it there, named by the VM, or give the VirtualMachineInstance"
-            )
-        vmi = vmi_of(vm)
-    else:
-        vmi = msgspec.convert(document, VirtualMachineInstance)
-    return vmi if arch is None or vmi.spec.architecture else edit(vmi, spec={"architecture": arch.value})
+        raise ManifestError(f"no {_DOMAINS[kind]}")
+    if kind == VIRTUAL_MACHINE_INSTANCES.kind:
+        return msgspec.convert(document, VirtualMachineInstance)
+    vm = instancetypes.expanded(msgspec.convert(document, VirtualMachine))
+    if missing := missing_instancetype(vm):
+        raise ManifestError(
+            f"its {missing} is not before it: put it there, named by the VM, or give the VirtualMachineInstance"
+        )
+    return vmi_of(vm)
 
 
-def _part(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """Returns the object at a path, empty where there is none."""
-    for name in path:
-        inner = document.get(name)
-        document = inner if isinstance(inner, dict) else {}
-    return document
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 _CONTROLLER: Final = "controller"
 
 
 class _Cluster:
-    """The cluster, as far as it was read. `names_unknown`: of a KubeVirt version that is not known, a remark."""
+    """The cluster, as far as it was read. `profile` and `ratio` override the KubeVirt object."""
 
-    def __init__(self, *, names_unknown: bool) -> None:
-        self._names_unknown = names_unknown
+    def __init__(self, profile: Profile | None, ratio: str | None) -> None:
+        self._profile, self._ratio = profile, ratio
+        self._names_unknown = profile is None
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
         self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
-        self._network_resources: dict[str, str] = {}
-        """The extended resource of each NetworkAttachmentDefinition by `namespace/name`, "" for none."""
         self.instancetypes = Instancetypes()
-        self.claims = CacheReader(self._indexers[core.PersistentVolumeClaim])
-        self._source = Source(
-            namespaces=CacheReader(self._indexers[core.Namespace]),
-            limit_ranges=CacheReader(self._indexers[core.LimitRange]),
-            kubevirts=CacheReader(self._indexers[KubeVirt]),
-            settings=CacheReader(self._indexers[Setting]),
-            quotas=CacheReader(self._indexers[core.ResourceQuota]),
-        )
+        readers: dict[str, Any] = {
+            name: CacheReader(self._indexers[kind]) for name, kind in LISTS.items() if kind in AROUND_VMIS
+        }
+        self.objects = Source(**readers)
 
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError."""
@@ -179,37 +172,35 @@ class _Cluster:
         if kind is None or group_of(document) not in (None, group):
             return False
         obj = msgspec.convert(document, kind)
-        if kind in [resource.type for resource in INSTANCETYPES]:
-            self.instancetypes.add(obj)
-            return True
         match obj:
             case KubeVirt() if obj.status.phase is None:  # written by hand
                 obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
             case core.Pod():
                 obj = apply_limit_ranges(obj, ())
-            case NetworkAttachmentDefinition():
-                self._network_resources[obj.key] = obj.annotations.get(ANNOTATION_NETWORK_RESOURCE, "")
+        if BY_TYPE.get(kind) in INSTANCETYPES:
+            self.instancetypes.add(obj)
+            return True
         self._indexers[kind].add(obj)
-        version = observed_version(self._indexers[KubeVirt].list())
+        version = observed_version(self.objects.kubevirts.list())
         if self._names_unknown and is_unknown(version):
             self._names_unknown = False
             remark(f"KubeVirt {version} is not known, profile {NEWEST!r} is used")
         return True
 
-    def rendering(self, namespace: str, profile: Profile | None, ratio: str | None) -> Rendering:
-        """Returns how KubeVirt renders launcher pods there; `profile` and `ratio` override the KubeVirt object. Where
-        the input says nothing of the ratio it is what Harvester comes with; nothing of the cluster: quotas limit both
-        cpu and memory."""
-        rendering = self._source.rendering(namespace, profile)
+    def rendering(self, namespace: str) -> Rendering:
+        """Returns how KubeVirt renders launcher pods there. Where the input says nothing of the ratio it is what
+        Harvester comes with; nothing of the cluster: quotas limit both cpu and memory."""
+        rendering, ratio = self.objects.rendering(namespace, self._profile), self._ratio
         if ratio is None:
             is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
             ratio = rendering.ratio if is_configured else rendering.harvester_ratio
         runtime_class = self._indexers[core.RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
+        networks = self._indexers[NetworkAttachmentDefinition].list()
         return replace(
             rendering,
             ratio=ratio,
             quota_limits=rendering.quota_limits if any(self._indexers.values()) else limited_resources(_QUOTA),
-            network_resources=self._network_resources,
+            network_resources={net.key: net.annotations.get(ANNOTATION_NETWORK_RESOURCE, "") for net in networks},
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
 

@@ -22,8 +22,6 @@ from pkg.util.constants import COLLECTED
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SPACE = re.compile(r"\s*")
-
-
 _PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
 """Names that shells give to a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and to nothing."""
 
@@ -52,11 +50,10 @@ def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
     """Opens a file of a folder by others; `is_named`: of a person's choice, or a shell's pipe. Raises as `reading`."""
     try:
         # A FIFO waits for ever, a device has no end.
-        is_odd = path.exists() and not (path.is_file() or path.is_dir()) and not str(path).startswith(_PIPES)
-        if is_named and is_odd:
-            raise ManifestError("it is a pipe or a device, not a file: name a file, or - to read a pipe")
         if not is_named and (path.is_symlink() or not path.is_file()):
             raise ManifestError("it is missing, or a link, a pipe or a device")
+        if path.exists() and not (path.is_file() or path.is_dir() or str(path).startswith(_PIPES)):
+            raise ManifestError("it is a pipe or a device, not a file: name a file, or - to read a pipe")
         with path.open("rb") as stream:
             yield stream
     except ManifestError as error:
@@ -103,30 +100,27 @@ def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields every object in the stream with its place; the items of a List one by one. Raises ManifestError."""
     try:
         for number, document in enumerate(_documents(stream), start=1):
-            items = _items(document)
-            for index, value in enumerate([document] if items is None else items, start=1):
-                place = f"document {number}" if items is None else f"document {number}, item {index}"
-                if value is None and items is None:
-                    continue
+            for item, value in _values(document):
                 if not isinstance(value, dict):
-                    raise ManifestError(f"{place}: not an object")
-                yield place, _without_nulls(value)
+                    raise ManifestError(f"document {number}{item}: not an object")
+                yield f"document {number}{item}", _without_nulls(value)
     except RecursionError:
         raise ManifestError("nested too deeply") from None
     except UnicodeDecodeError:
         raise ManifestError("not UTF-8 text") from None
 
 
-def _items(document: Any) -> list[Any] | None:
-    """Returns the items of a list, each with its kind: in a PodList the API server does not say it again."""
+def _values(document: Any) -> Iterator[tuple[str, Any]]:
+    """Yields a document, nothing of an empty one; of a list each item, with its place and its kind: in a PodList the
+    API server does not say it again."""
+    if isinstance(document, dict) and str(document.get("kind")).endswith("List"):
+        kind, items = document["kind"].removesuffix("List"), document.get("items", ...)
+        if items is None or isinstance(items, list):
+            document = [{"kind": kind, **item} if kind and isinstance(item, dict) else item for item in items or ()]
     if isinstance(document, list):
-        return document
-    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-        return None
-    items, kind = document.get("items", ...), document["kind"].removesuffix("List")
-    if kind == document["kind"] or not isinstance(items, list | None):
-        return None
-    return [{"kind": kind, **item} if kind and isinstance(item, dict) else item for item in items or ()]
+        yield from ((f", item {index}", value) for index, value in enumerate(document, start=1))
+    elif document is not None:
+        yield "", document
 
 
 def _without_nulls(value: Any) -> Any:
@@ -147,10 +141,8 @@ def group_of(document: Mapping[str, Any]) -> str | None:
 def _documents(stream: BinaryIO) -> Iterator[Any]:
     lines = _lines(stream)
     first_line = next((line for line in lines if line.strip()), "")
-    if not first_line:
-        return iter(())
-    is_json = first_line.lstrip().startswith(("{", "["))
-    return (_json_documents if is_json else _yaml_documents)(itertools.chain([first_line], lines))
+    read = _json_documents if first_line.lstrip().startswith(("{", "[")) else _yaml_documents
+    return read(itertools.chain([first_line], lines)) if first_line else iter(())
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pkg.cmd.flags import group, option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
-from pkg.report.plan import Evacuation, MigrationPlan, Violation, VmPlan, evacuations, plan_evacuations, plan_migrations
+from pkg.report.plan import Evacuation, MigrationPlan, VmPlan, evacuations, plan_evacuations, plan_migrations
 from pkg.report.reader import read_capacity, read_vms, require
 from pkg.report.size import Growth, Sizes, sizes
 from pkg.util.amounts import format_amounts
@@ -135,20 +135,21 @@ def _evacuation_parts(every_node: Evacuation) -> Iterator[RenderableType]:
         return
     rows = []
     for node in nodes:
-        raised_text = format_amounts(total(fit.raised for fit in node.together)) or "-"
+        raised_text = format_amounts(total(fit.raised for fit in node.together))
         rows.append([node.node or "", str(len(node.vms)), str(len(node.violations)), raised_text])
     yield from reports.table("evacuation", ["node", "VMs#", "would stay#", "headroom adds at once"], rows)
-    yield from (reports.problem(_stay_line(node, violation)) for node in nodes for violation in node.violations)
-    worst = max(nodes, key=lambda node: node.node == every_node.worst)
-    if any(node.violations for node in nodes):
+    yield from (line for node in nodes for line in _stay_lines(node))
+    worst = next(node for node in nodes if node.node == every_node.worst)
+    if worst.violations:
         yield reports.line(f"worst: {worst.node}, {len(worst.violations)} of {len(worst.vms)} VMs would stay")
     else:
         yield reports.line("every node can be evacuated", reports.GOOD)
     yield from map(reports.line, every_node.remarks)
 
 
-def _stay_line(plan: MigrationPlan, violation: Violation) -> str:
-    return f"{violation.namespace}/{violation.vm} would stay on {plan.node}: {violation.why}"
+def _stay_lines(plan: MigrationPlan) -> Iterator[RenderableType]:
+    for violation in plan.violations:
+        yield reports.problem(f"{violation.namespace}/{violation.vm} would stay on {plan.node}: {violation.why}")
 
 
 def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
@@ -165,7 +166,7 @@ def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
             for fit in plan.together
         ]
         yield from _with_reasons("all of them at once", ["quota", "with headroom", "headroom adds", "why"], rows)
-    yield from (reports.problem(_stay_line(plan, violation)) for violation in plan.violations)
+    yield from _stay_lines(plan)
 
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
@@ -187,9 +188,7 @@ def _row(vm: VmPlan) -> list[str]:
     return [
         name,
         vm.node or "-",
-        _yes_or_no(vm.fits_now),
-        _yes_or_no(vm.fits_at_ratio),
-        _yes_or_no(vm.fits_with_headroom),
+        *map(_yes_or_no, (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom)),
         adds or "-",
         _reasons(vm.fits, vm.notes),
     ]

@@ -63,7 +63,7 @@ class ReleaseOptions:
 
 def release(
     cluster: ClusterOptions, installation: ReleaseOptions, election: ElectionOptions, logging: LogOptions
-) -> None:
+) -> int:
     """Hand every ResourceQuota that headroom took over back to Harvester's own controllers, and remove its webhooks.
 
     Stop the controller and the webhooks first (--scale-down does): while they run they take over what they see. It
@@ -79,8 +79,7 @@ def release(
         typer.echo(line)
     for line in filter(None, [*refusals, remark]):
         typer.echo(line, err=True)
-    if refusals:
-        raise typer.Exit(1)
+    return 1 if refusals else 0
 
 
 async def _release(
@@ -173,9 +172,8 @@ async def _remove_own(client: Client, namespace: str, secret_name: str) -> list[
     own: list[tuple[registry.Resource[Any], str]]
     own = [(registry.SECRETS, secret_name), (registry.CONFIG_MAPS, CONFIG_MAP), (registry.LEASES, LEASE)]
     for resource, name in own:
-        kind = client.resource(resource)
+        kind, uid = client.resource(resource), None
         try:
-            uid = None
             if resource is registry.SECRETS:  # its name is people's choice, and it may be theirs or cert-manager's
                 secret = await kind.get(name=name, namespace=namespace)
                 if not MANAGED_BY.items() <= secret.labels.items():

@@ -7,6 +7,7 @@ import pytest
 
 from kubeloop.api.quantity import Quantity
 from pkg.api.kubevirt import VirtualMachine
+from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.size import Growth, NotSized, sizes
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
@@ -16,6 +17,7 @@ from tests.objects import (
     HARD,
     MARKS,
     RAISED,
+    build,
     by_name,
     claim,
     launcher,
@@ -151,6 +153,32 @@ def test_whether_a_quota_is_large_enough(case: tuple[dict[str, str], dict[str, s
     limits = f'{{"limit":{{"limitsCpu":"{hard["limits.cpu"]}","limitsMemory":"{hard["limits.memory"]}"}}}}'
     (sized,) = sizes(cluster([full], [], pods, machines, limits=limits), "ns1").quotas
     assert any(text.startswith(verdict) for text in sized.verdicts), sized.verdicts
+
+
+BUDGETS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "it suffices": ({"limits.cpu": "5", "limits.memory": "10Gi"}, []),
+    "for one it does not": (
+        {"limits.memory": "1Gi"},
+        ["too small for the largest VM to migrate: limits.memory 5.1Gi more are needed, and less may be added"],
+    ),
+}
+
+
+@sentences(BUDGETS)
+def test_what_a_migration_budget_may_add_is_the_cap(case: tuple[dict[str, str], list[str]]) -> None:
+    additional, verdicts = case
+    budget = build(VirtualMachineMigrationResourceQuota, "budget", {"additionalMigrationResources": additional})
+    snapshot = replace(namespace(), budgets=[budget])
+    (sized,) = sizes(snapshot, "ns1").quotas
+    assert [verdict for verdict in sized.verdicts if verdict.startswith("too small")] == verdicts
+
+
+def test_a_grown_vm_has_its_cpus_and_its_guests_memory() -> None:
+    instance = edited(running_vmi("vm1"), spec={"domain": {"memory": {"guest": "3Gi"}}})
+    four = Growth("vm1", {"cpu": Quantity.parse("4"), "memory": Quantity.parse("8Gi")})
+    (sized,) = sizes(cluster([quota(HARD, MARKS)], [], [launcher(instance)], [instance]), "ns1", growth=four).quotas
+    assert str(sized.needs["limits.cpu"].run) == "4015m"
+    assert sized.needs["limits.memory"].run > Quantity.parse("8Gi")
 
 
 def test_where_nothing_is_added_the_limit_itself_has_to_suffice() -> None:
