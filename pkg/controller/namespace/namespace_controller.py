@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
@@ -142,8 +143,11 @@ class HoldingHandler:
 
     async def _write_label(self, name: str, value: str | None) -> None:
         with contextlib.suppress(NotFound):
-            patch = {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
-            self._labels[name].written = await self.namespaces.client.merge_patch(patch, name=name)
+            self._labels[name].written = await self.namespaces.client.merge_patch(_patch_to(value), name=name)
+
+
+def _patch_to(value: str | None) -> dict[str, Any]:
+    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
 
 
 async def unlabel_all(client: Client) -> list[str]:
@@ -152,7 +156,7 @@ async def unlabel_all(client: Client) -> list[str]:
     labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
     for namespace in labelled:
         with contextlib.suppress(NotFound):
-            await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: None}}}, name=namespace.name)
+            await namespaces.merge_patch(_patch_to(None), name=namespace.name)
     return [namespace.name for namespace in labelled]
 
 

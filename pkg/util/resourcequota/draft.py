@@ -107,26 +107,29 @@ class QuotaDraft:
         self._drop(keys, stays, may_be_unknown=may_be_unknown)
         other_entries = (entry for key, entry in self.entries.items() if key not in keys)
         entered = total({name: entry[name] for name in self.limits if name in entry} for entry in other_entries)
+        size = sum(map(_size, self.annotations.items()))
         for wanted in sorted(wanted_entries, key=lambda entry: entry.turn):
-            value = self._value_of(wanted, total([entered, wanted.value, compensation]))
+            key = wanted.key
+            size -= _size((key, self.annotations.get(key)))
+            value = self._value_of(wanted, total([entered, wanted.value, compensation]), size)
             if value is None:
-                self._remove(wanted.key)
+                self._remove(key)
                 continue
-            if self.entries.get(wanted.key) != value:
-                self.annotations[wanted.key] = marshal(value)
-            self.invalid.pop(wanted.key, None)
+            if self.entries.get(key) != value:
+                self.annotations[key] = marshal(value)
+            size += _size((key, self.annotations[key]))
+            self.invalid.pop(key, None)
             add_to(entered, value)
         self.problems += idle(*self._caps, self.facts.quota.hard)
         return entered
 
-    def _value_of(self, wanted: WantedEntry, most: ResourceList) -> ResourceList | None:
+    def _value_of(self, wanted: WantedEntry, most: ResourceList, size: int) -> ResourceList | None:
         """Returns the wanted entry's value, no more than the present one where there is no room for `most`, all that is
-        added with it; None: there is none."""
+        added with it; None: there is none. `size`: of the other annotations."""
         vm, key, value, present = wanted
         if present is not None and all(amount <= present.get(name, ZERO) for name, amount in value.items()):
             return value
-        size = sum(len(name.encode()) + len(text.encode()) for name, text in self.annotations.items() if name != key)
-        new_size = size + len(key + marshal(value)) if present is None else 0
+        new_size = size + _size((key, marshal(value))) if present is None else 0
         refusal = self.refusal(f"migration of VM {vm.name}", most, new_size)
         if refusal is None:
             return value
@@ -166,6 +169,12 @@ class QuotaDraft:
                 put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         self.hard |= difference(self.facts.quota.hard, raised)
         return raised
+
+
+def _size(annotation: tuple[str, str | None]) -> int:
+    """Returns the bytes of an annotation, its key and its text; 0 for one that is not there."""
+    key, text = annotation
+    return 0 if text is None else len(key.encode()) + len(text.encode())
 
 
 def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:

@@ -72,6 +72,13 @@ def _has_excess(request: rancher.Request) -> bool:
     return any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
 
 
+def _clipped_until(request: rancher.Request) -> float:
+    """Returns until when a request for the grant alone keeps out what the person requests beyond it; 0: nothing is."""
+    requested = rancher.limits_of_annotation(request.annotation)
+    is_clipped = any(limit < requested.get(name, limit) for name, limit in request.base.items())
+    return request.at + PAUSE if is_clipped else 0.0
+
+
 def as_request(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan for a quota that only Rancher may write; its `hard` is what Rancher is to make of it."""
     entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
@@ -103,8 +110,9 @@ def without_request(facts: Facts, plan: Plan) -> Plan:
 def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> ResourceList:
     """Returns the limits of the annotation without headroom: the person's, or the grant where they are beyond that.
 
-    What the person requests beyond the grant is requested too, until Rancher has refused it: then it would refuse all.
-    At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does not fit."""
+    What the person requests beyond the grant is requested too, unless Rancher has refused it within PAUSE: it would
+    refuse all. At the end the grant is requested first, as long as the quota is still raised: Rancher leaves what does
+    not fit."""
     granted = {name: limit for name, (_, limit) in rancher.exceeding(facts.limits, facts.rancher.granted).items()}
     request, validation = rancher.request_of(facts.rancher.namespace), rancher.validation_of(facts.rancher.namespace)
     base, hard = {**requested, **granted}, facts.quota.hard
@@ -114,9 +122,8 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
     elif request is None:
         takes_grant = validation is not None and not validation.fits
     else:
-        was_clipped = any(request.base.get(name, requested[name]) < requested[name] for name in granted)
         is_refused = _has_excess(request) and _is_refused(request, facts)
-        takes_grant = request.annotation == facts.limits and (was_clipped or is_refused)
+        takes_grant = request.annotation == facts.limits and (is_refused or facts.now < _clipped_until(request))
     return base if takes_grant else requested
 
 
@@ -160,6 +167,8 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
         due = min(due, patience if patience > 0 else rancher.SILENCE)
         if patience <= 0:
             problems.append(_silence(facts))
+    elif request and not plan.namespace and request.entries and now < _clipped_until(request):
+        due = min(due, _clipped_until(request) - now)
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
 
 

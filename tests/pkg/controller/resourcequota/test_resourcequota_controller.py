@@ -402,23 +402,24 @@ class TestCompany:
         assert by_value(cluster.now.hard)["limits.cpu"].value() == 103
 
 
-def lowered(by: str, **fields: Any) -> dict[str, Any]:
-    """An edit by which a client sets the limits of before; its entry in managedFields, as the API server keeps it."""
-    owned: dict[str, Any] = {f"f:{limit}": {} for limit in HARD}
-    entries = [
-        {"manager": by, "time": "2026-01-01T00:00:02Z", "fieldsV1": {"f:spec": {"f:hard": owned}}},
-        {"manager": "earlier", "time": "2026-01-01T00:00:01Z", "fieldsV1": {"f:spec": {"f:hard": owned}}},
-        {"manager": "later", "time": "2026-01-01T00:00:03Z", "fieldsV1": {"f:status": {"f:used": {}}}},
-    ]
-    return {"metadata": {"managedFields": entries}, "spec": {"hard": dict(HARD)}, **fields}
+OWNED: dict[str, Any] = {"f:spec": {"f:hard": {f"f:{limit}": {} for limit in HARD}}}
+MANAGED: list[dict[str, Any]] = [
+    {"manager": "kubectl-edit", "time": "2026-01-01T00:00:02Z", "fieldsV1": OWNED},
+    {"manager": "earlier", "time": "2026-01-01T00:00:01Z", "fieldsV1": OWNED},
+    {"manager": "later", "time": "2026-01-01T00:00:03Z", "fieldsV1": {"f:status": {"f:used": {}}}},
+]
+"""An edit's entry in managedFields, as the API server keeps it, between others."""
+NAMELESS = {"manager": None, "time": None, "fieldsV1": OWNED}
 
 
 class TestAnotherWriterLowersTheQuota:
     SENTENCE = f"field manager kubectl-edit {LOWERS}"
 
-    async def war(self, cluster: QuotaCluster, times: int, *, every: float = 1.0) -> None:
+    async def war(
+        self, cluster: QuotaCluster, times: int, *, every: float = 1.0, managed: list[dict[str, Any]] | None = MANAGED
+    ) -> None:
         for _ in range(times):
-            cluster.quotas.edited(KEY, lowered("kubectl-edit"))
+            cluster.quotas.edited(KEY, {"metadata": {"managedFields": managed}, "spec": {"hard": dict(HARD)}})
             cluster.clock.now += every
             await cluster.look()
             assert cluster.now.hard == RAISED, "it is repaired each time"
@@ -459,6 +460,24 @@ class TestAnotherWriterLowersTheQuota:
         cluster.quotas.errors["get"] = [ServiceUnavailable("no")]
         await self.war(cluster, MANY)
         assert [cause.by for cause in cluster.causes] == ["field manager unknown"]
+
+    @sentences(
+        {
+            "an entry without manager and time is older than one with them": ([NAMELESS, *MANAGED], "kubectl-edit"),
+            "an entry without a manager alone names nobody": ([NAMELESS], "unknown"),
+            "one without these keys neither": ([{"fieldsV1": OWNED}], "unknown"),
+            "entries of nothing own nothing": ([{"fieldsV1": None}, {"fieldsV1": {"f:spec": None}}], "unknown"),
+            "there is none": (None, "unknown"),
+        },
+        "managed, name",
+    )
+    async def test_managed_fields_that_lack_something(
+        self, cluster: QuotaCluster, managed: list[dict[str, Any]] | None, name: str
+    ) -> None:
+        cluster.migrate("vm1")
+        await cluster.look()
+        await self.war(cluster, MANY, managed=managed)
+        assert [cause.by for cause in cluster.causes] == [f"field manager {name}"]
 
 
 Happens = Callable[[QuotaCluster], object] | None

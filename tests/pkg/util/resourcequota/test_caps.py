@@ -267,3 +267,19 @@ def test_past_200_kib_migrations_wait_and_nothing_is_lost(more: int) -> None:
     migrations = [*facts.migrations[:2], vmim("Failed", "vm2")]
     later, _plan = after(replace(facts, quota=result, migrations=migrations))
     assert sorted(entry.vm for entry in entries(later.annotations)) == ["vm0", "vm1"][more:]
+
+
+class Note(str):
+    """A text that counts how often it is measured."""
+
+    measured = 0
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        self.measured += 1
+        return super().encode(encoding, errors)
+
+
+def test_the_annotations_are_measured_once_for_all_migrations() -> None:
+    note = Note("by another client")
+    after(migrating_vms(20, quota(HARD, {**MARKS, "note": note})))
+    assert note.measured == 2  # two decisions

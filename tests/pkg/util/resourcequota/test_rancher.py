@@ -429,6 +429,30 @@ def test_a_denied_request_costs_a_migration_nothing() -> None:
     assert ns1.record is None
 
 
+@pytest.mark.parametrize("is_granted", [True, False])
+@pytest.mark.parametrize("denied_before", [True, False])
+def test_what_was_denied_is_requested_again_under_a_migration(is_granted: bool, denied_before: bool) -> None:
+    ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+    if denied_before:
+        ns1.sync()
+    ns1.migrate("vm1")
+    ns1.settle()
+    assert ns1.hard == amounts(HARD, [ADDED])
+    if is_granted:
+        ns1.project = {"limits.cpu": "100", "limits.memory": "1000Gi"}
+    writes, base = ns1.writes, {"limits.cpu": "60", "limits.memory": "500Gi"} if is_granted else HARD
+    ns1.now += 29.0
+    assert ns1.look().recheck_after == pytest.approx(1.0)
+    ns1.now += 1.0
+    ns1.settle()
+    assert ns1.hard == amounts(base, [ADDED])
+    assert ns1.writes == writes + 2  # not in a loop
+    ns1.migrate("vm1", phase="Succeeded")
+    ns1.settle()
+    assert (ns1.hard, ns1.record) == (amounts(base), None)
+    assert json.loads(ns1.annotation) == json.loads(BIG)
+
+
 def test_a_rancher_that_does_not_run_is_said_by_name() -> None:
     ns1 = RancherNamespace()
     ns1.migrate("vm1")

@@ -231,6 +231,14 @@ def test_a_default_quota_that_loses_its_label_while_a_vm_migrates_keeps_its_base
     assert edited.hard == MORE  # nothing was added to it
 
 
+@pytest.mark.parametrize("hard", [RAISED, BASE, MORE], ids=["as raised", "reverted before", "edited by a person"])
+def test_a_default_quota_that_loses_its_label_goes_back_to_the_annotation(hard: Mapping[str, str]) -> None:
+    """It has no record: its entries tell what was added, not to which limits."""
+    lost = quota(dict(hard), {**MARKS, by_name(): POD}, labels={})
+    result, _plan = after(namespace(lost, OVER, [SOURCE], [HERE], limits=RANCHERS))
+    assert (by_value(result.hard), result.annotations) == (by_value(BASE), {})
+
+
 def test_a_quota_with_hundreds_of_limits_gets_its_base_back() -> None:
     """Its records are longer than what is read of anybody else's annotation."""
     base = {**BASE, **{f"requests.example.com/a-device-with-a-long-name-{number}": "1" for number in range(250)}}
