@@ -22,7 +22,6 @@ from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of, unenforced
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
-from pkg.util.resourcequota.rancher import exceeding
 from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import VmUsage
 
@@ -146,7 +145,7 @@ def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatu
         for name, limit in sorted(parse_resource_list(quota.hard).items())
         if is_scaled(name)
     }
-    keeper, beyond = keeper_of(observed, policy.mode, installed), exceeding(observed.limits, observed.rancher.granted)
+    keeper = keeper_of(observed, policy.mode, installed)
     problems = [
         installed.refusal(RESOURCE_QUOTAS.kind, quota.key),
         *map(str, base.problems),
@@ -154,7 +153,7 @@ def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatu
         *_contradictions(rows),
         unenforced_limits(quota),
         *(map(str, plan(observed, policy).problems) if "headroom" in keeper else ()),
-        str(not_granted(observed, beyond)) if beyond else "",
+        str(not_granted(observed) or ""),
     ]
     readable = [entry for entry in entries(quota.annotations) if entry.key not in added.invalid]
     vms = {key: vm for vm in usages_of(observed) for key in vm.keys}

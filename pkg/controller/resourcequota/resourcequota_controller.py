@@ -35,7 +35,8 @@ from pkg.util.problems import EVENT_DEVICE, EVENT_PROJECT_FULL, EVENT_REVERTED, 
 from pkg.util.resourcequota import timing
 from pkg.util.resourcequota.base import quantity_of
 from pkg.util.resourcequota.compensation import compensates_more
-from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read, summarized
+from pkg.util.resourcequota.draft import with_summary
+from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
 from pkg.util.resourcequota.observe import Listed, Observer, Source
@@ -177,7 +178,7 @@ class ResourceQuotaHandler:
                 await self._report_problems(observed, [reverted] if manager else [])
             keys = *quota.annotations, *decided.annotations
             names = names_by_key(keys, observed.migrations, observed.instances.values())
-            decided = summarized(decided, quota, names)
+            decided = with_summary(decided, quota, names)
             await self._write(quota, state, decided, used)
             self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:

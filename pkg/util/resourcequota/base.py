@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import RawQuantity, RawResourceList
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, parse_resource_list, subtract
+from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list, subtract
 from pkg.util import constants
 from pkg.util.amounts import format_amount, format_written
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
@@ -50,33 +51,31 @@ RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Rancher's name of a limit to the ResourceQuota's."""
 
-FOLDED = {name.lower(): name for name in RESOURCE_NAMES}
+RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
+"""Names match as Go's JSON decoder matches them: whatever their case."""
 
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
-    """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones.
+    """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones; none without
+    an annotation. `null` is not a limit.
 
-    Names match as Go's JSON decoder matches them: exactly, else by folded case. `null` is not a limit. Raises
-    InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than MAX_LENGTH."""
+    Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than MAX_LENGTH."""
     if len(annotation) > MAX_LENGTH:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {MAX_LENGTH} characters")
     try:
-        document = json.loads(annotation)
+        document = json.loads(annotation or "{}")
     except (ValueError, RecursionError) as exc:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota is not JSON: {exc}") from exc
-    fields = _object(document, "the document").items()
-    limit = [value for key, value in fields if key.lower() == "limit"][-1:]  # as Go decodes it: the last one
     limits: dict[str, str] = {}
-    for key, value in _object(limit[0] if limit else None, "limit").items():
-        name = key if key in RESOURCE_NAMES else FOLDED.get(key.lower())
-        if name is None:
-            # Rancher's `extended` map has resource names as they are.
-            extended = value.items() if key.lower() == "extended" and isinstance(value, dict) else ()
-            limits |= {resource: text for resource, text in extended if isinstance(text, str)}
-        elif isinstance(value, str):
-            limits[RESOURCE_NAMES[name]] = value
-        elif value is not None:
-            raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {key} must be a string, not {value!r}")
+    for key, value in fields_of(document).items():
+        if resource := RESOURCES_BY_LOWER_CASE.get(key.lower()):
+            if isinstance(value, str):
+                limits[resource] = value
+            elif value is not None:
+                text = f"field.cattle.io/resourceQuota: {key} must be a string, not {value!r}"
+                raise InvalidNamespaceAnnotation(text)
+        elif key.lower() == "extended" and isinstance(value, dict):  # with resource names as they are
+            limits |= {name: text for name, text in value.items() if isinstance(text, str)}
     return MappingProxyType({name: value for name, value in limits.items() if value})
 
 
@@ -88,7 +87,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
     Raises InvalidNamespaceAnnotation, or InvalidBaseQuantity naming the limit that does not parse or is negative. Only
     the resources that headroom adds to are checked; a strange `secrets` limit is Rancher's affair."""
     base: dict[str, Quantity] = {}
-    for name, text in parse_limits(annotation).items() if annotation else ():
+    for name, text in parse_limits(annotation).items():
         try:
             base[name] = Quantity.parse(text)
         except QuantityError as exc:
@@ -100,12 +99,14 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
     return MappingProxyType(base)
 
 
-def _object(value: object, field: str) -> Mapping[str, object]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota: {field} must be an object")
-    return value
+def fields_of(document: object) -> dict[str, Any]:
+    """Returns the object `limit` of an annotation's JSON; as Go decodes it, the last one."""
+    if document is not None and not isinstance(document, dict):
+        raise InvalidNamespaceAnnotation("field.cattle.io/resourceQuota: the document must be an object")
+    fields = next((value for key, value in reversed((document or {}).items()) if key.lower() == "limit"), None)
+    if fields is not None and not isinstance(fields, dict):
+        raise InvalidNamespaceAnnotation("field.cattle.io/resourceQuota: limit must be an object")
+    return fields or {}
 
 
 _ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
@@ -234,21 +235,17 @@ def base_of(
 
 def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:
     """Returns what Rancher granted of the requested limits; all of them where nobody validates (None)."""
-    if granted is None:
-        return limits
-    return {name: min(limit, granted[name]) for name, limit in limits.items() if name in granted}
+    return limits if granted is None else minimum(limits, granted)
 
 
 def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:
-    changed = [
+    changed = ", ".join(
         f"{name} from {format_amount(applied, name)} to {format_written(str(quota.hard.get(name, 'unset')), name)}"
         for name, applied in sorted(edits_of(quota).items())
         if applied is not None and constants.ANNOTATION_BASE in quota.annotations
-    ]
-    if not changed:
-        return ()
-    text = f"changed while it was raised: {', '.join(changed)}; what was written is the new base"
-    return (Problem(EVENT_BASE_CHANGED, text, kind="Normal"),)
+    )
+    text = f"changed while it was raised: {changed}; what was written is the new base"
+    return (Problem(EVENT_BASE_CHANGED, text, kind="Normal"),) if changed else ()
 
 
 HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)

@@ -6,23 +6,30 @@ A migration that a cap leaves out waits; the first in line is served first: by K
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import structs
+
+from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, total
+from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, parse_resource_list, total
 from pkg.util import constants
-from pkg.util.amounts import format_amount, format_written
+from pkg.util.amounts import format_amount, format_distinctly, format_written
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry, Problem
 from pkg.util.resourcequota.base import Base, difference, hard, is_scaled
-from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, parse_resources, put, read
+from pkg.util.resourcequota.entries import changes, entry_keys, is_by_uid, migrating_key, parse_resources, put, read
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
+from pkg.util.resourcequota.managed import is_ours
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher_request import denied
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""
+_MOST_NAMES = 5
+"""Of VMs in a summary."""
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
@@ -107,17 +114,16 @@ class QuotaDraft:
         self._drop(keys, stays, may_be_unknown=may_be_unknown)
         other_entries = (entry for key, entry in self.entries.items() if key not in keys)
         entered = total({name: entry[name] for name in self.limits if name in entry} for entry in other_entries)
-        size = sum(map(_size, self.annotations.items()))
+        size = _size({key: text for key, text in self.annotations.items() if key not in keys})
         for wanted in sorted(wanted_entries, key=lambda entry: entry.turn):
             key = wanted.key
-            size -= _size((key, self.annotations.get(key)))
             value = self._value_of(wanted, total([entered, wanted.value, compensation]), size)
             if value is None:
                 self._remove(key)
                 continue
             if self.entries.get(key) != value:
                 self.annotations[key] = marshal(value)
-            size += _size((key, self.annotations[key]))
+            size += _size({key: self.annotations[key]})
             self.invalid.pop(key, None)
             add_to(entered, value)
         self.problems += idle(*self._caps, self.facts.quota.hard)
@@ -125,11 +131,11 @@ class QuotaDraft:
 
     def _value_of(self, wanted: WantedEntry, most: ResourceList, size: int) -> ResourceList | None:
         """Returns the wanted entry's value, no more than the present one where there is no room for `most`, all that is
-        added with it; None: there is none. `size`: of the other annotations."""
+        added with it; None: there is none. `size`: of the other annotations, without entries that wait."""
         vm, key, value, present = wanted
         if present is not None and all(amount <= present.get(name, ZERO) for name, amount in value.items()):
             return value
-        new_size = size + _size((key, marshal(value))) if present is None else 0
+        new_size = size + _size({key: marshal(value)}) if present is None else 0
         refusal = self.refusal(f"migration of VM {vm.name}", most, new_size)
         if refusal is None:
             return value
@@ -171,10 +177,9 @@ class QuotaDraft:
         return raised
 
 
-def _size(annotation: tuple[str, str | None]) -> int:
-    """Returns the bytes of an annotation, its key and its text; 0 for one that is not there."""
-    key, text = annotation
-    return 0 if text is None else len(key.encode()) + len(text.encode())
+def _size(annotations: Mapping[str, str]) -> int:
+    """Returns the bytes of the keys and the texts."""
+    return sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
 
 
 def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity], size: int = 0) -> Problem | None:
@@ -200,8 +205,7 @@ def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Proble
     """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard does not
     have, on a namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
     reasons = {name: "spec.hard does not have it" for name in _capped(on_quota) if name not in hard}
-    uncounted = [name for name in _capped(on_namespace) if not is_scaled(name)]
-    reasons |= dict.fromkeys(uncounted, "quotas do not count it of pods or claims")
+    reasons |= {n: "quotas do not count it of pods or claims" for n in _capped(on_namespace) if not is_scaled(n)}
     return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in reasons.items()]
 
 
@@ -209,3 +213,27 @@ def _capped(text: str) -> list[str]:
     with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
         return sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) if text else []
     return []
+
+
+def with_summary(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
+    """Returns the plan with the summary of what it leaves on the quota, such as "limits.cpu 6500m + 1025m for web-2
+    until its old pod ends"; unchanged where it writes nothing there. `names`: VMs by the keys of their entries. On a
+    quota that is not ours alone, a summary would outlive entries that Harvester ends."""
+    if not decided.annotations and not decided.hard:
+        return decided
+    annotations, text = decided.annotations_of(quota), ""
+    vms = sorted(names[key] for key in entry_keys(annotations))
+    if vms and is_ours(structs.replace(quota, metadata=structs.replace(quota.metadata, annotations=annotations))):
+        limits, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
+        amounts = [
+            "{} {} + {}".format(name, *format_distinctly(name, limits[name] - amount, amount))
+            for name, amount in sorted(headroom.items())
+            if name in limits and amount > ZERO
+        ]
+        omitted = f" and {len(vms) - _MOST_NAMES} more" if len(vms) > _MOST_NAMES else ""
+        ends = "its old pod ends" if len(vms) == 1 else "their old pods end"
+        if amounts:
+            text = f"{', '.join(amounts)} for {', '.join(vms[:_MOST_NAMES])}{omitted} until {ends}"
+    if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
+        return decided
+    return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})

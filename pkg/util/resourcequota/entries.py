@@ -12,22 +12,16 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from msgspec.structs import replace as replace_struct
-
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
-from kubeloop.api.quantity import ZERO, Quantity
-from kubeloop.api.resource_list import ResourceList, marshal, maximum, parse_resource_list, total, unmarshal
+from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import ResourceList, marshal, maximum, total, unmarshal
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.amounts import format_distinctly
 from pkg.util.problems import InvalidEntry
-from pkg.util.resourcequota.facts import Plan
-from pkg.util.resourcequota.managed import is_ours
 
 ENTRY_PREFIXES = (constants.ANNOTATION_MIGRATING_NAME_PREFIX, constants.ANNOTATION_MIGRATING_UID_PREFIX)
 _ROOM = 63 - len("migrating-")
@@ -203,30 +197,3 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | N
     """Returns the keys to set, and those to remove (None)."""
     updates: dict[str, str | None] = {key: text for key, text in new.items() if old.get(key) != text}
     return updates | {key: None for key in old if key not in new}
-
-
-_MOST_NAMES: Final = 5
-
-
-def summarized(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
-    """Returns the plan with the summary of what it leaves on the quota, such as "limits.cpu 6500m + 1025m for web-2
-    until its old pod ends"; unchanged where it writes nothing there. `names`: VMs by the keys of their entries. On a
-    quota that is not ours alone, a summary would outlive entries that Harvester ends."""
-    if not decided.annotations and not decided.hard:
-        return decided
-    annotations, text = decided.annotations_of(quota), ""
-    vms = sorted(names[key] for key in entry_keys(annotations))
-    if vms and is_ours(replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))):
-        hard, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
-        amounts = [
-            "{} {} + {}".format(name, *format_distinctly(name, hard[name] - amount, amount))
-            for name, amount in sorted(headroom.items())
-            if name in hard and amount > ZERO
-        ]
-        omitted = f" and {len(vms) - _MOST_NAMES} more" if len(vms) > _MOST_NAMES else ""
-        ends = "its old pod ends" if len(vms) == 1 else "their old pods end"
-        if amounts:
-            text = f"{', '.join(amounts)} for {', '.join(vms[:_MOST_NAMES])}{omitted} until {ends}"
-    if text == quota.annotations.get(constants.ANNOTATION_SUMMARY, ""):
-        return decided
-    return replace(decided, annotations={**decided.annotations, constants.ANNOTATION_SUMMARY: text or None})

@@ -34,40 +34,31 @@ def lowered_too_far(
     of_status: bool = False,
     grants: bool = False,
 ) -> ResourceList:
-    """Returns the limits that a write lowers too far, with the lowest allowed values. `of_status`: it is one of the
-    status; `grants`: it is Rancher's, and its limits are a new grant.
+    """Returns the limits that a write lowers too far, each with the lowest allowed value: the base and the headroom
+    that is added to it. `of_status`: it is one of the status; `grants`: it is Rancher's, and its limits are a new
+    grant.
 
-    While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are let
-    through."""
+    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
+    limit in the same write. The base is from before the write. Outside migrations everything is allowed, and repaired
+    where need be. While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody
+    else's are let through."""
     if not is_managed(old) or switched_off(new) or is_off(new.annotations):
         return {}
     if namespace is not None and (switched_off(namespace) or request_of(namespace)):
         return {}
     if of_status:
         return _status_too_low(old, new)
-    granted = granted_to(old, namespace)
-    if granted is not None and grants:
-        with suppress(QuantityError):
-            granted = {**granted, **parse_resource_list(new.hard)}
-    return too_low(old, new, annotation_of(namespace), policy, granted)
-
-
-def too_low(
-    old: ResourceQuota, new: ResourceQuota, limits: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
-) -> ResourceList:
-    """Returns the limits that a write of spec.hard lowers too far, each with the lowest allowed value: the base and
-    the headroom that is added to it. `limits` is the namespace's annotation, `granted` Rancher's grant.
-
-    The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
-    limit in the same write. The base is from before the write. Outside migrations everything is allowed, and repaired
-    where need be."""
     lowered = [name for name, value in new.hard.items() if name not in old.hard or _is_less(value, old.hard[name])]
     headroom = read(new.annotations).total
     if not lowered or not headroom:
         return {}
+    granted = granted_to(old, namespace)
+    if granted is not None and grants:
+        with suppress(QuantityError):
+            granted = {**granted, **parse_resource_list(new.hard)}
     names = {**new.hard, **old.hard} if is_default(old) else old.hard
     old_quota = replace(old, spec=replace(old.spec, hard=names))
-    lowest = hard(base_of(old_quota, limits, policy, granted).limits or {}, headroom)
+    lowest = hard(base_of(old_quota, annotation_of(namespace), policy, granted).limits or {}, headroom)
     return {name: lowest[name] for name in sorted(lowered) if name in lowest and _is_less(new.hard[name], lowest[name])}
 
 

@@ -16,16 +16,7 @@ OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.A
 
 
 class QuotaManagement(Enum):
-    """The way in which headroom manages a ResourceQuota. The first row that fits counts:
-
-    the quota                                                 | management | is managed | is served
-    ----------------------------------------------------------+------------+------------+----------
-    is being deleted                                          | NONE       |            |
-    has headroom's label or annotation "managed": "false"     | OFF        |            |
-    is neither Rancher's default nor has the label "true"     | NONE       |            |
-    was Rancher's default and still has headroom's mark       | NONE       |            |
-    has Harvester's skip annotation, without headroom's mark  | SKIPPED    | yes        |
-    is another one                                            | SERVED     | yes        | yes"""
+    """The way in which headroom manages a ResourceQuota, by the table of `management_of`."""
 
     NONE = "none"
     """What is headroom's on it goes."""
@@ -34,14 +25,17 @@ class QuotaManagement(Enum):
     SKIPPED = "skipped"
     """Only what is over goes."""
     SERVED = "served"
+    """It is raised."""
 
 
 def management_of(quota: ResourceQuota) -> QuotaManagement:
-    is_labelled = quota.labels.get(constants.LABEL_MANAGED) == "true"
+    """Returns the management by the first row that fits."""
+    is_labelled = quota.labels.get(constants.LABEL_MANAGED) == constants.TRUE
     rows = (
         (quota.deleting, QuotaManagement.NONE),
         (switched_off(quota), QuotaManagement.OFF),
-        (not (is_default(quota) or is_labelled) or was_default(quota), QuotaManagement.NONE),
+        (not is_default(quota) and not is_labelled, QuotaManagement.NONE),
+        (was_default(quota), QuotaManagement.NONE),
         (is_off(quota.annotations), QuotaManagement.SKIPPED),
     )
     return next((management for fits, management in rows if fits), QuotaManagement.SERVED)

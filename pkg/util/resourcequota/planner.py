@@ -172,10 +172,8 @@ class OwnRules(QuotaDraft):
     overhead has grown by."""
 
     def __init__(self, facts: Facts, policy: Policy) -> None:
-        base, annotations = (
-            base_of(facts.quota, facts.limits, policy, facts.rancher.granted),
-            {**facts.quota.annotations},
-        )
+        base = base_of(facts.quota, facts.limits, policy, facts.rancher.granted)
+        annotations = dict(facts.quota.annotations)
         if base.is_default:
             annotations |= OWN_MARKS
         elif base.record is not None:

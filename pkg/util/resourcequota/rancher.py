@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, parse_resource_list
+from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list
 from pkg.util import constants
 from pkg.util.problems import ResourceQuotaError
 from pkg.util.resourcequota.base import (
-    FOLDED,
-    RESOURCE_NAMES,
+    RESOURCES_BY_LOWER_CASE,
     applied_to,
+    fields_of,
     granted_by_record,
     parse_base,
     parse_limits,
@@ -135,7 +135,7 @@ def limits_of_annotation(text: str) -> ResourceList:
     """Returns an annotation's limits that are quantities, by the ResourceQuota's resource names."""
     limits: ResourceList = {}
     with suppress(ResourceQuotaError):
-        for name, value in parse_limits(text).items() if text else ():
+        for name, value in parse_limits(text).items():
             with suppress(QuantityError):
                 limits[name] = Quantity.parse(value)
     return limits
@@ -149,13 +149,12 @@ def with_limits(text: str, limits: Mapping[str, str]) -> str:
     if not limits:
         return text
     document = json.loads(text)
-    key = next((key for key in reversed(document) if key.lower() == "limit"), None)
-    fields = (document[key] if key else None) or {}
-    for name, value in fields.items():
-        if name.lower() == "extended" and isinstance(value, dict):
+    fields = fields_of(document)
+    for key, value in fields.items():
+        if key.lower() == "extended" and isinstance(value, dict):
             value |= {resource: limits[resource] for resource in value if resource in limits}
-        elif (resource := RESOURCE_NAMES.get(FOLDED.get(name.lower(), ""), "")) in limits:
-            fields[name] = limits[resource]
+        elif (resource := RESOURCES_BY_LOWER_CASE.get(key.lower(), "")) in limits:
+            fields[key] = limits[resource]
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -183,8 +182,7 @@ def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceLis
     if is_granted(request, quota):
         return {**request.granted, **request.base}
     person = limits_of_annotation(annotation_of(namespace))
-    granted = {name: min(limit, hard[name]) for name, limit in request.granted.items() if name in hard}
-    return granted | {name: limit for name, limit in person.items() if hard.get(name) == limit}
+    return minimum(request.granted, hard) | {name: limit for name, limit in person.items() if hard.get(name) == limit}
 
 
 def is_granted(request: Request, quota: ResourceQuota) -> bool:

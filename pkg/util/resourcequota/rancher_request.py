@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from msgspec.structs import replace as replace_struct
-
 from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.harvesterhci import Project
@@ -53,7 +52,7 @@ def with_answer(facts: Facts) -> Facts:
         denied = (*amounts, *([headroom] if headroom and headroom not in amounts else []))
         denial = Denial(requests, denied, now)
         annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
-        quota = replace_struct(quota, metadata=replace_struct(quota.metadata, annotations=annotations))
+        quota = edit(quota, metadata={"annotations": annotations})
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
 
 
@@ -84,19 +83,16 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
     if entries and plan.raised is None:  # an entry or the base cannot be read
         return replace(plan, annotations={}, hard={}, asks=True)
-    requested = rancher.limits_of_annotation(facts.limits)
-    base = _base(facts, requested, has_entries=bool(entries))
-    raised = {name: limit for name, limit in (plan.raised or {}).items() if name in requested and entries}
-    if raised:  # of what the person requests beyond the grant nothing is in the plan
-        granted = facts.rancher.granted or {}
-        raised = {n: base[n] + limit - min(requested[n], granted.get(n, requested[n])) for n, limit in raised.items()}
-    changed = {name: limit for name, limit in {**base, **raised}.items() if limit != requested[name]}
+    requested, headroom = rancher.limits_of_annotation(facts.limits), read(entries).total
+    base, raised = _base(facts, requested, has_entries=bool(entries)), plan.raised or {}
+    asked = {name: limit + headroom.get(name, ZERO) if name in raised else limit for name, limit in base.items()}
+    changed = {name: str(limit) for name, limit in asked.items() if limit != requested[name]}
     try:
-        text = rancher.with_limits(facts.limits, {name: str(limit) for name, limit in changed.items()})
+        text = rancher.with_limits(facts.limits, changed)
     except InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
-    record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
+    record = _record(facts, asked, base, entries) if is_recorded else None
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 
@@ -212,19 +208,20 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
 def with_grant(facts: Facts, plan: Plan) -> Plan:
     """Returns the plan with what people have to know of a request that Rancher has refused."""
     validation = rancher.validation_of(facts.rancher.namespace)
-    if validation is None or validation.fits or not is_served(facts.quota):
-        return plan
-    beyond = rancher.exceeding(facts.limits, facts.rancher.granted)
-    return replace(plan, problems=[not_granted(facts, beyond), *plan.problems]) if beyond else plan
+    is_refused = validation is not None and not validation.fits and is_served(facts.quota)
+    problem = not_granted(facts) if is_refused else None
+    return replace(plan, problems=[problem, *plan.problems]) if problem else plan
 
 
-def not_granted(facts: Facts, beyond: Mapping[str, tuple[Quantity, Quantity]]) -> Problem:
-    """Returns the problem of a namespace whose annotation exceeds Rancher's grant."""
+def not_granted(facts: Facts) -> Problem | None:
+    """Returns the problem of a namespace whose annotation exceeds Rancher's grant, or None."""
     validation = rancher.validation_of(facts.rancher.namespace)
     amounts = ", ".join(
         f"{n} {format_amount(requested, n)} of which {format_amount(granted, n)} are granted"
-        for n, (requested, granted) in beyond.items()
+        for n, (requested, granted) in rancher.exceeding(facts.limits, facts.rancher.granted).items()
     )
+    if not amounts:
+        return None
     says = f"; Rancher says: {validation.message}" if validation and not validation.fits else ""
     text = f"namespace {facts.quota.namespace} requests more than Rancher has granted: {amounts}{says}"
     return Problem(EVENT_NOT_GRANTED, text)
@@ -234,10 +231,14 @@ def project_room(project: Project, namespaces: Iterable[Namespace], quota: Resou
     """Returns what the quota's namespace may request beyond what its person does, as text. `namespaces` are all of the
     cluster: what those of the project request counts, granted or not (rancher pkg/resourcequota, quota_validate.go)."""
     limit = project.spec.resource_quota and project.spec.resource_quota.limit
-    of_project = [item for item in namespaces if rancher.project_of(item) == f"{project.namespace}:{project.name}"]
-    requests = {item.name: item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "") for item in of_project}
-    requests |= {item.name: rancher.annotation_of(item) for item in of_project if item.name == quota.namespace}
-    used = total(map(rancher.limits_of_annotation, requests.values()))
+    requests = [
+        rancher.annotation_of(item)
+        if item.name == quota.namespace
+        else item.annotations.get(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
+        for item in namespaces
+        if rancher.project_of(item) == f"{project.namespace}:{project.name}"
+    ]
+    used = total(map(rancher.limits_of_annotation, requests))
     limits = rancher.limits_of_annotation(json.dumps({"limit": limit or {}}))
     remainders = {name: max(ZERO, limits[name] - used.get(name, ZERO)) for name in sorted(limits) if name in quota.hard}
     return f"; left {_listed(remainders)}"

@@ -192,6 +192,7 @@ LIMITS = {
     "limit null is no limit": ('{"limit":null}', {}),
     "null is no limit": ("null", {}),
     "no limit is no limit": ("{}", {}),
+    "nothing is no limit": ("", {}),
     "names that Rancher does not know are left out": ('{"limit":{"cpu":"3","limits.cpu":"3","foo":7}}', {}),
     "other fields beside limit are left out": ('{"usedLimit":{"limitsCpu":"3"},"limit":{}}', {}),
     "extended resources keep their names": (
@@ -210,7 +211,6 @@ def test_limits(annotation: str, limits: dict[str, str]) -> None:
 
 GARBAGE_LIMITS = {
     "not JSON": "{nope",
-    "nothing": "",
     "two documents": "{}{}",
     "a list": "[]",
     "a string": '"limits"',

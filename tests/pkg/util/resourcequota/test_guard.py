@@ -8,7 +8,7 @@ from pkg.util.constants import ANNOTATION_APPLIED as APPLIED
 from pkg.util.constants import ANNOTATION_BASE as BASE
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.entries import migrating_key, names_by_key
-from pkg.util.resourcequota.guard import lowered_too_far, too_low
+from pkg.util.resourcequota.guard import lowered_too_far
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from tests.decisions import EXACT, sentences
 from tests.objects import BASE as LIMITS
@@ -21,6 +21,7 @@ from tests.objects import (
     RAISED,
     SKIP,
     Resources,
+    annotated_namespace,
     by_name,
     by_uid,
     quota,
@@ -104,7 +105,10 @@ WRITES = {
 
 @sentences(WRITES)
 def test_the_lowest_limits_of_a_write(case: Write) -> None:
-    assert format_resource_list(too_low(case.old, case.new, case.limits, case.policy)) == case.lowest
+    assert (
+        format_resource_list(lowered_too_far(case.old, case.new, case.policy, annotated_namespace(case.limits)))
+        == case.lowest
+    )
 
 
 def test_a_quota_that_a_person_has_switched_off_may_be_lowered() -> None:
@@ -116,10 +120,12 @@ def test_compensation_counts() -> None:
     """The compensation counts also where the last entry is gone."""
     annotations = {**ONE, COMPENSATION: '{"limits.memory":"512Mi"}'}
     was = quota({"limits.cpu": "5", "limits.memory": str(9980344313 + 2**29)}, annotations)
-    lowest = too_low(was, quota(dict(RAISED), annotations), LIMITS, TAKEOVER)
+    lowest = lowered_too_far(was, quota(dict(RAISED), annotations), TAKEOVER, annotated_namespace(LIMITS))
     assert format_resource_list(lowest) == {"limits.memory": str(9980344313 + 2**29)}
     alone = quota(dict(HARD), {**MARKS, COMPENSATION: annotations[COMPENSATION]})
-    assert format_resource_list(too_low(was, alone, LIMITS, TAKEOVER)) == {"limits.memory": "5512Mi"}
+    assert format_resource_list(lowered_too_far(was, alone, TAKEOVER, annotated_namespace(LIMITS))) == {
+        "limits.memory": "5512Mi"
+    }
 
 
 LABELLED = {LABEL_MANAGED: "true"}
@@ -137,7 +143,7 @@ WITHOUT_RANCHER = {
 def test_a_quota_without_rancher(hard: dict[str, str], annotations: dict[str, str], lowest: dict[str, str]) -> None:
     was = quota({"limits.cpu": "5", "secrets": "9"}, RECORD, labels=LABELLED)
     new = quota(dict(hard), {**RECORD, **annotations}, labels=LABELLED)
-    assert format_resource_list(too_low(was, new, "", EXACT)) == lowest
+    assert format_resource_list(lowered_too_far(was, new, EXACT, None)) == lowest
 
 
 NAMES = {

@@ -366,6 +366,14 @@ def test_nothing_is_requested_on_top_of_garbage(case: str) -> None:
     assert (ns1.annotation, ns1.record, ns1.hard) == (case, None, amounts(HARD))
 
 
+def test_without_an_annotation_nothing_is_requested_and_nothing_reported() -> None:
+    ns1 = RancherNamespace()
+    ns1.annotate({KEY: None})
+    ns1.migrate("vm1")
+    assert ns1.look().problems == []
+    assert (ns1.annotation, ns1.record, ns1.hard) == ("", None, amounts(HARD))
+
+
 def test_a_full_project_leaves_everything_as_it_was() -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
     ns1.migrate("vm1")
