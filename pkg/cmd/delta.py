@@ -190,7 +190,7 @@ class _Cluster:
     def rendering(self, namespace: str) -> Rendering:
         """Returns how KubeVirt renders launcher pods there. Where the input says nothing of the ratio it is what
         Harvester comes with; nothing of the cluster: quotas limit both cpu and memory."""
-        rendering, ratio = self.objects.rendering(namespace, self._profile), self._ratio
+        rendering, ratio = replace(self.objects, profile=self._profile).rendering(namespace), self._ratio
         if ratio is None:
             is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
             ratio = rendering.ratio if is_configured else rendering.harvester_ratio

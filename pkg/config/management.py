@@ -17,6 +17,7 @@ from pkg.config.causes import Reverts
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
+from pkg.util.kubevirt.profiles import Profile
 from pkg.util.quotacount.releases import UNKNOWN, Releases
 from pkg.util.resourcequota.observe import Listed, Source
 
@@ -88,7 +89,7 @@ class Management(ControllerFactory):
         """True while deploy/policy.yaml is in force and tenants can forge no pod, as `Upkeep` has found out."""
         self.slim, self.whole = CacheTransforms(), whole
 
-    def source(self, *, claims: bool = True) -> Source:
+    def source(self, profile: Profile | None = None, *, claims: bool = True) -> Source:
         """Returns the caches of this process, in which decisions read. Call before `start`, which waits for them.
         Without `claims` those about storage are wrong; what is decided about pods alone does not read them."""
         return Source(
@@ -105,4 +106,5 @@ class Management(ControllerFactory):
             budgets=self.virtual_machine_migration_resource_quotas.cache(),
             kubernetes=self._releases,
             policy_in_force=lambda: self.policy_in_force,
+            profile=profile,
         )

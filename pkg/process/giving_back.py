@@ -26,7 +26,7 @@ from pkg.util.managedtenantquota.sequence import Wait, next_step
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.entries import is_entry
 from pkg.util.resourcequota.managed import OWN_MARKS, is_default, is_ours
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.rancher import SILENCE, removal_command, request_of, stuck_entries
 
@@ -68,11 +68,11 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
     quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
     deadline = loop_time() + SILENCE
-    reverts, observer, released = Reverts(client, clock), Observer(Source()), replace(EXACT, released=True)
+    reverts, source, released = Reverts(client, clock), Source(), replace(EXACT, released=True)
     # One for all passes: it remembers since when the quota may be lowered.
-    handler = ResourceQuotaHandler(client, rancher, reverts, observer, events, released, clock=clock)
+    handler = ResourceQuotaHandler(client, rancher, reverts, source, events, released, clock=clock)
     while loop_time() < deadline:
-        handler.observer = Observer(await _source(client, quota.namespace), asks=rancher.asks)
+        handler.source = replace(await _source(client, quota.namespace), asks=rancher.asks)
         try:
             await handler.on_resource_quota_changed(quota.key, quota)
             return

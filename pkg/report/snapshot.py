@@ -29,7 +29,7 @@ from pkg.util.quotacount.releases import NEWEST, Releases, doubt, releases_of
 from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.facts import Cache, Facts
 from pkg.util.resourcequota.managed import is_default, is_served
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, Policy, RancherQuotas
 from pkg.util.resourcequota.vm import VmUsage, vms_of
 
@@ -157,7 +157,7 @@ class Snapshot:
 
     def observe(self, quota: core.ResourceQuota) -> Facts:
         """Returns the observation of the quota that a decision reads."""
-        facts = self.observer.observe(quota, self.now)
+        facts = self.source.observe(quota, self.now)
         return facts if self.ratio is None else replace(facts, rendering=self.rendering(quota.namespace))
 
     def base(self, quota: core.ResourceQuota) -> ResourceList:
@@ -168,23 +168,20 @@ class Snapshot:
 
     def observe_window(self, namespace: str) -> Observed:
         """Returns the input of a decision about a namespace with a budget, except whether it can be locked."""
-        return observe_namespace(self.observer, self.lock_by_namespace.get(namespace), namespace, self.now)
+        return observe_namespace(self.source, self.lock_by_namespace.get(namespace), namespace, self.now)
 
     @cached_property
     def lock_by_namespace(self) -> Mapping[str, Lock]:
         return {lock.namespace: lock for lock in map(recognise, self.locks) if lock is not None}
 
-    @property
-    def source(self) -> Source:
-        return self.observer.source
-
     @cached_property
-    def observer(self) -> Observer:
+    def source(self) -> Source:
         basis, names = self.basis, LISTS.keys() & {source_field.name for source_field in fields(Source)}
         lists: dict[str, Any] = {name: Listed(getattr(self, name)) for name in names}
-        source = Source(**lists, kubernetes=basis.releases, policy_in_force=lambda: basis.policy_in_force)
-        asks = is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None
-        return Observer(source, asks=asks, cache=self.cache)
+        lists |= {"kubernetes": basis.releases, "policy_in_force": lambda: basis.policy_in_force}
+        return Source(
+            **lists, asks=is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None, cache=self.cache
+        )
 
 
 def usages_of(observed: Facts) -> list[VmUsage]:

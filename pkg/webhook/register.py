@@ -22,7 +22,6 @@ from pkg.selfcheck.api_server import PROBE_MARK, PROBE_PATH
 from pkg.selfcheck.installation import about
 from pkg.util.constants import LOCK_PATH
 from pkg.util.kubevirt.rendering import virt_controllers
-from pkg.util.resourcequota.observe import Observer
 from pkg.webhook import configurations as paths
 from pkg.webhook.registration import Registrar
 from pkg.webhook.resources import lock, namespace, pod, resourcequota, virtualmachine
@@ -49,8 +48,8 @@ class Webhooks:
         """The webhooks on a process's caches; call before `management.start()`."""
         settings = replace(settings, own_user=await own_user(client))
         endpoint = replace(self.endpoint, service_namespace=settings.namespace)
-        observer = Observer(management.source(claims=False), settings.profile)
-        view = View(client, observer, management.clock, management.slim)
+        source = management.source(settings.profile, claims=False)
+        view = View(client, source, management.clock, management.slim)
         secrets = client.resource(SECRETS)
         report = partial(management.recorder("headroom").event, about(settings.namespace), "Warning")
         return AdmissionServer(

@@ -32,7 +32,7 @@ from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.entries import names_by_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.room import Pods
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,9 @@ class View:
     """Reads of the webhook. A live look gives None for what is not there, and raises NoAnswer when the API server does
     not answer before the review's deadline: then the caches are all there is."""
 
-    def __init__(self, client: Client, observer: Observer, clock: Callable[[], float], slim: CacheTransforms) -> None:
+    def __init__(self, client: Client, source: Source, clock: Callable[[], float], slim: CacheTransforms) -> None:
         """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
-        self._observer, self._source, self._clock = observer, observer.source, clock
+        self._source, self._clock = source, clock
         self._quotas, self._namespaces = client.resource(RESOURCE_QUOTAS), client.resource(NAMESPACES)
         self._all_pods = client.resource(PODS).transformed(slim.pod)
         self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
@@ -87,7 +87,7 @@ class View:
         await self._pods.close()
 
     def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
-        return self._observer.observe(quota, self._clock(), source=source)
+        return (source or self._source).observe(quota, self._clock())
 
     def namespace(self, name: str) -> Namespace | None:
         return self._source.namespaces.get(name=name)

@@ -23,7 +23,7 @@ from pkg.config.slim import LARGEST, CacheTransforms
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration import annotations_for
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.room import Pods, QuotaRoom
 from pkg.webhook.resources import virtualmachine
@@ -191,7 +191,7 @@ def decide_about(objects: Mapping[type[Object], Object]) -> None:
         claims=listed[PersistentVolumeClaim],
         limit_ranges=listed[LimitRange],
     )
-    observed = Observer(source).observe(counts, 0.0)
+    observed = source.observe(counts, 0.0)
     plan(observed, EXACT)
     QuotaRoom.from_facts(observed, EXACT, Pods(source.pods.list()))
     vmi: Any = objects[VirtualMachineInstance]

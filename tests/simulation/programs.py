@@ -19,7 +19,6 @@ from pkg.config.settings import WEBHOOKS as ALL
 from pkg.config.settings import Settings
 from pkg.controller.registry import register_all
 from pkg.selfcheck.api_server import KubernetesVersion
-from pkg.util.resourcequota.observe import Observer
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.webhook.register import hooks
 from pkg.webhook.view import View
@@ -57,8 +56,7 @@ class Programs:
         management = Management(leader, KubernetesVersion("v1.34.0").releases)
         options = Settings(POLICY, reserve=True, namespace=NAMESPACE, lock_limit=LOCK_LIMIT)
         register_all(management, management.recorder("headroom"), options)
-        observer = Observer(management.source())
-        view = View(replica, observer, management.clock, management.slim)
+        view = View(replica, management.source(), management.clock, management.slim)
         served = hooks(view, WEBHOOKS, ENDPOINT, management)
         for plant in PLANTED:
             served = plant(served, management)

@@ -30,7 +30,6 @@ from pkg.config.rancher_quotas import RancherWrites
 from pkg.config.settings import Settings
 from pkg.config.time_slices import TimeSlices
 from pkg.controller.managedtenantquota.observation import WindowObserver
-from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import Lock, lock_name, recognise
@@ -38,7 +37,7 @@ from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTime
 from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
 from pkg.util.managedtenantquota.targets import facts_by_scopes
 from pkg.util.managedtenantquota.window import Window
-from pkg.util.resourcequota.observe import Observer as FactsObserver
+from pkg.util.resourcequota.observe import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.resourcequota.policy import EXACT
 
 log = logging.getLogger(__name__)
@@ -266,8 +265,8 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     """Registers the controller. Namespaces are the key: two objects of one namespace are never worked on at a time."""
     namespaces, locks = management.namespaces, management.locks
     budgets = management.virtual_machine_migration_resource_quotas
-    facts = FactsObserver(management.source(), settings.profile)
-    observer = WindowObserver(facts, management.client, locks.cache(), settings, management.clock, management.rancher)
+    source = management.source(settings.profile)
+    observer = WindowObserver(source, management.client, locks.cache(), settings, management.clock, management.rancher)
     policy = WindowPolicy(lock_limit=settings.lock_limit)
     handler = WindowHandler(observer, Writer(management.client, events, management.rancher), events, policy)
     namespaces.on_change(MANAGED_TENANT_QUOTA_CONTROLLER, handler.on_namespace_changed)

@@ -27,7 +27,7 @@ from pkg.util.kubevirt.rendering import virt_controllers
 from pkg.util.managedtenantquota.lock import Webhook, client_config, lock_name, lock_webhook, recognise
 from pkg.util.managedtenantquota.model import Observed, observe, record_of
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Observer as FactsObserver
+from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import RancherQuotas
 
 _KNOWN_SECONDS = 0.5
@@ -51,7 +51,7 @@ class WindowObserver:
     """Observes a namespace. `cached` costs no request and suggests; `live` decides, and costs three, or six where the
     webhook has to be proven. `clock`: the API server's, in seconds since the epoch."""
 
-    facts: FactsObserver
+    source: Source
     client: Client
     locks: CacheReader[ValidatingWebhookConfiguration]
     settings: Settings
@@ -68,13 +68,12 @@ class WindowObserver:
 
     def concerns_us(self, namespace: str) -> bool:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
-        source = self.facts.source
-        if recognise(self.locks.get(name=lock_name(namespace))) or source.budgets.list(namespace):
+        if recognise(self.locks.get(name=lock_name(namespace))) or self.source.budgets.list(namespace):
             return True
-        return any(map(record_of, source.quotas.list(namespace)))
+        return any(map(record_of, self.source.quotas.list(namespace)))
 
     def cached(self, namespace: str) -> Observed:
-        return observe(self.facts, recognise(self.locks.get(name=lock_name(namespace))), namespace, self.clock())
+        return observe(self.source, recognise(self.locks.get(name=lock_name(namespace))), namespace, self.clock())
 
     def keep(self, observed: Observed) -> None:
         """Keeps what the API server answered, with what was written since, for the time of the lock."""
@@ -131,11 +130,11 @@ class WindowObserver:
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
         """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""
-        kubevirts, settings = self.facts.source.kubevirts.list(), self.settings
+        kubevirts, settings = self.source.kubevirts.list(), self.settings
         never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
-        quotas, may_write = self.facts.source.quotas.list(namespace), self.rancher.way is RancherQuotas.IMPERSONATE
+        quotas, may_write = self.source.quotas.list(namespace), self.rancher.way is RancherQuotas.IMPERSONATE
         locked = ", ".join(quota.name for quota in quotas if is_default(quota) and self.rancher.lock)
         if locked and not may_write:
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")

@@ -86,7 +86,7 @@ class VMIHandler:
         return written
 
 
-def read_of_vmi(vmi: VirtualMachineInstance) -> object:
+def _read_of_vmi(vmi: VirtualMachineInstance) -> object:
     status = trusted_status(vmi)
     state = status.migration_state
     finished = (state.migration_uid, state.abort_status, status.node_name) if state and state.completed else None
@@ -102,7 +102,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     pods = management.pods
     pods.cache().add_indexer(PODS_BY_MIGRATION, lambda pod: [f"{pod.namespace}/{migration.migration_of(pod)}"])
     states = VMIHandler(migrations, vmis.client, management.virtual_machines, pods)
-    vmis.on_change("virtualMachineInstanceController", states.on_vmi_changed, reads=read_of_vmi)
+    vmis.on_change("virtualMachineInstanceController", states.on_vmi_changed, reads=_read_of_vmi)
     vmis.watch_related(
         migrations,
         states.keys_of_migration,

@@ -5,7 +5,7 @@ a few milliseconds apart, and one decision serves it all. After every event come
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import Namespace, PersistentVolumeClaim, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
@@ -18,13 +18,12 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.config.management import Management
 from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
-from pkg.controller.reads import read_of_migration, read_of_pod, read_of_vmi
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, ResourceQuotaHandler
 from pkg.util import constants
 from pkg.util.kubevirt import claims
 from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.observe import Source, read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.resourcequota.policy import RancherQuotas
 from pkg.util.resourcequota.rancher import annotation_of, project_of
 from pkg.util.resourcequota.timing import is_urgent, pause
@@ -34,14 +33,15 @@ def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
     """Registers the writer of quotas. `before_raise` readies a namespace for added headroom."""
-    quotas, rancher, source = management.resource_quotas, management.rancher, management.source()
+    quotas, rancher = management.resource_quotas, management.rancher
+    source = replace(management.source(settings.profile), asks=rancher.asks)
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
     handler = ResourceQuotaHandler(
         management.client,
         rancher,
         management.reverts,
-        Observer(source, settings.profile, rancher.asks),
+        source,
         events,
         settings.policy,
         before_raise=before_raise,

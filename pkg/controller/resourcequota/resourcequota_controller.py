@@ -39,7 +39,7 @@ from pkg.util.resourcequota.draft import with_summary
 from pkg.util.resourcequota.entries import keys_of, names_by_key, parse_resources, present_entry, read
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import RECORDS
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Policy
 from pkg.util.resourcequota.rancher import is_granted, project_of, request_of
@@ -90,7 +90,7 @@ class ResourceQuotaHandler:
     client: Client
     rancher: RancherWrites
     reverts: Reverts
-    observer: Observer
+    source: Source
     events: EventRecorder
     policy: Policy
     _: KW_ONLY
@@ -151,7 +151,7 @@ class ResourceQuotaHandler:
 
     async def _plan_and_write(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
         """Plans and writes once. Raises Conflict when the quota is no longer what was decided from."""
-        await self._slices.work_out(self.observer.observe(quota, self.clock()), self.policy, charges=False)
+        await self._slices.work_out(self.source.observe(quota, self.clock()), self.policy, charges=False)
         state.decided_at = now = self.clock()
         observed = self._observe(quota, now, state)
         decided = self._plan(observed, state)
@@ -159,7 +159,7 @@ class ResourceQuotaHandler:
             # The quota first, so that no pod is in its count that is not in the list.
             quota = await self._quotas.get(name=quota.name, namespace=quota.namespace)
             pods = await self.client.resource(PODS).list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
-            observed = self._observe(quota, now, state, replace(self.observer.source, pods=Listed(pods)))
+            observed = self._observe(quota, now, state, replace(self.source, pods=Listed(pods)))
             decided = self._plan(observed, state)
         state.timers = decided.timers
         if observed.rancher.asks:
@@ -188,10 +188,10 @@ class ResourceQuotaHandler:
         return decided
 
     def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState, source: Source | None = None) -> Facts:
-        cached = self.observer.source.namespaces.get(name=quota.namespace)
+        cached = self.source.namespaces.get(name=quota.namespace)
         if cached is not None and newer(cached, state.namespace) is cached:
             state.namespace = None
-        observed = self.observer.observe(quota, now, state.timers, source=source, namespace=state.namespace)
+        observed = (source or self.source).observe(quota, now, state.timers, state.namespace)
         request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
         if request is None or is_granted(request, quota):
             self._turns.end(project_of(observed.rancher.namespace), quota.namespace)
@@ -226,7 +226,7 @@ class ResourceQuotaHandler:
         changed spec.hard: a repair never waits."""
         if state.written is None or quota.hard != state.written.hard:
             return
-        source = self.observer.source
+        source = self.source
         urgent = timing.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
         since = state.written_at if urgent else state.decided_at
         seconds_left = timing.batch_until(quota.annotations, since, urgent=urgent) - self.clock()
@@ -347,7 +347,7 @@ class ResourceQuotaHandler:
         except ApiError as exc:
             log.debug("%s: the Rancher project is not read: %s", observed.quota.key, exc)
             return ""
-        return project_room(project, self.observer.source.namespaces.list(), observed.quota)
+        return project_room(project, self.source.namespaces.list(), observed.quota)
 
 
 def as_read(event: Event) -> Event:

@@ -19,7 +19,7 @@ from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Observer
+from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.room import run_strategy, shortage_of, wants_to_run
 
@@ -38,7 +38,7 @@ class VMHandler:
     vmis: CacheReader[VirtualMachineInstance]
     quotas: Controller[ResourceQuota]
     pods: Controller[Pod]
-    observer: Observer
+    source: Source
     events: EventRecorder
     clock: Callable[[], float]
     _slices: TimeSlices = field(default_factory=TimeSlices, init=False)
@@ -75,7 +75,7 @@ class VMHandler:
     ) -> str | None:
         """Returns the shortage of the first quota that refuses the VM. `pods`: these, instead of the cache's."""
         for quota in quotas:
-            observed = self.observer.observe(quota, self.clock())
+            observed = self.source.observe(quota, self.clock())
             observed = observed if pods is None else replace(observed, pods=pods)
             await self._slices.work_out(observed, EXACT)
             if shortage := shortage_of(vm, observed):
@@ -113,8 +113,8 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
     """Registers the VM check, in both modes: Harvester's own check comes to the same end, later."""
     vms, vmis, pods = management.virtual_machines, management.virtual_machine_instances, management.pods
     pods.cache().add_indexer(LAUNCHERS_BY_VM, lambda pod: [f"{pod.namespace}/{vm_of(pod)}"])
-    quotas, observer = management.resource_quotas, Observer(management.source(), settings.profile)
-    handler = VMHandler(vms.client, vmis.cache(), quotas, pods, observer, events, management.clock)
+    quotas, source = management.resource_quotas, management.source(settings.profile)
+    handler = VMHandler(vms.client, vmis.cache(), quotas, pods, source, events, management.clock)
     vms.on_change("virtualMachineController", handler.on_virtual_machine_changed, reads=_read_of_vm)
 
     def keys_of_halted_vm(vmi: VirtualMachineInstance) -> list[str]:

@@ -24,7 +24,7 @@ from pkg.util.kubevirt.migration import is_finished, migration_of, takes_place
 from pkg.util.managedtenantquota.lock import Lock, Webhook
 from pkg.util.problems import Problem
 from pkg.util.resourcequota.facts import Facts
-from pkg.util.resourcequota.observe import Observer, Source
+from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.policy import LOCK_LIMIT
 
 
@@ -95,9 +95,8 @@ class Observed:
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
 
-def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> Observed:
+def observe(source: Source, lock: Lock | None, namespace: str, now: float) -> Observed:
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
-    source = facts.source
     stored = source.namespaces.get(name=namespace)
     return Observed(
         namespace=namespace,
@@ -105,7 +104,7 @@ def observe(facts: Observer, lock: Lock | None, namespace: str, now: float) -> O
         budgets=source.budgets.list(namespace),
         lock=lock,
         quotas=source.quotas.list(namespace),
-        facts=with_running(facts.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source),
+        facts=with_running(source.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source),
         now=now,
     )
 

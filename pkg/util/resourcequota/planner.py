@@ -208,16 +208,13 @@ class OwnRules(QuotaDraft):
         under way, as many claims keep their headroom as there are ended launchers of the VM: each uses one."""
         now, limit, known_since = self.facts.now, self.policy.hold_limit, self.facts.timers.held_since
         for index, vm in enumerate(self.vms):
-            since = {
-                old.uid: min(known_since.get(old.uid, now), old.ended_at or now)
-                for old in (*vm.old_sides, *vm.old_claims)
-            }
+            leftovers = (*vm.old_sides, *vm.old_claims)
+            since = {old.uid: min(known_since.get(old.uid, now), old.ended_at or now) for old in leftovers}
             self.held_since |= since
-            sides, claims = (
-                [old for old in olds if since[old.uid] + limit <= now] for olds in (vm.old_sides, vm.old_claims)
-            )
+            over = {uid for uid, moment in since.items() if moment + limit <= now}
             in_use = vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0
-            if expired := sides + claims[in_use:]:
+            claims_over = [old for old in vm.old_claims if old.uid in over]
+            if expired := [old for old in vm.old_sides if old.uid in over] + claims_over[in_use:]:
                 sides, claims = ([old for old in olds if old not in expired] for olds in (vm.old_sides, vm.old_claims))
                 self.vms[index] = replace(vm, old_sides=sides, old_claims=claims)
                 names = ", ".join(leftover.name for leftover in expired)

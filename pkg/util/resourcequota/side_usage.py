@@ -53,7 +53,7 @@ class SideUsage:
     def leftovers(self) -> Sequence[Leftover]:
         """Sides of earlier migrations: beyond the base as far as they are not larger than the side in which the VM
         runs."""
-        source = self._source if self.sides.leftovers else {}
+        source = self._usage_of(self.sides.source) if self.sides.leftovers else {}
         return [
             Leftover(
                 side.launcher.uid,
@@ -88,7 +88,10 @@ class SideUsage:
         if not self.active:
             return {}
         has_changed = self.facts.rendering.limit_ranges or self.younger_limits or self._inputs.resized
-        limit = maximum(self._source, self._rendered_within(source_usage_today if has_changed else target_usage))
+        limit = maximum(
+            self._usage_of(self.sides.source),
+            self._rendered_within(source_usage_today if has_changed else target_usage),
+        )
         return minimum(limit, add(target, attachment) if self.sides.target else self._rendered_within(target_usage))
 
     @cached_property
@@ -116,10 +119,6 @@ class SideUsage:
     def _is_bounded(self) -> bool:
         """Whether a side counts as far as the VM's spec goes: not under deploy/policy.yaml."""
         return self.known_vmi is not None and not self.facts.rendering.policy_in_force
-
-    @cached_property
-    def _source(self) -> ResourceList:
-        return self._usage_of(self.sides.source)
 
     def _usage_of(self, sides: Iterable[Side]) -> ResourceList:
         """Returns what counts of a side; of several that qualify for the same side the smallest."""

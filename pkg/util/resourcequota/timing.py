@@ -29,9 +29,8 @@ STEP, SHORTEST, LONGEST = 0.1, 0.05, 0.25
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
     """Returns until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
-    if len(entry_keys(annotations)) < 2:
-        return since
-    return since + (MOMENT if urgent else pause(annotations))
+    is_alone = len(entry_keys(annotations)) < 2
+    return since if is_alone else since + (MOMENT if urgent else pause(annotations))
 
 
 def pause(annotations: Mapping[str, str]) -> float:
@@ -46,13 +45,12 @@ def is_urgent(
 ) -> bool:
     """Reports whether a migration was refused, was just created, or is about to be tried and has no entry yet."""
     for migration in migrations:
-        name = migration.spec.vmi_name
         if migration.phase == constants.PHASE_UNSET or is_refused(migration):
             return True  # an entry that stands may be for what an earlier migration left
-        if migration.phase == constants.PHASE_PENDING and not keys_of(
-            quota.annotations, name, instances.get(name=name, namespace=quota.namespace)
-        ):
-            return True
+        if migration.phase == constants.PHASE_PENDING:
+            name = migration.spec.vmi_name
+            if not keys_of(quota.annotations, name, instances.get(name=name, namespace=quota.namespace)):
+                return True
     return False
 
 

@@ -157,7 +157,7 @@ def assess(
     stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, can_migrate, is_exact=is_exact)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
-    claims, volumes = _claims(namespace, vmi, migrations, moves, sides, is_moving=is_moving)
+    claims, volumes = _claims(facts, vmi, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
     if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
@@ -183,7 +183,7 @@ def assess(
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended) if target_limit else 0),
-        charged_until=[*_ends(sides)],
+        charged_until=_ends(sides),
         younger_limits=pods.younger_limits,
         problems=[Problem(reason, f"VM {name} {t}", vm=name) for reason, texts in problems.items() for t in texts],
     )
@@ -196,12 +196,11 @@ def _can_migrate(vmi: VirtualMachineInstance | None, *, is_exact: bool) -> bool:
     return vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
 
 
-def _ends(sides: Sides) -> Iterator[float]:
-    """Yields when quota ceases to count the pods that are being deleted."""
-    for side in (*sides.source, *sides.target, *sides.leftovers):
-        for pod in (side.launcher, *side.attachments):
-            if (end := charged_until(pod)) is not None:
-                yield end
+def _ends(sides: Sides) -> list[float]:
+    """Returns when quota ceases to count the pods that are being deleted."""
+    all_sides = (*sides.source, *sides.target, *sides.leftovers)
+    ends = (charged_until(pod) for side in all_sides for pod in (side.launcher, *side.attachments))
+    return [end for end in ends if end is not None]
 
 
 def _stage(stage: Stage, sides: Sides, can_migrate: bool, *, is_exact: bool) -> Stage:
@@ -216,7 +215,7 @@ def _stage(stage: Stage, sides: Sides, can_migrate: bool, *, is_exact: bool) -> 
 
 
 def _claims(
-    namespace: NamespaceFacts,
+    facts: Facts,
     vmi: VirtualMachineInstance | None,
     migrations: Sequence[VirtualMachineInstanceMigration],
     moves: Sequence[Move],
@@ -225,8 +224,8 @@ def _claims(
     is_moving: bool,
 ) -> tuple[ExtraClaims, ExtraClaims]:
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
-    claims, rendering = namespace.facts.claims, namespace.facts.rendering
-    if claims is None or has_scopes(namespace.facts.quota.spec):
+    claims, rendering = facts.claims, facts.rendering
+    if claims is None or has_scopes(facts.quota.spec):
         return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
     home = [side.launcher.name for side in sides.source]
     state = state_claims(vmi, migrations, claims, rendering, source_launchers=home, is_moving=is_moving)

@@ -18,7 +18,7 @@ from kubeloop.webhook.admission import deadline
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
 from pkg.config.slim import CacheTransforms
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.rancher import annotation_of
 from pkg.util.resourcequota.room import Pods
 from pkg.webhook import view as module
@@ -55,7 +55,7 @@ def made(server: ViewServer) -> View:
         instances=Listed([vmi("vm1")]),
         quotas=server.kind(registry.RESOURCE_QUOTAS).cache,
     )
-    return View(server.client(), Observer(source), server.clock, CacheTransforms())
+    return View(server.client(), source, server.clock, CacheTransforms())
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pkg.util.quotacount.releases import releases_of
 from pkg.util.resourcequota.entries import entries, migrating_key
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import is_off
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import after as settled
@@ -302,21 +302,20 @@ def source(objects: Objects) -> Source:
 
 @pytest.mark.parametrize("kind", cluster(1))
 def test_a_change_is_rendered_anew(kind: str) -> None:
-    observer = Observer(source(cluster(1)))
-    old = observer.observe(quota(), 0.0).rendering
-    assert observer.observe(quota(), 1.0).rendering is old, "nothing has changed"
+    before = source(cluster(1))
+    old = before.observe(quota(), 0.0).rendering
+    assert before.observe(quota(), 1.0).rendering is old, "nothing has changed"
     now = source({**cluster(1), kind: cluster(2)[kind]})
-    result = observer.observe(quota(), 2.0, source=now).rendering
+    result = replace(now, cache=before.cache).observe(quota(), 2.0).rendering
     assert result == now.rendering("ns1") != old
 
 
 def test_an_upgrade_of_kubernetes_is_rendered_anew() -> None:
     runs = ["v1.36.3"]
     upgraded = replace(source(cluster(1)), kubernetes=lambda: releases_of(runs))
-    observer = Observer(upgraded)
-    old = observer.observe(quota(), 0.0).rendering
+    old = upgraded.observe(quota(), 0.0).rendering
     runs[:] = ["v1.37.2"]
-    result = observer.observe(quota(), 1.0).rendering
+    result = upgraded.observe(quota(), 1.0).rendering
     assert (old.kubernetes, result.kubernetes) == (releases_of(["1.36"]), releases_of(["1.37"]))
 
 
@@ -324,7 +323,7 @@ def test_an_upgrade_of_kubernetes_is_rendered_anew() -> None:
 def test_an_annotation_allows_storage_migrations(said: str, allowed: bool) -> None:
     objects = cluster(1)
     objects["namespaces"][0]["metadata"]["annotations"] = {ANNOTATION_STORAGE_MIGRATION: said}
-    assert Observer(source(objects)).observe(quota(), 0.0).storage_migration is allowed
+    assert source(objects).observe(quota(), 0.0).storage_migration is allowed
 
 
 def test_a_pods_usage_is_cached_by_its_version() -> None:

@@ -17,7 +17,7 @@ from pkg.util.problems import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_
 from pkg.util.resourcequota.base import base_of, parse_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
-from pkg.util.resourcequota.observe import Listed, Observer, Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 from pkg.util.resourcequota.rancher import (
@@ -114,8 +114,9 @@ class RancherNamespace:
             migrations=Listed(self.migrations),
             instances=Listed(self.instances),
             pods=Listed(self.pods),
+            asks=lambda _: self.asks,
         )
-        facts = Observer(source, asks=lambda _: self.asks).observe(self.quota, self.now, self.timers)
+        facts = source.observe(self.quota, self.now, self.timers)
         return replaced(facts, rendering=replaced(facts.rendering, ratio="1.5", harvester_ratio="1.5"))
 
     def look(self) -> Plan:
