@@ -245,12 +245,11 @@ class ResourceQuotaHandler:
         since = state.lower_since = now if state.lower_since is None else state.lower_since
         migrations, pending_usage = observed.migrations, timing.waiting_for_target(observed, decided)
         is_own_limit = state.written is not None and quota.hard == state.written.hard
+        limits = {name: Quantity.parse(limit) for name, limit in decided.hard.items()}
 
         def wait(used: RawResourceList) -> None:
-            limits = {name: Quantity.parse(limit) for name, limit in decided.hard.items()}
-            is_more = (quantity_of(used, n) + pending_usage.get(n, ZERO) > limit for n, limit in limits.items())
-            still_counted = is_own_limit and any(is_more)
-            seconds_left = timing.may_lower_after(since, now, migrations, still_counted=still_counted)
+            is_more = any(quantity_of(used, n) + pending_usage.get(n, ZERO) > limit for n, limit in limits.items())
+            seconds_left = timing.may_lower_after(since, now, migrations, still_counted=is_own_limit and is_more)
             if seconds_left > 0:
                 raise RetryAfter(seconds_left)
 

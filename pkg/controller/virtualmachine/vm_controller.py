@@ -19,9 +19,9 @@ from pkg.config.time_slices import TimeSlices
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
-from pkg.util.resourcequota.observe import Source
+from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.room import run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import shortage_of
 
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
@@ -30,6 +30,18 @@ CONFIRM = 1.0
 AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
 _REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
+
+
+def run_strategy(vm: VirtualMachine) -> str:
+    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
+    if vm.spec.running is not None:
+        return "Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED
+    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
+
+
+def wants_to_run(vm: VirtualMachine) -> bool:
+    """Reports whether the VM shall run. Without a status KubeVirt has not processed the VM: then it is unknown."""
+    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
 
 
 @dataclass(eq=False)
@@ -55,7 +67,7 @@ class VMHandler:
             if vm is not None and not vm.deleting and _REASON in vm.annotations:
                 await self._clear(vm)
             return
-        if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace))) is None:
+        if await self._shortage(vm, filter(is_default, self.quotas.cache().list(vm.namespace)), self.source) is None:
             self._short_since.pop(key, None)
             raise RetryAfter(AGAIN, "no pod yet")
         seconds_left = self._short_since.setdefault(key, self.clock()) + CONFIRM - self.clock()
@@ -64,19 +76,16 @@ class VMHandler:
         # A pod may be counted while the cache has only the new quota (harvester issue 7585).
         quotas, pods = await self._live_lists.fresh(vm.namespace)
         has_pod = any(vm_of(pod) == vm.name for pod in pods)
-        shortage = None if has_pod else await self._shortage(vm, quotas, pods)
+        shortage = None if has_pod else await self._shortage(vm, quotas, replace(self.source, pods=Listed(pods)))
         if shortage is None:
             raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
         await self._halt(vm, shortage)
         self._short_since.pop(key, None)
 
-    async def _shortage(
-        self, vm: VirtualMachine, quotas: Iterable[ResourceQuota], pods: Sequence[Pod] | None = None
-    ) -> str | None:
-        """Returns the shortage of the first quota that refuses the VM. `pods`: these, instead of the cache's."""
+    async def _shortage(self, vm: VirtualMachine, quotas: Iterable[ResourceQuota], source: Source) -> str | None:
+        """Returns the shortage of the first quota that refuses the VM."""
         for quota in quotas:
-            observed = self.source.observe(quota, self.clock())
-            observed = observed if pods is None else replace(observed, pods=pods)
+            observed = source.observe(quota, self.clock())
             await self._slices.work_out(observed, EXACT)
             if shortage := shortage_of(vm, observed):
                 return shortage

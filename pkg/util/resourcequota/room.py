@@ -140,8 +140,7 @@ class QuotaRoom:
     def counts_differ(self) -> bool:
         """Reports whether a cache or status.used is behind: the pods do not add up to status.used, or no base is
         known."""
-        differ = (self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
-        return not self.base or any(differ)
+        return not self.base or any(self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
 
     def lacking(self, need: Amounts, pending: Iterable[Amounts] | None) -> ResourceList:
         """Returns the resources in which a pod of `need` does not fit into the base, and what is left of each.
@@ -152,21 +151,14 @@ class QuotaRoom:
         which status.used may count already."""
         if pending is None:
             return lacking_resources(need, self.base, self.counted, self.migrations)
-        usage = {
-            name: max(self.counted.get(name, ZERO), self.used.get(name, ZERO) - self.ended.get(name, ZERO))
-            for name in self.base
-        }
-        headroom = {name: max(ZERO, self.hard.get(name, base) - base) for name, base in self.base.items()}
+        usage = maximum(self.counted, positive(subtract(self.used, self.ended)))
+        headroom = positive(subtract(self.hard, self.base))
         return lacking_resources(need, self.base, total([usage, *pending]), minimum(self.migrations, headroom))
 
     def need_of(self, candidate: Candidate) -> ResourceList:
-        """Returns the usage of a pod that the base has to hold. A target has its own VM's headroom: KubeVirt copies the
-        labels of a VMI to its launcher, so the launcher's VM has to be the one that migrates."""
-        for vmim in self.facts.migrations if candidate.migration else ():
-            vm = vmim.spec.vmi_name
-            if vmim.uid == candidate.migration and not is_finished(vmim) and vm_of(candidate.pod) in ("", vm):
-                return positive(subtract(candidate.need, self.target_headroom(vm)))
-        return candidate.need
+        """Returns the usage of a pod that the base has to hold. A target has its own VM's headroom."""
+        vm = migrating_vm(self.facts, candidate.migration, candidate.pod) if candidate.migration else ""
+        return positive(subtract(candidate.need, self.target_headroom(vm))) if vm else candidate.need
 
     def target_headroom(self, name: str) -> ResourceList:
         """Returns how much the pods of a VM's migration may still take beyond the base: the entry on the quota, with
@@ -283,16 +275,23 @@ def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Name
     return exceeded_message(quota, candidate.need, lacking) if lacking else ""
 
 
+def migrating_vm(facts: Facts, uid: str, pod: Pod) -> str:
+    """Returns the VM whose migration has this uid and is under way, "" if there is none. A launcher has to be that VM's
+    own: KubeVirt copies the labels of a VMI to it."""
+    active = (vmim.spec.vmi_name for vmim in facts.migrations if vmim.uid == uid and not is_finished(vmim))
+    name = next(active, "")
+    return name if vm_of(pod) in ("", name) else ""
+
+
 def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bool:
     """Reports whether a target's pod takes no more of a quota than a window adds for its VM: min(source, target). A
-    VM's launcher with the label of a migration (`job`) that the API server does not know is none: KubeVirt copies a
-    VMI's labels. For any other pod of an unknown migration KubeVirt's word is enough, as upstream has it."""
-    migration = next((vmim for vmim in facts.migrations if vmim.uid == job), None)
-    if migration is None and vm_of(pod) not in facts.instances:
+    VM's launcher with the label of a migration (`job`) that the API server does not know is none. For any other pod of
+    an unknown migration KubeVirt's word is enough, as upstream has it."""
+    if vm_of(pod) not in facts.instances and all(vmim.uid != job for vmim in facts.migrations):
         return True
-    name = "" if migration is None or is_finished(migration) else migration.spec.vmi_name
+    name = migrating_vm(facts, job, pod)
     vm = next((vm for vm in vms_of(facts, EXACT, Base(None))[0] if vm.name == name), None)
-    if vm is None or vm_of(pod) not in ("", vm.name):
+    if vm is None:
         return False
     unused = subtract(vm.target_limit, vm.target)
     usage = pod_usage(pod, releases=releases)
@@ -302,14 +301,11 @@ def is_within_window(facts: Facts, pod: Pod, job: str, releases: Releases) -> bo
 def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -> str:
     """Returns which quota is short, and how much it has left. The text begins with quota admission's own words:
     KubeVirt looks for them, and tries again when the quota changes."""
-    amounts = (
-        (name, format_distinctly(name, need[name], max(remainder, ZERO)))
-        for name, remainder in sorted(remainders.items())
-    )
-    wants = ", ".join(
-        f"{name} {request} is requested and {remainder} is left" for name, (request, remainder) in amounts
-    )
-    return f"exceeded quota: resource quota {quota.key} is used up: {wants}"
+    wants = []
+    for name, remainder in sorted(remainders.items()):
+        request, left = format_distinctly(name, need[name], max(remainder, ZERO))
+        wants.append(f"{name} {request} is requested and {left} is left")
+    return f"exceeded quota: resource quota {quota.key} is used up: {', '.join(wants)}"
 
 
 # ---- whether a VM can start ----------------------------------------------------------------------------------
@@ -326,18 +322,6 @@ _CHECKED: Final = {
 """Resource, and what the reason calls it; the first that is short is named."""
 _LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
-
-
-def run_strategy(vm: VirtualMachine) -> str:
-    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
-    if vm.spec.running is not None:
-        return "Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED
-    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
-
-
-def wants_to_run(vm: VirtualMachine) -> bool:
-    """Reports whether the VM shall run. Without a status KubeVirt has not processed the VM: then it is unknown."""
-    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
 
 
 def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:

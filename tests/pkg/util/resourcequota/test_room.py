@@ -11,11 +11,12 @@ from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
+from pkg.controller.virtualmachine.vm_controller import run_strategy, wants_to_run
 from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, QuotaRoom, run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import Pods, QuotaRoom, shortage_of
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
