@@ -113,22 +113,21 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
 
     One touch serves all migrations that wait in the namespace. Nothing is touched while spec.hard or status.hard is
     still to change, without KubeVirt's condition, or without an entry; the annotation goes with the last entry."""
-    quota, timers, now = facts.quota, facts.timers, facts.now
+    quota, annotations, now = facts.quota, plan.annotations, facts.now
     waiting = [vmim for vmim in facts.migrations if is_refused(vmim) and not vmim.deleting]
     if not waiting and constants.ANNOTATION_TOUCHED not in quota.annotations:
         return plan
     if not has_migrating_vm(plan.annotations_of(quota)):
         return without_touch(quota, plan)
-    touched, annotations = last_touch(quota.annotations), plan.annotations
+    touched = last_touch(quota.annotations)
     if touched and not (touched.at <= now and 0.0 < touched.pause <= LONGEST_PAUSE):
         touched = None  # headroom cannot have written it by now
-    since = {vmim.uid: timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
+    since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
     fresh = {uid: moment for uid, moment in since.items() if touched is None or moment > touched.at}
-    if plan.hard or not _is_enforced(quota):  # what is still to change will be an event too
-        refused = {uid: moment for uid, moment in since.items() if uid not in fresh}
-        return replace(plan, timers=replace(plan.timers, refused=refused))
-    plan = replace(plan, timers=replace(plan.timers, refused=since))
-    if not since:
+    changes = plan.hard or not _is_enforced(quota)  # which will be an event too
+    refused = {uid: moment for uid, moment in since.items() if not changes or uid not in fresh}
+    plan = replace(plan, timers=replace(plan.timers, refused=refused))
+    if changes or not since:
         return plan
     # By the last touch, or soon after a migration was first seen refused beside its headroom.
     times = [moment + FIRST_TOUCH for moment in fresh.values()]
