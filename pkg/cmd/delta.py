@@ -99,16 +99,16 @@ def delta(options: DeltaOptions) -> int:
         rendering = cluster.rendering(vmi.namespace)
         line = {"namespace": vmi.namespace, "name": vmi.name}
         if options.estimate is EstimateKind.HARVESTER:
-            return line | _harvester(vmi, rendering, options.overhead_ratio)
+            return line | _harvester(vmi, rendering)
         return line | _exact(vmi, rendering, cluster)
 
     return describe_each(options.file, tuple(_DOMAINS), describe)
 
 
-def _harvester(vmi: VirtualMachineInstance, rendering: Rendering, ratio: str | None) -> dict[str, Any]:
+def _harvester(vmi: VirtualMachineInstance, rendering: Rendering) -> dict[str, Any]:
     if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
         vmi = with_topology(vmi)
-    profile, ratio = rendering.profile, ratio or rendering.harvester_ratio
+    profile, ratio = rendering.profile, rendering.harvester_ratio
     delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
     overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
     return {"overhead": overhead, "delta": format_resource_list(delta or {})}
@@ -156,7 +156,6 @@ class _Cluster:
     """The cluster, as far as it was read. `profile` and `ratio` override the KubeVirt object."""
 
     def __init__(self, profile: Profile | None, ratio: str | None) -> None:
-        self._profile, self._ratio = profile, ratio
         self._names_unknown = profile is None
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
         self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
@@ -164,7 +163,7 @@ class _Cluster:
         readers: dict[str, Any] = {
             name: CacheReader(self._indexers[kind]) for name, kind in LISTS.items() if kind in AROUND_VMIS
         }
-        self.objects = Source(**readers)
+        self.objects = Source(**readers, profile=profile, ratio=ratio)
 
     def take(self, document: Mapping[str, Any]) -> bool:
         """Keeps a document; False: its kind is none of a cluster's. Raises msgspec.ValidationError."""
@@ -190,15 +189,13 @@ class _Cluster:
     def rendering(self, namespace: str) -> Rendering:
         """Returns how KubeVirt renders launcher pods there. Where the input says nothing of the ratio it is what
         Harvester comes with; nothing of the cluster: quotas limit both cpu and memory."""
-        rendering, ratio = replace(self.objects, profile=self._profile).rendering(namespace), self._ratio
-        if ratio is None:
-            is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
-            ratio = rendering.ratio if is_configured else rendering.harvester_ratio
+        rendering = self.objects.rendering(namespace)
+        is_configured = self._indexers[KubeVirt] or self._indexers[Setting]
         runtime_class = self._indexers[core.RuntimeClass].get_by_key(rendering.kubevirt.default_runtime_class or "")
         networks = self._indexers[NetworkAttachmentDefinition].list()
         return replace(
             rendering,
-            ratio=ratio,
+            ratio=rendering.ratio if is_configured else rendering.harvester_ratio,
             quota_limits=rendering.quota_limits if any(self._indexers.values()) else limited_resources(_QUOTA),
             network_resources={net.key: net.annotations.get(ANNOTATION_NETWORK_RESOURCE, "") for net in networks},
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},

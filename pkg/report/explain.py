@@ -112,8 +112,7 @@ def explain(snapshot: Snapshot, instance: kubevirt.VirtualMachineInstance) -> Ex
     else:
         verdict, prospect = _prospect_verdict(quota_fits)
         summary = _joined(f"it does not migrate; a target pod would {prospect}", *vm_notes(snapshot, instance))
-    ratio = snapshot.rendering(namespace).ratio or None
-    return Explanation(namespace, vm, verdict, summary, ratio, explained, quota_fits)
+    return Explanation(namespace, vm, verdict, summary, snapshot.ratio_in_use, explained, quota_fits)
 
 
 def _joined(*sentences: str) -> str:
@@ -247,7 +246,7 @@ class _Wait:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
         states = [m.status.migration_state for m in self.snapshot.migrations if migrations.takes_place(m)]
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
-        limits = self.snapshot.rendering(self.instance.namespace).kubevirt.migrations
+        limits = self.snapshot.source.rendering(self.instance.namespace).kubevirt.migrations
         return migrations.parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
 
 

@@ -264,7 +264,7 @@ def _unplaced_vms(
         if vm.migrates:
             continue
         source = snapshot.source_side(vmi)
-        usage = target_usage(vmi, source, snapshot.rendering(vmi.namespace), ResourceQuotaSpec())
+        usage = target_usage(vmi, source, snapshot.source.rendering(vmi.namespace), ResourceQuotaSpec())
         requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
         targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
     for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):

@@ -100,7 +100,7 @@ def sizes(
 ) -> Sizes:
     """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too. Raises NotSized
     for a VM that does not exist or whose size is not known, and for invalid quantities."""
-    rendering = snapshot.rendering(namespace)
+    rendering = snapshot.source.rendering(namespace)
     vmis = {vmi.name: vmi for vmi in snapshot.source.instances.list(namespace)}
     unread = {vm.name: missing for vm in vms if vm.name not in vmis and (missing := missing_instancetype(vm))}
     if growth is not None and growth.vm in unread:
@@ -161,7 +161,7 @@ class _Sizing:
 
     def _usages(self) -> Iterator[_VmUsage]:
         namespace, spec = self.quota.namespace, self.quota.spec
-        rendering = self.snapshot.rendering(namespace)
+        rendering = self.snapshot.source.rendering(namespace)
         claims = {claim.name: claim for claim in self.snapshot.source.claims.list(namespace)}
         for name, vmi in self.vmis.items():
             is_grown = self.growth is not None and name == self.growth.vm

@@ -1,7 +1,7 @@
 """Holds a cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
@@ -19,7 +19,6 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.util import constants
 from pkg.util.kubevirt.claims import Move, moves_of
-from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.managedtenantquota.lock import Lock, recognise
@@ -146,19 +145,13 @@ class Snapshot:
         recent = [event for event in events if event.last_timestamp and event.last_timestamp >= (since or "")]
         return sorted(recent, key=lambda event: event.last_timestamp or "")
 
-    def rendering(self, namespace: str) -> Rendering:
-        """Returns how launcher pods are rendered in the namespace."""
-        rendering = self.source.rendering(namespace)
-        return rendering if self.ratio is None else replace(rendering, ratio=self.ratio, harvester_ratio=self.ratio)
-
     @property
     def ratio_in_use(self) -> str | None:
-        return self.rendering("").ratio or None
+        return self.source.rendering("").ratio or None
 
     def observe(self, quota: core.ResourceQuota) -> Facts:
         """Returns the observation of the quota that a decision reads."""
-        facts = self.source.observe(quota, self.now)
-        return facts if self.ratio is None else replace(facts, rendering=self.rendering(quota.namespace))
+        return self.source.observe(quota, self.now)
 
     def base(self, quota: core.ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""
@@ -178,9 +171,13 @@ class Snapshot:
     def source(self) -> Source:
         basis, names = self.basis, LISTS.keys() & {source_field.name for source_field in fields(Source)}
         lists: dict[str, Any] = {name: Listed(getattr(self, name)) for name in names}
-        lists |= {"kubernetes": basis.releases, "policy_in_force": lambda: basis.policy_in_force}
         return Source(
-            **lists, asks=is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None, cache=self.cache
+            **lists,
+            kubernetes=basis.releases,
+            policy_in_force=lambda: basis.policy_in_force,
+            ratio=self.ratio,
+            asks=is_default if basis.rancher_quotas is RancherQuotas.ANNOTATION else None,
+            cache=self.cache,
         )
 
 

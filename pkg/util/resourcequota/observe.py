@@ -86,6 +86,8 @@ class Source:
     """Whether deploy/policy.yaml is."""
     profile: Profile | None = None
     """Overrides the KubeVirt object's version."""
+    ratio: str | None = None
+    """Overrides the configured overhead ratio."""
     asks: Callable[[ResourceQuota], bool] | None = None
     """Whether a quota is raised by requests to Rancher; None: where the namespace has a record of one."""
     cache: Cache = field(default_factory=Cache)
@@ -105,8 +107,11 @@ class Source:
             "kubernetes": self.kubernetes(),
             "policy_in_force": self.policy_in_force(),
         }
+        if self.ratio is not None:
+            surroundings |= {"ratio": self.ratio, "harvester_ratio": self.ratio}
+        key = "rendering", namespace, self.ratio
         return self.cache.get_or_compute(
-            ("rendering", namespace), (*inputs, surroundings), lambda: replace(rendering(*inputs), **surroundings)
+            key, (*inputs, surroundings), lambda: replace(rendering(*inputs), **surroundings)
         )
 
     def observe(
