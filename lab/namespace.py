@@ -320,5 +320,5 @@ def _runs(vmi: VirtualMachineInstance) -> bool:
     statuses = vmi.status.volume_status or []
     sources = [volume.persistent_volume_claim for volume in vmi.spec.volumes or []]
     is_plugged = all((status.phase or "Ready") == "Ready" for status in statuses)
-    is_complete = bool(statuses) or not any(source and source.hotpluggable for source in sources)
+    is_complete = bool(statuses) or not any(source.hotpluggable for source in sources)
     return vmi.status.phase == "Running" and is_plugged and is_complete

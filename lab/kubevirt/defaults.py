@@ -25,8 +25,8 @@ def _domain(vmi: VirtualMachineInstance) -> Patch:
         patch["resources"] = {"requests": {CPU: str(limits[CPU])}}
         requests[CPU] = limits[CPU]
     guest = requests.get(MEMORY) or limits.get(MEMORY)
-    huge_pages = domain.memory.hugepages if domain.memory else None
-    if domain.memory is None or domain.memory.guest is None:
+    huge_pages = domain.memory.hugepages
+    if domain.memory.guest is None:
         if guest:
             patch["memory"] = {"guest": str(guest)}
         elif huge_pages:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kubeloop.api.meta import Condition, Object, Struct
+from kubeloop.api.meta import Condition, Object, ObjectMeta, Struct
 from kubeloop.api.registry import Resource
 from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
@@ -92,7 +92,7 @@ class VirtualMachineInstanceMigration(kubevirt.VirtualMachineInstanceMigration):
 class Template(Struct):
     """kubevirt.io/v1 VirtualMachineInstanceTemplateSpec; the spec goes into the VMI as it stands."""
 
-    metadata: kubevirt.TemplateMeta = kubevirt.TemplateMeta()
+    metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

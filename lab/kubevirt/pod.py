@@ -142,7 +142,7 @@ def hotplugged_volumes(vmi: VirtualMachineInstance) -> list[Volume]:
     return [
         volume
         for volume in vmi.spec.volumes or ()
-        if any(source and source.hotpluggable for source in (volume.persistent_volume_claim, volume.data_volume))
+        if any(source.hotpluggable for source in (volume.persistent_volume_claim, volume.data_volume))
     ]
 
 
@@ -194,7 +194,6 @@ def _container(container: Any, image: str = _IMAGE) -> Body:
 
 
 def _claim(volume: Volume) -> Body:
-    claim, data = volume.persistent_volume_claim, volume.data_volume
     # A DataVolume's claim has the DataVolume's name.
-    name = (claim.claim_name if claim else "") or (data.name if data else "")
+    name = volume.persistent_volume_claim.claim_name or volume.data_volume.name
     return {"name": volume.name, "persistentVolumeClaim": {"claimName": name}}

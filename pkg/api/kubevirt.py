@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from kubeloop.api.core import ResourceRequirements
-from kubeloop.api.meta import Condition, LabelSelector, Object, RawQuantity, RawResourceList, Struct
+from kubeloop.api.meta import Condition, LabelSelector, Object, ObjectMeta, RawQuantity, RawResourceList, Struct
 from kubeloop.api.registry import Resource
 
 T = TypeVar("T", bound=Object)
@@ -42,13 +42,13 @@ class Hugepages(Struct):
 
 
 class ReservedOverhead(Struct):
-    added_overhead: RawQuantity | None = None
+    added_overhead: RawQuantity = "0"
 
 
 class Memory(Struct):
     guest: RawQuantity | None = None
     hugepages: Hugepages | None = None
-    reserved_overhead: ReservedOverhead | None = None
+    reserved_overhead: ReservedOverhead = ReservedOverhead()
 
 
 class Interface(Struct):
@@ -56,7 +56,7 @@ class Interface(Struct):
 
     model: str = ""
     sriov: Present | None = None
-    binding: Named | None = None
+    binding: Named = Named()
     passt: Present | None = None
     passt_binding: Present | None = None
     ports: list[Present] | None = None
@@ -77,7 +77,7 @@ class LunTarget(Struct):
 
 
 class Disk(Struct):
-    lun: LunTarget | None = None
+    lun: LunTarget = LunTarget()
 
 
 class HostDevice(Struct):
@@ -86,6 +86,13 @@ class HostDevice(Struct):
     device_name: str = ""
     claim_name: str | None = None
     request_name: str | None = None
+
+
+class TPM(Struct):
+    """TPMDevice: it is there unless `enabled` is false."""
+
+    enabled: bool | None = None
+    persistent: bool = False
 
 
 class Devices(Struct):
@@ -100,20 +107,17 @@ class Devices(Struct):
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
-    tpm: "TPM | None" = None
-
-
-class TPM(Struct):
-    """TPMDevice: it is there unless `enabled` is false."""
-
-    enabled: bool | None = None
-    persistent: bool = False
+    tpm: TPM | None = None
 
 
 class LaunchSecurity(Struct):
     sev: Present | None = None
     snp: Present | None = None
     tdx: Present | None = None
+
+    def is_sev(self, knows_snp: bool) -> bool:
+        """Reports whether AMD SEV, in one of the forms that the release knows, encrypts the VM's memory."""
+        return self.sev is not None or (knows_snp and self.snp is not None)
 
 
 class DomainResources(ResourceRequirements):
@@ -123,7 +127,7 @@ class DomainResources(ResourceRequirements):
 
 
 class DiskIOThreads(Struct):
-    supplemental_pool_thread_count: int | None = None
+    supplemental_pool_thread_count: int = 0
 
 
 class KernelBoot(Struct):
@@ -137,23 +141,23 @@ class EFI(Struct):
 
 
 class Bootloader(Struct):
-    efi: EFI | None = None
+    efi: EFI = EFI()
 
 
 class Firmware(Struct):
     bootloader: Bootloader | None = None
-    kernel_boot: KernelBoot | None = None
+    kernel_boot: KernelBoot = KernelBoot()
 
 
 class DomainSpec(Struct):
     cpu: CPU | None = None
-    memory: Memory | None = None
+    memory: Memory = Memory()
     resources: DomainResources = DomainResources()
     devices: Devices = Devices()
-    launch_security: LaunchSecurity | None = None
+    launch_security: LaunchSecurity = LaunchSecurity()
     io_threads_policy: str | None = None
-    io_threads: DiskIOThreads | None = None
-    firmware: Firmware | None = None
+    io_threads: DiskIOThreads = DiskIOThreads()
+    firmware: Firmware = Firmware()
 
 
 class Probe(Struct):
@@ -181,15 +185,15 @@ class Volume(Struct):
     downward_metrics: Present | None = None
     container_disk: Present | None = None
     container_path: ContainerPathVolumeSource | None = None
-    persistent_volume_claim: HotplugSource | None = None
-    data_volume: HotplugSource | None = None
+    persistent_volume_claim: HotplugSource = HotplugSource()
+    data_volume: HotplugSource = HotplugSource()
 
 
 class VirtualMachineInstanceSpec(Struct):
     domain: DomainSpec = DomainSpec()
     architecture: str | None = None
-    liveness_probe: Probe | None = None
-    readiness_probe: Probe | None = None
+    liveness_probe: Probe = Probe()
+    readiness_probe: Probe = Probe()
     volumes: list[Volume] | None = None
     networks: list[Network] | None = None
     priority_class_name: str | None = None
@@ -222,14 +226,16 @@ class PersistentVolumeClaimInfo(Struct):
 
 class StorageMigratedVolumeInfo(Struct):
     volume_name: str = ""
-    source: PersistentVolumeClaimInfo | None = msgspec.field(default=None, name="sourcePVCInfo")
-    destination: PersistentVolumeClaimInfo | None = msgspec.field(default=None, name="destinationPVCInfo")
+    source: PersistentVolumeClaimInfo = msgspec.field(default=PersistentVolumeClaimInfo(), name="sourcePVCInfo")
+    destination: PersistentVolumeClaimInfo = msgspec.field(
+        default=PersistentVolumeClaimInfo(), name="destinationPVCInfo"
+    )
 
 
 class VolumeStatus(Struct):
     name: str = ""
     phase: str | None = None
-    persistent_volume_claim_info: PersistentVolumeClaimInfo | None = None
+    persistent_volume_claim_info: PersistentVolumeClaimInfo = PersistentVolumeClaimInfo()
     hotplug_volume: HotplugVolumeStatus | None = None
 
 
@@ -243,7 +249,7 @@ class VirtualMachineInstanceStatus(Struct):
     conditions: list[Condition] | None = None
     migration_state: MigrationState | None = None
     volume_status: list[VolumeStatus] | None = None
-    changed_block_tracking: ChangedBlockTrackingStatus | None = None
+    changed_block_tracking: ChangedBlockTrackingStatus = ChangedBlockTrackingStatus()
     migrated_volumes: list[StorageMigratedVolumeInfo] | None = None
 
 
@@ -284,15 +290,8 @@ class VirtualMachineInstanceMigration(Object):
         return self.status.phase or ""
 
 
-class TemplateMeta(Struct):
-    """The metadata of a VM's template."""
-
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
 class VirtualMachineInstanceTemplateSpec(Struct):
-    metadata: TemplateMeta = TemplateMeta()
+    metadata: ObjectMeta = ObjectMeta()
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
 
 
@@ -349,7 +348,7 @@ class DeveloperConfiguration(Struct):
 
 class InterfaceBindingPlugin(Struct):
     sidecar_image: str = ""
-    compute_resource_overhead: ResourceRequirements | None = None
+    compute_resource_overhead: ResourceRequirements = ResourceRequirements()
 
 
 class NetworkConfiguration(Struct):
@@ -360,17 +359,18 @@ class KubeVirtConfiguration(Struct):
     additional_guest_memory_overhead_ratio: str | None = None
     migrations: MigrationConfiguration | None = None
     support_container_resources: list[SupportContainerResources] | None = None
-    virtual_machine_options: VirtualMachineOptions | None = None
-    developer_configuration: DeveloperConfiguration | None = None
-    network: NetworkConfiguration | None = None
+    virtual_machine_options: VirtualMachineOptions = VirtualMachineOptions()
+    developer_configuration: DeveloperConfiguration = DeveloperConfiguration()
+    network: NetworkConfiguration = NetworkConfiguration()
     auto_cpu_limit_namespace_label_selector: LabelSelector | None = None
     default_runtime_class: str = ""
     vm_state_storage_class: str = ""
     hypervisors: list[Named] | None = None
 
-    @property
-    def binding_plugins(self) -> dict[str, InterfaceBindingPlugin]:
-        return (self.network.binding or {}) if self.network else {}
+    def bindings_of(self, spec: VirtualMachineInstanceSpec) -> list[InterfaceBindingPlugin]:
+        """Returns the network bindings that the VM's interfaces use, each once."""
+        names = {interface.binding.name for interface in spec.domain.devices.interfaces or ()}
+        return [plugin for name, plugin in (self.network.binding or {}).items() if name in names]
 
 
 class KubeVirtSpec(Struct):

@@ -95,7 +95,7 @@ class CacheTransforms:
         _keep_metadata(vm, (), (constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA,))
         template = vm.spec.template
         annotations = _read_annotations(template.metadata, _TEMPLATE_ANNOTATIONS)
-        _write(template, "metadata", kubevirt.TemplateMeta(annotations=annotations))
+        _write(template, "metadata", ObjectMeta(annotations=annotations))
         self._keep_spec(template.spec)
         return _within_size(vm)
 
@@ -123,7 +123,7 @@ def _keep_metadata(obj: Object, labels: Collection[str] = (), annotations: Colle
     _write(meta, "annotations", _read_annotations(meta, annotations))
 
 
-def _read_annotations(metadata: ObjectMeta | kubevirt.TemplateMeta, keys: Collection[str]) -> dict[str, str] | None:
+def _read_annotations(metadata: ObjectMeta, keys: Collection[str]) -> dict[str, str] | None:
     """Returns the annotations that are read; of a list of sidecars its length, and that as far as it is read."""
     read_annotations = _with_keys(metadata.annotations, keys)
     if read_annotations and ANNOTATION_HOOK_SIDECARS in read_annotations:

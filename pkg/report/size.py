@@ -239,7 +239,7 @@ def _with_growth(vmi: VirtualMachineInstance, new_limits: ResourceList) -> Virtu
         if old_limit and old_request is not None:
             request = -(-old_request.nanos * size.nanos // old_limit.nanos)
             requests[name] = str(Quantity(request, old_request.format))
-        if name == constants.MEMORY and domain.memory and domain.memory.guest is not None and old_limit:
+        if name == constants.MEMORY and domain.memory.guest is not None and old_limit:
             changes["memory"] = {"guest": str(Quantity.parse(domain.memory.guest) + size - old_limit)}
         if name == constants.CPU:
             changes["cpu"] = {"cores": size.value(), "sockets": 1, "threads": 1}

@@ -60,8 +60,8 @@ def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
     tpm, firmware = vmi.spec.domain.devices.tpm, vmi.spec.domain.firmware
     if tpm is not None and tpm.persistent and not (profile.tpm_can_be_disabled and tpm.enabled is False):
         return True
-    efi = firmware.bootloader.efi if firmware and firmware.bootloader else None
-    return (efi is not None and efi.persistent) or (profile.tracks_blocks and _tracks_blocks(vmi))
+    has_efi_state = firmware.bootloader is not None and firmware.bootloader.efi.persistent
+    return has_efi_state or (profile.tracks_blocks and _tracks_blocks(vmi))
 
 
 def state_claims(
@@ -115,7 +115,9 @@ def target_claim_usage(vmi: VirtualMachineInstance, claims: Claims, rendering: R
     is_shared = current_claim is not None and (current_claim.status.access_modes or [""])[0] == _SHARED_ACCESS
     if not _state_claim_of(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
         return {}
-    return storage_usage(_new_claim(vmi, rendering, current_claim), rendering.kubernetes)
+    # By default it has the cluster's default class, which is assumed to be the present claim's still.
+    storage_class = current_claim.spec.storage_class_name if current_claim else None
+    return _new_usage(vmi, rendering, rendering.kubevirt.vm_state_storage_class or storage_class)
 
 
 def state_claims_concerning(
@@ -154,35 +156,26 @@ def _existing_claims(pods: MigrationPods, claims: Claims) -> Iterator[str]:
 
 def _state_claim_of(vmi: VirtualMachineInstance) -> str:
     """Returns the name of the claim of state that KubeVirt reports as the VM's current one, "" for none."""
-    volumes = (volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX))
-    claims = (volume.persistent_volume_claim_info for volume in volumes)
-    return next((claim.claim_name for claim in claims if claim), "")
+    volumes = [volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX)]
+    names = (volume.persistent_volume_claim_info.claim_name for volume in volumes)
+    return next(filter(None, names), "")
 
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
-    tracking = trusted_status(vmi).changed_block_tracking
-    return tracking is not None and tracking.state in _TRACKING_STATES
+    return trusted_status(vmi).changed_block_tracking.state in _TRACKING_STATES
 
 
 def _bounded_usage(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
     """Returns what quota counts of the claim, at most what KubeVirt requests for a new one."""
-    largest = _new_claim(vmi, rendering, claim, keeps_class=True)
-    return minimum(storage_usage(claim, rendering.kubernetes), storage_usage(largest, rendering.kubernetes))
+    largest = _new_usage(vmi, rendering, claim.spec.storage_class_name)
+    return minimum(storage_usage(claim, rendering.kubernetes), largest)
 
 
-def _new_claim(
-    vmi: VirtualMachineInstance,
-    rendering: Rendering,
-    template: PersistentVolumeClaim | None,
-    *,
-    keeps_class: bool = False,
-) -> PersistentVolumeClaim:
-    """Returns a claim as KubeVirt would create it now. Its class is the CR's; by default the cluster's default class,
-    which is assumed to be that of `template` still."""
-    configured_class = "" if keeps_class else rendering.kubevirt.vm_state_storage_class
-    storage_class = configured_class or (template.spec.storage_class_name if template else None)
+def _new_usage(vmi: VirtualMachineInstance, rendering: Rendering, storage_class: str | None) -> ResourceList:
+    """Returns what quota counts of a claim of that class that KubeVirt creates now."""
     resources = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
-    return PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(resources=resources, storage_class_name=storage_class))
+    spec = PersistentVolumeClaimSpec(resources=resources, storage_class_name=storage_class)
+    return storage_usage(PersistentVolumeClaim(spec=spec), rendering.kubernetes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +196,6 @@ def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> l
     reported_moves = [
         Move(volume.volume_name, volume.source.claim_name, volume.destination.claim_name, volume.source.requests)
         for volume in trusted_status(vmi).migrated_volumes or ()
-        if volume.source is not None and volume.destination is not None
     ]
     accepted, used_names = [], set[str]()
     for move in reported_moves or (_requested_moves(vmi, vm) if vm else ()):
@@ -243,6 +235,4 @@ def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Mo
 
 def _claim_of(volume: Volume) -> str:
     """Returns the name of a volume's claim; a DataVolume's claim has its name. "" for a volume without a claim."""
-    if volume.persistent_volume_claim is not None:
-        return volume.persistent_volume_claim.claim_name
-    return volume.data_volume.name if volume.data_volume is not None else ""
+    return volume.persistent_volume_claim.claim_name or volume.data_volume.name

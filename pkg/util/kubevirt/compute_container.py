@@ -8,7 +8,7 @@ from kubeloop.api.core import Container, Pod
 from kubeloop.api.quantity import ZERO, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, LaunchSecurity, Memory, VirtualMachineInstance
+from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, Memory, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.profiles import (
     GATE_AUTO_RESOURCE_LIMITS,
@@ -38,7 +38,7 @@ Amounts = tuple[ResourceList, ResourceList]
 
 def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity) -> Amounts:
     """Returns limits and requests; the parameters are `launcher.render_containers`'s. Raises QuantityError."""
-    domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration or DeveloperConfiguration()
+    domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration
     limits, requests = parse_resource_list(domain.resources.limits), parse_resource_list(domain.resources.requests)
     follows_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
     limited = {*(rendering.quota_limits if follows_quota else ()), *([CPU] if rendering.auto_cpu_limit else ())}
@@ -85,9 +85,9 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         is_claimed = profile.device_claims and (device.claim_name is not None or device.request_name is not None)
         counted += [device.device_name] if device.device_name and not is_claimed else []
     extended = {
-        "sev": security is not None and is_sev(security, profile),
-        "tdx": security is not None and security.tdx is not None and profile.tdx_device,
-        "pr-helper": any(disk.lun is not None and disk.lun.reservation for disk in devices.disks or ()),
+        "sev": security.is_sev(profile.knows_snp),
+        "tdx": security.tdx is not None and profile.tdx_device,
+        "pr-helper": any(disk.lun.reservation for disk in devices.disks or ()),
         "iommufd": rendering.has_gate(GATE_IOMMUFD),
     }
     # KubeVirt pkg/virt-config GetHypervisorFromKvConfig: the first that the CR names.
@@ -106,21 +106,16 @@ def compute_container(pod: Pod) -> Container | None:
     return next((container for container in pod.spec.containers if container.name == COMPUTE), None)
 
 
-def is_sev(security: LaunchSecurity, profile: Profile) -> bool:
-    """Reports whether AMD SEV, in one of its forms, encrypts the VM's memory."""
-    return security.sev is not None or (profile.knows_snp and security.snp is not None)
-
-
 def _share_cpus(
     domain: DomainSpec, profile: Profile, developer: DeveloperConfiguration, calculated: Amounts, *, limited: bool
 ) -> None:
     limits, requests = calculated
     vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
     if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
-        vcpus += _pool_threads(domain)
+        vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, _DEFAULT_CPU_ALLOCATION_RATIO)
+    share = vcpus / (developer.cpu_allocation_ratio or _DEFAULT_CPU_ALLOCATION_RATIO)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)
@@ -133,7 +128,7 @@ def _pin_cpus(
 ) -> None:
     """Requests a dedicated topology, with a thread for an isolated emulator; memory is limited to its request."""
     limits, requests = vmi_amounts
-    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, _pool_threads(vmi.spec.domain)
+    rule, vcpus, pool = profile.supplemental_pool, cpu.vcpus, vmi.spec.domain.io_threads.supplemental_pool_thread_count
     if rule is SupplementalPool.AS_VCPUS:  # instead of the VMI's own limit and request
         for amounts in vmi_amounts:
             if vcpus:
@@ -158,22 +153,17 @@ def _pin_cpus(
         limits[MEMORY] = requests.get(MEMORY, ZERO)
 
 
-def _pool_threads(domain: DomainSpec) -> int:
-    """Returns the number of threads in the supplemental IO thread pool."""
-    return (domain.io_threads.supplemental_pool_thread_count or 0) if domain.io_threads else 0
-
-
 def _policy_pool(domain: DomainSpec) -> int:
     """Returns the threads of the supplemental pool if the VM's policy uses it, else 0."""
-    return _pool_threads(domain) if domain.io_threads_policy == "supplementalPool" else 0
+    return domain.io_threads.supplemental_pool_thread_count if domain.io_threads_policy == "supplementalPool" else 0
 
 
-def fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) -> None:
+def fill_memory(memory: Memory, overcommit: int, vmi_amounts: Amounts) -> None:
     """Sets an unset request of memory: to the limit, else to the guest's memory, else to a huge page."""
     limits, requests = vmi_amounts
     if limits.get(MEMORY, ZERO):
         requests[MEMORY] = limits[MEMORY]
-    elif MEMORY not in requests and memory is not None:
+    elif MEMORY not in requests:
         page_size = memory.hugepages.page_size if memory.hugepages else "0"
         guest = Quantity.parse(page_size) if memory.guest is None else parse_wire(memory.guest)
         if guest.value() > 0:
@@ -182,8 +172,7 @@ def fill_memory(memory: Memory | None, overcommit: int, vmi_amounts: Amounts) ->
 
 def memory_overcommit(rendering: Rendering) -> int:
     """Returns the percentage of its request that a guest's memory may be, by the CR."""
-    developer = rendering.kubevirt.developer_configuration or DeveloperConfiguration()
-    return _positive_or_default(developer.memory_overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
+    return rendering.kubevirt.developer_configuration.memory_overcommit or _DEFAULT_MEMORY_OVERCOMMIT
 
 
 def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
@@ -197,7 +186,7 @@ def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, 
     limits, requests = vmi_amounts
     request, limit = requests.get(MEMORY, ZERO), limits.get(MEMORY)
     memory, is_spared = domain.memory, domain.resources.overcommit_guest_overhead
-    if memory is not None and memory.hugepages is not None:
+    if memory.hugepages is not None:
         # The guest's memory is counted as huge pages; as memory only what is beyond the guest.
         guest = parse_wire(memory.guest) if memory.guest is not None else None
         is_spared, excess = False, _excess(request, guest)
@@ -211,8 +200,3 @@ def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, 
 
 def _excess(amount: Quantity, guest: Quantity | None) -> Quantity:
     return amount - guest if guest is not None and amount.value() > guest.value() else ZERO
-
-
-def _positive_or_default(value: int | None, default: int) -> int:
-    """Returns a number of the CR, or the default: KubeVirt refuses a configuration with a number below one."""
-    return value if value is not None and value > 0 else default

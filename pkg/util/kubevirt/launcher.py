@@ -15,13 +15,7 @@ from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Format, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.api.kubevirt import (
-    KubeVirtConfiguration,
-    Present,
-    TemplateMeta,
-    VirtualMachineInstance,
-    VirtualMachineInstanceSpec,
-)
+from pkg.api.kubevirt import KubeVirtConfiguration, Present, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY, COMPUTE, compute_resources
@@ -38,9 +32,9 @@ _SIDECARS = msgspec.json.Decoder(Annotated[list[Present | None], msgspec.Meta(ma
 HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
+# How the names of support containers begin, by kind.
 _CONSOLE_LOG, _DISK_BINARY, _DISK = "guest-console-log", "container-disk-binary", "volume"
 _VIRTIOFS, _SIDECAR = "virtiofs-", "hook-sidecar-"
-"""How the names of support containers begin, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,24 +169,22 @@ def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Renderin
     devices, options, volumes = vmi.spec.domain.devices, kubevirt.virtual_machine_options, vmi.spec.volumes or ()
     has_console_log = devices.log_serial_console
     if has_console_log is None:
-        has_console_log = options is None or options.disable_serial_console_log is None
+        has_console_log = options.disable_serial_console_log is None
     disks = [volume.name for volume in volumes if volume.container_disk and volume.name != _KERNEL_BOOT_VOLUME]
-    firmware = vmi.spec.domain.firmware
-    if firmware and firmware.kernel_boot and firmware.kernel_boot.container is not None:
+    if vmi.spec.domain.firmware.kernel_boot.container is not None:
         disks.append(_KERNEL_BOOT_VOLUME)
     filesystem_names = {filesystem.name for filesystem in devices.filesystems or ()}
     # A path of the compute container is served by a container that virt-api's webhook puts into the pod; from where it
     # is mounted is not read here.
     paths = {volume.name: volume.container_path for volume in volumes if volume.name in filesystem_names}
     served_names = [name for name, path in paths.items() if path is None or path.read_only]
-    binding_names = {interface.binding.name for interface in devices.interfaces or () if interface.binding is not None}
-    plugins = [p for name, p in kubevirt.binding_plugins.items() if name in binding_names and p.sidecar_image]
+    sidecars = hook_sidecar_count(vmi) + sum(plugin.sidecar_image != "" for plugin in kubevirt.bindings_of(vmi.spec))
     names = {
         _CONSOLE_LOG: [_CONSOLE_LOG] if has_console_log and devices.autoattach_serial_console is not False else [],
         _DISK_BINARY: [_DISK_BINARY] if disks else [],
         _DISK: [_DISK + name for name in disks],
         _VIRTIOFS: [_VIRTIOFS + name for name in served_names],
-        _SIDECAR: [f"{_SIDECAR}{index}" for index in range(hook_sidecar_count(vmi) + len(plugins))],
+        _SIDECAR: [f"{_SIDECAR}{index}" for index in range(sidecars)],
     }
     containers_by_kind = {}
     for kind, kind_names in names.items():
@@ -201,7 +193,7 @@ def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Renderin
     return containers_by_kind
 
 
-def hook_sidecar_count(metadata: Object | ObjectMeta | TemplateMeta) -> int:
+def hook_sidecar_count(metadata: Object | ObjectMeta) -> int:
     """Returns how many sidecars a VMI's annotation requests. 0 if it is not a list of objects, as such a VMI never gets
     a pod, or if it has more than MAX_SIDECARS: a tenant may rewrite it at any time, and its length is work here."""
     annotations = metadata.annotations or {}
@@ -236,6 +228,6 @@ def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:
     """Reports whether the VMI needs an attachment pod on the target: also while a volume is unplugged or memory dumped,
     when only its status says so. Source: KubeVirt pkg/controller VMIHasHotplugVolumes."""
-    sources = [s for v in vmi.spec.volumes or () for s in (v.persistent_volume_claim, v.data_volume) if s]
+    sources = [source for v in vmi.spec.volumes or () for source in (v.persistent_volume_claim, v.data_volume)]
     statuses = trusted_status(vmi).volume_status or ()
     return any(status.hotplug_volume for status in statuses) or any(source.hotpluggable for source in sources)

@@ -307,17 +307,15 @@ _EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
 
 def refusing_quota(message: str) -> str:
     """Returns the name of the quota that a denial by quota admission names, "" for another denial."""
-    _prefix, separator, suffix = message.partition(_EXCEEDED)
-    return suffix.partition(",")[0].strip() if separator else ""
+    return message.partition(_EXCEEDED)[2].partition(",")[0].strip()
 
 
 def extra_devices_text(message: str, expected: Collection[str]) -> str:
     """Returns which devices a refused target requests that its source does not count, as text: those of a network that
     was changed or plugged in, whose definition is a tenant's. `expected`: the names that quota counts of the source. ""
     if there is no such device."""
-    quota_name = refusing_quota(message)
-    _prefix, _separator, suffix = message.partition(_REQUESTED)
-    requested_names = {item.partition("=")[0].strip() for item in suffix.partition(_USED)[0].split(",")}
+    quota_name, requested = refusing_quota(message), message.partition(_REQUESTED)[2].partition(_USED)[0]
+    requested_names = {item.partition("=")[0].strip() for item in requested.split(",")}
     device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)
     if not all(map(_QUOTABLE.fullmatch, [quota_name, *device_names])) or not device_names:
         return ""

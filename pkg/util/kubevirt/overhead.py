@@ -5,7 +5,7 @@ Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 p
 memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release; `profiles` has their
 constants."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kubeloop.api.core import Pod
@@ -15,7 +15,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import DomainSpec, InterfaceBindingPlugin, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.constants import CPU, LIMITS_CPU, LIMITS_MEMORY, MEMORY
-from pkg.util.kubevirt.compute_container import compute_container, compute_resources, is_sev
+from pkg.util.kubevirt.compute_container import compute_container, compute_resources
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of
@@ -30,8 +30,8 @@ Parts = tuple[Quantity, Quantity]
 
 def overhead_of(vmi: VirtualMachineInstance, rendering: Rendering) -> int:
     """Returns the bytes of memory that KubeVirt adds to a launcher of the VMI now."""
-    plugins = rendering.kubevirt.binding_plugins
-    return at_ratio(overhead_parts(vmi.spec, rendering.profile, plugins), rendering.factor).value()
+    bindings = rendering.kubevirt.bindings_of(vmi.spec)
+    return at_ratio(overhead_parts(vmi.spec, rendering.profile, bindings), rendering.factor).value()
 
 
 def at_ratio(parts: Parts, factor: float) -> Quantity:
@@ -45,21 +45,18 @@ def at_ratio(parts: Parts, factor: float) -> Quantity:
 def overhead_parts(
     spec: VirtualMachineInstanceSpec,
     profile: Profile = DEFAULT_PROFILE,
-    plugins: Mapping[str, InterfaceBindingPlugin] | None = None,
+    bindings: Iterable[InterfaceBindingPlugin] | None = None,
 ) -> Parts:
-    """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing. `plugins` are the
-    CR's network bindings; None leaves networks out altogether, as Harvester's formula does. Raises QuantityError."""
+    """Returns the parts of a VM's memory overhead. A release that knows no ratio multiplies nothing. `bindings` are
+    `bindings_of` the CR; None leaves networks out altogether, as Harvester's formula does. Raises QuantityError."""
     domain, interfaces = spec.domain, spec.domain.devices.interfaces or ()
-    reserved_overhead = domain.memory.reserved_overhead if domain.memory and profile.has_reserved_overhead else None
     multiplied = Quantity.of(sum(times * amount for times, amount in _counted_amounts(spec, profile)))
-    if reserved_overhead is not None and reserved_overhead.added_overhead is not None:
-        multiplied += parse_wire(reserved_overhead.added_overhead)
-    has_passt = plugins is not None and any(interface.passt_binding is not None for interface in interfaces)
+    if profile.has_reserved_overhead:
+        multiplied += parse_wire(domain.memory.reserved_overhead.added_overhead)
+    has_passt = bindings is not None and any(interface.passt_binding is not None for interface in interfaces)
     on_top = Quantity.of(profile.passt if has_passt else 0)
-    binding_names = {interface.binding.name for interface in interfaces if interface.binding is not None}
-    for name, plugin in (plugins or {}).items():
-        if name in binding_names and plugin.compute_resource_overhead is not None:  # each once
-            on_top += parse_resource_list(plugin.compute_resource_overhead.requests).get(MEMORY, ZERO)
+    for binding in bindings or ():
+        on_top += parse_resource_list(binding.compute_resource_overhead.requests).get(MEMORY, ZERO)
     qos = Quantity.of(profile.qos if is_pinned(domain) else 0)
     if profile.ratio_covers_qos:
         multiplied += qos
@@ -76,7 +73,7 @@ def _counted_amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list
     vcpus = domain.cpu.vcpus if domain.cpu else limits.get(CPU, requests.get(CPU, ZERO)).value()
     interfaces, tpm, security = devices.interfaces or (), devices.tpm, domain.launch_security
     has_vfio = devices.gpus or devices.host_devices or any(interface.sriov is not None for interface in interfaces)
-    probes = sum(probe is not None and probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
+    probes = sum(probe.exec is not None for probe in (spec.liveness_probe, spec.readiness_probe))
     return [
         (1, kilobytes * _KILO // 512),  # page tables: one bit for every 512 bits of the requested memory
         (1, profile.processes),
@@ -86,7 +83,7 @@ def _counted_amounts(spec: VirtualMachineInstanceSpec, profile: Profile) -> list
         (spec.architecture == "arm64", 128 * MI),  # its firmware's flash
         (bool(has_vfio), 1024 * MI),
         (any(volume.downward_metrics is not None for volume in spec.volumes or ()), 1 * MI),
-        (security is not None and is_sev(security, profile), 256 * MI),
+        (security.is_sev(profile.knows_snp), 256 * MI),
         (tpm is not None and not (profile.tpm_can_be_disabled and tpm.enabled is False), 53 * MI),
         (sum(interface.passt is not None and not interface.ports for interface in interfaces), profile.passt_all_ports),
         (probes, 10 * MI),
@@ -144,25 +141,25 @@ def rendered_overhead(vmi: VirtualMachineInstance, pod: Pod, rendering: Renderin
 
 def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> int:
     """Returns the bytes by which a launcher pod rendered now has more overhead than `pod` was rendered with. That is
-    the difference to the overhead now of the first release that has the pod's at some ratio: the installed one, or
-    another where the CR does not say which one runs. A launcher that KubeVirt calls outdated is followed by one of the
-    installed release. Any other overhead is raised only where it is clearly smaller, and never lowered: the constants
-    may be unknown, or others may have given it more."""
+    the difference to the overhead now of the first release that has the pod's at some ratio: the installed one, else
+    any other, because the CR may report another version than runs. A launcher that KubeVirt calls outdated is followed
+    by one of the installed release. Any other overhead is raised only where it is clearly smaller, and never lowered:
+    the constants may be unknown, or others may have given it more."""
     rendered = rendered_overhead(vmi, pod, rendering)
     if rendered is None or rendering.ratio == UNKNOWN_RATIO:
         return 0
-    plugins = rendering.kubevirt.binding_plugins
+    bindings = rendering.kubevirt.bindings_of(vmi.spec)
 
     def difference_to(parts: Parts) -> int:
         return at_ratio(parts, rendering.factor).value() - rendered
 
-    installed = overhead_parts(vmi.spec, rendering.profile, plugins)
+    installed = overhead_parts(vmi.spec, rendering.profile, bindings)
     growth = difference_to(installed)
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(installed, rendered):
         return growth
     # A release that knows no ratio gives any VM what a newer one gives it without.
     profiles = [profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio]
-    others = [overhead_parts(vmi.spec, profile, plugins) for profile in profiles]
+    others = [overhead_parts(vmi.spec, profile, bindings) for profile in profiles]
     explained = [difference_to(parts) for parts in others if _is_at_some_ratio(parts, rendered)]
     if explained:
         difference = 0 if 0 in explained else explained[0]

@@ -10,16 +10,8 @@ from kubeloop.api.core import LimitRange
 from kubeloop.api.meta import LabelSelector, RawResourceList
 from kubeloop.api.selectors import selector
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import DeveloperConfiguration, KubeVirt, KubeVirtConfiguration
-from pkg.util.constants import (
-    CPU,
-    DEFAULT_OVERHEAD_RATIO,
-    KUBEVIRT_PHASE_DEPLOYED,
-    LABEL_AUTO_MEMORY_LIMITS_RATIO,
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    MEMORY,
-)
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
+from pkg.util import constants
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
 
@@ -55,11 +47,11 @@ class Rendering:
     """The extended resource of each NetworkAttachmentDefinition that counts as one, by `namespace/name`."""
     pod_overhead: RawResourceList = field(default_factory=dict)
     """The overhead that the API server adds to each launcher for the CR's default RuntimeClass."""
-    usual_ratio: str = DEFAULT_OVERHEAD_RATIO
+    usual_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
     """The ratio that the installation came with: the one of launchers rendered before people raised it."""
     kubernetes: Releases = NEWEST
     """The releases by which the API servers count the pods."""
-    harvester_ratio: str = DEFAULT_OVERHEAD_RATIO
+    harvester_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
     """The overhead ratio of Harvester's own formula."""
     policy_in_force: bool = False
     """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
@@ -73,7 +65,7 @@ class Rendering:
     def has_gate(self, gate: str) -> bool:
         """Reports whether a feature gate is on: named in the CR, or on by default and not disabled there; off where the
         release does not have it. Source: KubeVirt pkg/virt-config/featuregate, pull request 17405."""
-        developer = self.kubevirt.developer_configuration or DeveloperConfiguration()
+        developer = self.kubevirt.developer_configuration
         by_default = gate in self.profile.default_gates and gate not in (developer.disabled_feature_gates or ())
         return gate in self.profile.gates and (by_default or gate in (developer.feature_gates or ()))
 
@@ -90,7 +82,7 @@ def normalize_ratio(value: str, default: str) -> str:
     """Returns the ratio as Harvester reads its setting: the value, else the default, else "1.5"; "", zero, text that is
     not a number and numbers out of 1.0–10.0 count as "1.5"."""
     ratio = value or default
-    return ratio if parse_ratio(ratio) is not None else DEFAULT_OVERHEAD_RATIO
+    return ratio if parse_ratio(ratio) is not None else constants.DEFAULT_OVERHEAD_RATIO
 
 
 def factor_of(ratio: str) -> float:
@@ -107,20 +99,20 @@ def rendering(
     """Returns how KubeVirt renders a launcher pod in a namespace now, as far as its CR and the namespace's labels say.
     The ratio is the CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies into the
     CR; without both none. The CR's configuration counts once it is deployed."""
-    kubevirt = deployed_kubevirt(kubevirts)
-    configuration = kubevirt.spec.configuration if kubevirt else KubeVirtConfiguration()
+    kubevirt = deployed_kubevirt(kubevirts) or KubeVirt()
+    configuration = kubevirt.spec.configuration
     ratio = configuration.additional_guest_memory_overhead_ratio or ""
-    labels, default = namespace_labels or {}, setting.default if setting else ""
-    harvester_ratio = normalize_ratio(setting.value if setting else "", default)
+    labels, harvester = namespace_labels or {}, setting or Setting()
+    harvester_ratio = normalize_ratio(harvester.value, harvester.default)
     limit_selector = configuration.auto_cpu_limit_namespace_label_selector
-    memory_limits = parse_ratio(labels.get(LABEL_AUTO_MEMORY_LIMITS_RATIO, ""), _LARGEST_CONFIGURED)
+    memory_limits = parse_ratio(labels.get(constants.LABEL_AUTO_MEMORY_LIMITS_RATIO, ""), _LARGEST_CONFIGURED)
     return Rendering(
         ratio or (harvester_ratio if setting else ""),
-        profile or profile_for_version(observed_version(kubevirts)),
+        profile or profile_for_version(kubevirt.status.observed_kube_virt_version),
         configuration,
         memory_limits_ratio=memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
         auto_cpu_limit=limit_selector is not None and _selects(limit_selector, labels),
-        usual_ratio=normalize_ratio("", default),
+        usual_ratio=normalize_ratio("", harvester.default),
         harvester_ratio=harvester_ratio,
     )
 
@@ -135,14 +127,14 @@ def _selects(label_selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 def limited_resources(names: Iterable[str]) -> frozenset[str]:
     """Returns the resources ("cpu", "memory") that quotas with these names in spec.hard limit."""
-    limits = {LIMITS_CPU: CPU, LIMITS_MEMORY: MEMORY}
-    return frozenset(limits[name] for name in names if name in limits)
+    limits = (constants.LIMITS_CPU, constants.LIMITS_MEMORY)
+    return frozenset(name.removeprefix("limits.") for name in names if name in limits)
 
 
 def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
     """Returns the KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no
     second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Without that webhook a tenant's CR is younger."""
-    return _oldest(k for k in kubevirts if k.status.phase == KUBEVIRT_PHASE_DEPLOYED)
+    return _oldest(k for k in kubevirts if k.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED)
 
 
 def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:

@@ -72,8 +72,8 @@ class ControlledPods:
         states = [status.migration_state for status in statuses]
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
         named = [self.side_by_launcher[name] for name in names if name in self.side_by_launcher]
-        own = self.sides.get(uid, [])
-        pods = [pod for side in own + named for pod in (side.launcher, *side.attachments)]
+        sides = [*self.sides.get(uid, ()), *named]
+        pods = [pod for side in sides for pod in (side.launcher, *side.attachments)]
         return pods + self.ended_launchers.get(uid, [])
 
 

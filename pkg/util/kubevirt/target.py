@@ -99,7 +99,7 @@ def launcher_usage(
     if rendering.pod_overhead:  # of the RuntimeClass that the KubeVirt CR names now; else the source pod tells
         pod = _with_spec(pod, overhead=rendering.pod_overhead)
     # What a pod lacks, a LimitRange that came after it will give to the next one.
-    usage = _usage_of_pod(apply_limit_ranges(pod, rendering.limit_ranges), rendering)
+    usage = pod_usage(apply_limit_ranges(pod, rendering.limit_ranges), releases=rendering.kubernetes)
     return usage if resized else add(usage, _overhead_growth(vmi, source.launcher, usage, rendering))
 
 
@@ -158,17 +158,13 @@ def _overhead_growth(
     if not difference:
         return {}
     overhead = rendered_overhead(vmi, pod, rendering) or 0
-    pods = (rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference))
-    before, after = (_usage_of_pod(rendered, rendering) for rendered in pods)
+    pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
+    before, after = (pod_usage(rendered, releases=rendering.kubernetes) for rendered in pods)
     return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
 
 
 def _with_spec(pod: Pod, **changed: object) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changed))
-
-
-def _usage_of_pod(pod: Pod, rendering: Rendering) -> ResourceList:
-    return pod_usage(pod, releases=rendering.kubernetes)
 
 
 class UsageBound(NamedTuple):
@@ -189,8 +185,8 @@ def bound_of(
     runtime_class = rendering.kubevirt.default_runtime_class
     if runtime_class and launcher and launcher.spec.runtime_class_name == runtime_class and launcher.spec.overhead:
         rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
-    candidates = (replace(rendering, profile=profile, ratio=str(MAX_RATIO)) for profile in LARGEST)
-    largest = reduce(maximum, (_usage_of_pod(rendered_pod(vmi, candidate), rendering) for candidate in candidates))
+    pods = (rendered_pod(vmi, replace(rendering, profile=profile, ratio=str(MAX_RATIO))) for profile in LARGEST)
+    largest = reduce(maximum, (pod_usage(pod, releases=rendering.kubernetes) for pod in pods))
     return UsageBound(largest, attachments_usage(vmi, None, rendering, spec))
 
 

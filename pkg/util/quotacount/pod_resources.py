@@ -138,7 +138,7 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Re
     First, an unset request becomes the limit, then each LimitRange in turn fills what is still missing. Of several
     LimitRanges the first that has a default for a resource wins (the API server's own order is not defined). Existing
     pods have been completed already and come out unchanged."""
-    defaults = [_container_defaults(limit_range) for limit_range in limit_ranges]
+    defaults = _container_defaults(limit_ranges)
     spec, rule = pod.spec, release.pod_level_defaults
     completed_spec = msgspec.structs.replace(
         spec,
@@ -160,27 +160,26 @@ def default_requirements(
     return ResourceRequirements(limits=rounded or None, requests=rounded | _round_up(requests) or None)
 
 
-def _complete(container: Container, defaults: list[ResourceRequirements]) -> Container:
-    own_resources = default_requirements(container.resources.limits, container.resources.requests)
-    limits, requests = own_resources.limits or {}, own_resources.requests or {}
-    for default in defaults:
-        limits = (default.limits or {}) | limits
-        requests = (default.requests or {}) | requests
+def _complete(container: Container, defaults: tuple[RawResourceList, RawResourceList]) -> Container:
+    own = default_requirements(container.resources.limits, container.resources.requests)
+    limits, requests = defaults[0] | (own.limits or {}), defaults[1] | (own.requests or {})
     resources = ResourceRequirements(limits=limits or None, requests=requests or None)
     return msgspec.structs.replace(container, resources=resources)
 
 
-def _container_defaults(limit_range: LimitRange) -> ResourceRequirements:
-    """Returns one LimitRange's defaults for containers, as the API server completes it: `max` is the default of
-    `default`; `min` and `default` are those of `defaultRequest`. Of several items the last wins."""
+def _container_defaults(limit_ranges: Iterable[LimitRange]) -> tuple[RawResourceList, RawResourceList]:
+    """Returns the default limits and requests of containers, as the API server completes a LimitRange: `max` is the
+    default of `default`; `min` and `default` are those of `defaultRequest`. Of several items the last wins, of several
+    LimitRanges the first."""
     limits: RawResourceList = {}
     requests: RawResourceList = {}
-    for item in limit_range.spec.limits:
+    items = (item for limit_range in reversed([*limit_ranges]) for item in limit_range.spec.limits)
+    for item in items:
         if item.type == "Container":
             default = _round_up(item.max) | _round_up(item.default)
             limits |= default
             requests |= _round_up(item.min) | default | _round_up(item.default_request)
-    return ResourceRequirements(limits=limits, requests=requests)
+    return limits, requests
 
 
 def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequirements | None:

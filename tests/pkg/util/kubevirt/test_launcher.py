@@ -10,7 +10,7 @@ import pytest
 
 from kubeloop.api.core import Container, Pod, PodSpec, ResourceQuotaSpec, ResourceRequirements
 from kubeloop.client.decode import decoder_for
-from pkg.api.kubevirt import KubeVirt, VirtualMachineInstance
+from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration, VirtualMachineInstance
 from pkg.cmd.options import WrongCall, exact_user
 from pkg.util import constants
 from pkg.util.kubevirt.launcher import render_containers, rendered_from
@@ -234,7 +234,7 @@ def test_the_device_of_the_hypervisor(
 
 
 def test_a_cr_that_is_not_deployed_says_nothing() -> None:
-    assert rendering([installed("v1.9.0", {}, phase="Deploying")], None).kubevirt.developer_configuration is None
+    assert rendering([installed("v1.9.0", {}, phase="Deploying")], None).kubevirt == KubeVirtConfiguration()
 
 
 @pytest.mark.parametrize(
