@@ -30,7 +30,7 @@ _NULL: Final = msgspec.Raw(b"null")
 _LONGEST_UID: Final = 1024
 """Characters; it comes back in the answer."""
 REVIEW_SECONDS: Final = 3.0
-"""The time limit of a hook. The API server waits longer for an answer (the registered timeoutSeconds)."""
+"""The time of a hook for what it asks of others: `time_left`. The API server waits longer (its timeoutSeconds)."""
 _ENDS_AT: ContextVar[float] = ContextVar("review ends at")
 _CODES: Final = {
     "BadRequest": 400, "Unauthorized": 401, "Forbidden": 403, "NotFound": 404, "MethodNotAllowed": 405,

@@ -137,12 +137,14 @@ class Registration:
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ. Raises ApiError; where that is asked also NotReached."""
-        await self.adopt()
-        await self.write(bundle)
+        await self.write(bundle, await self.adopt())
 
-    async def adopt(self) -> None:
-        """Takes the key that is registered, by whichever replica, in the first configuration. Raises ApiError."""
-        self.share_key(await registered(self.client, self.kinds[0][0], self.name))
+    async def adopt(self) -> Configuration | None:
+        """Takes the key that is registered, by whichever replica, in the first configuration, which it returns. Raises
+        ApiError."""
+        first: Configuration | None = await registered(self.client, self.kinds[0][0], self.name)
+        self.share_key(first)
+        return first
 
     def share_key(self, configuration: Configuration | None) -> bool:
         """Takes the key of the registered configuration, and reports whether it has one."""
@@ -170,15 +172,17 @@ class Registration:
         with contextlib.suppress(ApiError):
             await self.adopt()
 
-    async def write(self, bundle: bytes | None, *, only: Callable[[Webhook], bool] | None = None) -> bool:
-        """Writes every configuration, or of the registered ones what `only` keeps; reports whether there was any."""
+    async def write(
+        self, bundle: bytes | None, first: Configuration | None = None, *, only: Callable[[Webhook], bool] | None = None
+    ) -> bool:
+        """Writes every configuration, or of the registered ones what `only` keeps; reports whether there was any.
+        `first`: that of the first kind, where it has just been read."""
 
         async def attempt(again: bool) -> bool:
-            was_registered = False
-            if again:
-                await self.adopt()
+            was_registered, current = False, await self.adopt() if again else first
             for resource, make in self.kinds:
-                configuration = await registered(self.client, resource, self.name)
+                configuration = current or await registered(self.client, resource, self.name)
+                current = None
                 was_registered |= configuration is not None
                 webhooks = make(self.endpoint, bundle)
                 if only is not None:

@@ -40,8 +40,8 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
-    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict where a test does not hold or a path does
-    not exist, BadRequest for an operation that is none."""
+    """Returns the document with a JSON patch (RFC 6902). Raises PatchConflict where a test does not hold, a path does
+    not exist, or an operation is none."""
     document: Any = copy.deepcopy(target)
     for operation in operations:
         op, path, source = operation.get("op"), operation.get("path", ""), operation.get("from", "")
@@ -57,7 +57,7 @@ def json_patched(target: Raw, operations: Sequence[Mapping[str, Any]]) -> Raw:
             case "replace" | "remove":
                 document = _changed(document, path, op, value)
             case _:
-                raise BadRequest(f"unknown operation {op!r}")
+                raise PatchConflict(f"{_UNPROCESSABLE}: unknown operation {op!r}")
     result: Raw = document
     return result
 

@@ -130,6 +130,10 @@ REFUSED: dict[str, tuple[type[ApiError], Callable[[Quotas, Ref], Any]]] = {
     "a merge patch of an old version": (Conflict, lambda q, ref: q.merge_patch(meta("resourceVersion"), **ref)),
     "a merge patch of another uid": (Invalid, lambda q, ref: q.merge_patch(meta("uid"), **ref)),
     "a delete of another uid": (Conflict, lambda q, ref: q.delete(**ref, uid="another")),
+    "a JSON patch with an operation that is none": (
+        PatchConflict,
+        lambda q, ref: q.json_patch([op("remov", "/metadata/labels")], **ref),
+    ),
     "a JSON patch whose test fails": (PatchConflict, lambda q, ref: q.json_patch([op("test", "/metadata/uid")], **ref)),
     "a JSON patch of a path that is not there": (
         PatchConflict,

@@ -74,7 +74,7 @@ async def test_both_are_created_and_then_left_alone(server: ConfigurationServer)
     for _ in range(2):
         await registration.ensure(b"ca")
         assert server.writes == ["create"] * 2
-    assert [len(kind.calls) for kind in (server.validating, server.mutating)] == [3 + 2, 2 + 1]
+    assert [len(kind.calls) for kind in (server.validating, server.mutating)] == [3 + 1, 2 + 1]
     assert server.registered_webhooks() == [
         webhook_of(name, registration.endpoint, b"ca") for name in ("pods", "nodes")
     ]
