@@ -150,9 +150,12 @@ def _whole(name: str, amount: Quantity) -> Quantity:
 
 def facts_by_scopes(observed: Observed) -> dict[str, Facts]:
     """Returns what VMs are worked out from: by the name of each quota with scopes, and by "" for all others. None while
-    no migration waits."""
+    no migration waits for a pod."""
     facts = replace(observed.facts, now=observed.now)
-    if all(migration.phase != constants.PHASE_PENDING for migration in facts.migrations):
+    jobs = {pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) for pod in facts.pods}
+    waiting = (vmim for vmim in facts.migrations if vmim.phase == constants.PHASE_PENDING)
+    # Those that KubeVirt's parallel limits hold up have no condition.
+    if not any(vmim.status.conditions or vmim.uid in jobs for vmim in waiting):
         return {}
     scoped = [quota for quota in observed.quotas if has_scopes(quota.spec)]
     return {"": facts} | {quota.name: replace(facts, quota=quota) for quota in scoped}
