@@ -135,7 +135,7 @@ class Snapshot:
 
     def quotas_of(self, namespace: str) -> list[core.ResourceQuota]:
         """Returns the namespace's quotas, sorted by name."""
-        return sorted(self.source.quotas.list(namespace), key=lambda quota: quota.name)
+        return sorted(self.source.list_quotas(namespace), key=lambda quota: quota.name)
 
     def failures_of(self, reason: str, obj: Object, since: str | None) -> list[core.Event]:
         """Returns the events of a reason about an object since an RFC 3339 time; the latest is the last."""

@@ -75,7 +75,7 @@ class StateMetrics(Collector):
         yield _by_namespace("headroom_migrations_refused_oldest_seconds", ages, max)
 
     def _quotas(self) -> Iterator[Family]:
-        now, quotas, first_seen = self.clock(), self.source.quotas.list(), dict[tuple[str, str], float]()
+        now, quotas, first_seen = self.clock(), self.source.list_quotas(), dict[tuple[str, str], float]()
         added, unused, ages, states = list[Row](), list[Row](), list[Row](), list[Row]()
         raised: list[ResourceQuota] = []
         for quota in quotas:

@@ -99,7 +99,7 @@ class View:
         return tuple(sorted({*by_key.values()}))
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return self._source.quotas.list(namespace)
+        return self._source.list_quotas(namespace)
 
     def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
         """Returns the pods as a watch has brought them, or None until it has. Without `watch` none is started."""

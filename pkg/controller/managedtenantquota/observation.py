@@ -70,7 +70,7 @@ class WindowObserver:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
         if recognise(self.locks.get(name=lock_name(namespace))) or self.source.budgets.list(namespace):
             return True
-        return any(map(record_of, self.source.quotas.list(namespace)))
+        return any(map(record_of, self.source.list_quotas(namespace)))
 
     def cached(self, namespace: str) -> Observed:
         return observe(self.source, recognise(self.locks.get(name=lock_name(namespace))), namespace, self.clock())
@@ -134,7 +134,7 @@ class WindowObserver:
         never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
             raise CannotLock("it is a system namespace, or one that --never-lock names")
-        quotas, may_write = self.source.quotas.list(namespace), self.rancher.way is RancherQuotas.IMPERSONATE
+        quotas, may_write = self.source.list_quotas(namespace), self.rancher.way is RancherQuotas.IMPERSONATE
         locked = ", ".join(quota.name for quota in quotas if is_default(quota) and self.rancher.lock)
         if locked and not may_write:
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")

@@ -103,7 +103,7 @@ class HoldingHandler:
     def _needs_label(self, name: str, policy: str) -> bool:
         if self.source.budgets.list(name):  # nothing is added there
             return False
-        quotas = self.source.quotas.list(name)
+        quotas = self.source.list_quotas(name)
         if policy != FAIL and self.source.instances.list(name):
             return any(map(is_served, quotas))
         return holds(quotas, self.source.migrations.list(name))

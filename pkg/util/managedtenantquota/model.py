@@ -103,7 +103,7 @@ def observe(source: Source, lock: Lock | None, namespace: str, now: float) -> Ob
         exists=stored is not None and not stored.deleting,
         budgets=source.budgets.list(namespace),
         lock=lock,
-        quotas=source.quotas.list(namespace),
+        quotas=source.list_quotas(namespace),
         facts=with_running(source.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source),
         now=now,
     )

@@ -78,6 +78,7 @@ class Source:
     kubevirts: Reader[KubeVirt] = Listed()
     settings: Reader[Setting] = Listed()
     quotas: Reader[ResourceQuota] = Listed()
+    """As they are stored; decisions read `list_quotas`."""
     budgets: Reader[VirtualMachineMigrationResourceQuota] = Listed()
     """A namespace with one is managed tenant quota's."""
     kubernetes: Callable[[], Releases] = lambda: NEWEST
@@ -92,9 +93,10 @@ class Source:
     """Whether a quota is raised by requests to Rancher; None: where the namespace has a record of one."""
     cache: Cache = field(default_factory=Cache)
 
-    def __post_init__(self) -> None:
-        plain = self.quotas.quotas if isinstance(self.quotas, WithRequests) else self.quotas
-        object.__setattr__(self, "quotas", WithRequests(plain, self.namespaces))
+    def list_quotas(self, namespace: str = "") -> list[ResourceQuota]:
+        """Returns all quotas, or those of a namespace, as decisions see them: where Rancher is asked to raise one, its
+        entries are those of the namespace's record."""
+        return [with_request(quota, self.namespaces.get(name=quota.namespace)) for quota in self.quotas.list(namespace)]
 
     def rendering(self, namespace: str) -> Rendering:
         """Returns how launcher pods are rendered there, the same as long as nothing it is made of changes: what depends
@@ -153,24 +155,6 @@ class Source:
         others = [other for other in self.namespaces.list() if project_of(other) == project] if project else []
         siblings = sorted((other.name, annotation_of(other)) for other in others if other.name != name)
         return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised(quota), siblings)
-
-
-class WithRequests:
-    """A Reader of ResourceQuotas as decisions see them: where Rancher is asked to raise one, its entries are those of
-    the namespace's record."""
-
-    def __init__(self, quotas: Reader[ResourceQuota], namespaces: Reader[Namespace]) -> None:
-        self.quotas, self._namespaces = quotas, namespaces
-
-    def get(self, *, name: str, namespace: str = "") -> ResourceQuota | None:
-        quota = self.quotas.get(name=name, namespace=namespace)
-        return self._seen(quota) if quota else None
-
-    def list(self, namespace: str = "") -> Sequence[ResourceQuota]:
-        return [*map(self._seen, self.quotas.list(namespace))]
-
-    def _seen(self, quota: ResourceQuota) -> ResourceQuota:
-        return with_request(quota, self._namespaces.get(name=quota.namespace))
 
 
 # The fields that decisions read of an object. Most of the dozens of updates that a migration makes change none.

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import from_rfc3339, rfc3339
@@ -120,7 +121,7 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
     if not has_migrating_vm(plan.annotations_of(quota)):
         return without_touch(quota, plan)
     touched = last_touch(quota.annotations)
-    if touched and not (touched.at <= now and 0.0 < touched.pause <= LONGEST_PAUSE):
+    if touched and not (touched.at <= now and 0.0 < touched.next - touched.at <= LONGEST_PAUSE):
         touched = None  # headroom cannot have written it by now
     since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
     fresh = {uid: moment for uid, moment in since.items() if touched is None or moment > touched.at}
@@ -134,7 +135,7 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
     times += [touched.next] if touched and len(fresh) < len(since) else []
     wait = min(times) - now
     if wait <= 0:
-        wait = min(LONGEST_PAUSE, 2.0 * touched.pause) if touched and not fresh else SECOND_TOUCH
+        wait = min(LONGEST_PAUSE, 2.0 * (touched.next - touched.at)) if touched and not fresh else SECOND_TOUCH
         text = {"at": rfc3339(now, "milliseconds"), "next": rfc3339(now + wait, "milliseconds")}
         annotations = {**annotations, constants.ANNOTATION_TOUCHED: json.dumps(text, separators=(",", ":"))}
     recheck_after = wait if plan.recheck_after is None else min(wait, plan.recheck_after)
@@ -154,17 +155,12 @@ def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
     return replace(plan, annotations={**plan.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
-@dataclass(frozen=True, slots=True)
-class TouchTimes:
+class TouchTimes(NamedTuple):
     """The content of the annotation: when the quota was last touched, and when the next touch is due (seconds since the
     epoch)."""
 
     at: float
     next: float
-
-    @property
-    def pause(self) -> float:
-        return self.next - self.at
 
 
 def last_touch(annotations: Mapping[str, str]) -> TouchTimes | None:
