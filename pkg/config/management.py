@@ -68,11 +68,10 @@ class Management(ControllerFactory):
         workers: int = 10,
         whole: bool = False,
         selects: Callable[[str], bool] = lambda _: True,
-        clock: Callable[[], float] | None = None,
         rancher: RancherWrites | None = None,
     ) -> None:
-        """`releases`: of Kubernetes, by which the API servers count. `clock`: the API server's, in seconds since 1970.
-        `rancher`: how quotas with Rancher's label are written; by default without impersonation."""
+        """`releases`: of Kubernetes, by which the API servers count. `rancher`: how quotas with Rancher's label are
+        written; by default without impersonation."""
         super().__init__(
             client,
             workers=workers,
@@ -82,7 +81,7 @@ class Management(ControllerFactory):
             ),
         )
         self.rancher = rancher or RancherWrites(client)
-        self.clock = clock or client.transport.server_clock
+        self.clock: Callable[[], float] = client.transport.server_clock
         self.reverts = Reverts(client, self.clock)
         self._releases = releases
         self.policy_in_force = False

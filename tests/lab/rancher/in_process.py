@@ -31,7 +31,8 @@ class RancherInProcess:
     def __init__(self, cluster: FakeCluster, release: str = NEWEST) -> None:
         self.cluster = cluster
         self._release = RELEASES[release]
-        self._management = Management(cluster.client(), workers=1, clock=cluster.clock)
+        self._management = Management(cluster.client(), workers=1)
+        self._management.clock = cluster.clock
 
     async def __aenter__(self) -> Self:
         self.agent = register(self._management, release=self._release)

@@ -18,6 +18,7 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NODES
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list, total
 from kubeloop.client.client import Client
+from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import Forbidden
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.fake.server import FakeCluster
@@ -147,9 +148,8 @@ class SimulatedCluster:
         self, client: Client, options: Settings, kubevirt: stand_in.StandInOptions, *players: Coroutine[Any, Any, None]
     ) -> AsyncIterator[None]:
         """headroom's controllers by this client, KubeVirt's stand-in and the others, once their VMs run."""
-        began = time.time()
-        self.server.clock = lambda: began + now()
-        headroom = Management(client, clock=self.server.clock)
+        self.server.clock = client.transport.server_clock = ServerClock(now)
+        headroom = Management(client)
         virt_controller = Management(self.server.client(), whole=True)
         register_all(headroom, headroom.recorder("headroom"), options)
         register(virt_controller, kubevirt)
