@@ -139,7 +139,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
         needs=needs,
         raised=raised,
         fits_then=not missing,
-        action=_UNMANAGED.get(management_in(observed))
+        action=(f"nothing: {refusal}" if refusal and observed.mtq else _UNMANAGED.get(management_in(observed)))
         or ("nothing by itself: the namespace is managed tenant quota's" if observed.mtq else "")
         or (f"nothing: {refusal}" if refusal else "; ".join(notes))
         or (f"nothing: {unenforced}" if unenforced and _missing(needs) else _no_action(observed, needs, vms)),

@@ -193,7 +193,7 @@ PLANNED = {
     "the controller does not serve the namespace": (
         snapshot(installed=Installed(served=["shop-*"])),
         False,
-        "nothing: it is not Rancher's default quota",
+        "nothing: headroom was started with --only-namespace shop-*",
     ),
 }
 
