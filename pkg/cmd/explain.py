@@ -1,11 +1,9 @@
 """`headroom explain NS/VM`: why a migration waits, or whether one would."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.console import RenderableType
 
 from kubeloop.client.client import Client
 from pkg.api.kubevirt import VIRTUAL_MACHINES
@@ -54,7 +52,7 @@ def explain(
     elif not collected.folder:
         reports.ask(cluster.kubeconfig, look).print(report.output)
     else:
-        snapshot = load_collected(collected.folder)
+        snapshot = report.assumed_for(load_collected(collected.folder))
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
         if instance is None:
             raise Absent(f"{collected.folder} has no running VM {namespace}/{name}")
@@ -64,18 +62,12 @@ def explain(
 def _answer(snapshot: Snapshot, explanation: Explanation) -> Answer:
     vm, sentence = f"{explanation.namespace}/{explanation.vm}", f"{explanation.verdict}: {explanation.summary}"
 
-    def parts() -> Iterator[RenderableType]:
-        yield reports.line(f"{vm} {sentence}")
-        columns = ["resource", "requested#", "used#", "limited#", "missing#"]
-        for fit in explanation.fits:
-            title = f"quota {fit.quota}   {snapshot.installed.keeper_title(fit.kept_by)}"
-            rows = [reports.amounts_row(name, *structs.astuple(need)) for name, need in fit.needs.items()]
-            yield from reports.table(title, columns, rows)
-            yield reports.line(f"headroom: {fit.action}")
-        if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
-            yield reports.line("what headroom does not cover, and what to do instead: docs/limits.md")
-
-    def lines() -> dict[str, str]:
-        return {vm: "; ".join([sentence, *(f"{fit.quota}: {fit.action}" for fit in explanation.fits)])}
-
-    return Answer(snapshot, explanation.document, parts, lines, explanation.namespace)
+    parts, columns = [reports.line(f"{vm} {sentence}")], ["resource", "requested#", "used#", "limited#", "missing#"]
+    for fit in explanation.fits:
+        title = f"quota {fit.quota}   {snapshot.installed.keeper_title(fit.kept_by)}"
+        rows = [reports.amounts_row(name, *structs.astuple(need)) for name, need in fit.needs.items()]
+        parts += [*reports.table(title, columns, rows), reports.line(f"headroom: {fit.action}")]
+    if explanation.verdict is Verdict.WAITS_FOR_KUBEVIRT:
+        parts.append(reports.line("what headroom does not cover, and what to do instead: docs/limits.md"))
+    lines = {vm: "; ".join([sentence, *(f"{fit.quota}: {fit.action}" for fit in explanation.fits)])}
+    return Answer(snapshot, explanation.document(), parts, lines, explanation.namespace)

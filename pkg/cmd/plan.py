@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from msgspec import structs
 from rich.console import RenderableType
@@ -61,18 +60,18 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         if options.size:
             vms, at_once = await read_vms(client, namespace), options.at_once or _AT_ONCE
             needs = sizes(snapshot, namespace, vms, at_once=at_once, growth=growth)
-            return Answer(snapshot, needs.document, partial(_size_parts, needs))
+            return Answer(snapshot, needs.document(), _size_parts(needs))
         if node == EVERY_NODE:
             every_node = evacuations(snapshot, await read_capacity(client))
             stays = any(plan.violations for plan in every_node.nodes)
-            return Answer(snapshot, every_node.document, partial(_evacuation_parts, every_node), exit_code=int(stays))
+            return Answer(snapshot, every_node.document(), _evacuation_parts(every_node), exit_code=int(stays))
         if node:
             with suppress(Forbidden):  # who may not read nodes gets the plan of the VMs that say they are there
                 await require(client, NODES, node)
             (migrations,) = plan_evacuations(snapshot, [node], await read_capacity(client))
         else:
             migrations = plan_migrations(snapshot)
-        return Answer(snapshot, migrations.document, partial(_plan_parts, migrations))
+        return Answer(snapshot, migrations.document(), _plan_parts(migrations))
 
     answer = reports.ask(cluster.kubeconfig, look)
     answer.print(report.output)

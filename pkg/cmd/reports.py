@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, TypeVar
@@ -58,7 +58,11 @@ class ReportOptions(OutputOptions):
 
     async def read(self, client: Client, namespace: str, *, events: str | None = None) -> Snapshot:
         """Reads what is reported on, by these flags. Raises what `read_snapshot` does."""
-        snapshot = await read_snapshot(client, [namespace] if namespace else (), self.headroom_namespace, events=events)
+        names = [namespace] if namespace else ()
+        return self.assumed_for(await read_snapshot(client, names, self.headroom_namespace, events=events))
+
+    def assumed_for(self, snapshot: Snapshot) -> Snapshot:
+        """Returns the snapshot with the mode and the estimate of the flags."""
         return replace(snapshot, basis=snapshot.basis.with_flags(self.mode, self.estimate))
 
 
@@ -96,9 +100,9 @@ class Answer:
     """A report about one moment: as JSON, as text to read, and as the lines of --watch in a pipe, by object."""
 
     snapshot: Snapshot
-    document: Callable[[], dict[str, Any]]
-    parts: Callable[[], Iterable[RenderableType]]
-    lines: Callable[[], Mapping[str, str]] = dict
+    document: Mapping[str, Any]
+    parts: Iterable[RenderableType]
+    lines: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
     """The namespace whose alarms come first."""
     exit_code: int = 0
@@ -107,15 +111,14 @@ class Answer:
         """Prints JSON, with the circumstances of the report, or text to read."""
         if output is Output.JSON:
             basis, installed = self.snapshot.basis.document(), self.snapshot.installed.document()
-            document = {**self.document(), "basis": basis, "headroom": installed}
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+            print(json.dumps({**self.document, "basis": basis, "headroom": installed}, indent=2))
         else:
             print_all(*self.framed())
 
     def framed(self) -> list[RenderableType]:
         """Returns the text between what is wrong with headroom itself and what it assumes."""
         alarms = self.snapshot.installed.alarms(self.namespace)
-        return [*(line(alarm, WRONG) for alarm in alarms), *self.parts(), *map(line, self.snapshot.basis.remarks())]
+        return [*(line(alarm, WRONG) for alarm in alarms), *self.parts, *map(line, self.snapshot.basis.remarks())]
 
 
 def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer]], output: Output) -> None:
@@ -133,7 +136,7 @@ def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer
                 if live:
                     live.update(Group(line(f"{clock}; Ctrl-C ends"), *answer.framed()), refresh=True)
                     continue
-                lines = {"headroom": answer.snapshot.installed.summary, **answer.lines()}
+                lines = {"headroom": answer.snapshot.installed.summary, **answer.lines}
                 changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
                 for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
                     print(f"{clock} {printable(change)}", flush=True)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 
@@ -74,38 +73,30 @@ def answer_of(snapshot: Snapshot, scope: str = "", *, whole: bool = False, sums:
     """Returns the answer about the quotas of a namespace, "" for all; `whole`: quiet ones are shown, too."""
     quotas, budgets = statuses(snapshot), report_namespaces(snapshot)
 
-    def document() -> dict[str, Any]:
-        return {
-            "rancherQuotas": snapshot.basis.rancher_quotas.value,
-            "quotas": [quota.document() for quota in quotas],
-            "budgets": [report.document() for report in budgets],
-            **({"cluster": sums.document()} if sums else {}),
-        }
-
-    def parts() -> Iterator[RenderableType]:
-        head = headline(snapshot, quotas)
-        yield reports.line(head, reports.GOOD if head.startswith("headroom works") else reports.WRONG)
-        if sums:
-            yield from _total_parts(sums)
-        else:
-            for quota in quotas:
-                if whole:
-                    yield from _quota_parts(quota, snapshot.installed)
-                elif not quota.is_quiet:
-                    yield from _raised_lines(quota, snapshot)
-        for report in budgets:
-            if whole or report.raised:
-                yield from _budget_parts(report)
-        if not (quotas or budgets):
-            yield reports.line(f"no managed quota in {scope or 'any namespace'}")
-        if registration := snapshot.installed.registration:
-            yield reports.line(registration)
-
-    def lines() -> dict[str, str]:
-        """Returns the lines without how much is used, which changes with every pod."""
-        lines = {f"{quota.namespace}/{quota.name}": "; ".join(_summary_of_quota(quota)) for quota in quotas}
-        return lines | {report.namespace: "; ".join(_summary_of_budget(report)) for report in budgets}
-
+    document = {
+        "rancherQuotas": snapshot.basis.rancher_quotas.value,
+        "quotas": [quota.document() for quota in quotas],
+        "budgets": [report.document() for report in budgets],
+        **({"cluster": sums.document()} if sums else {}),
+    }
+    head = headline(snapshot, quotas)
+    parts = [reports.line(head, reports.GOOD if head.startswith("headroom works") else reports.WRONG)]
+    if sums:
+        parts += _total_parts(sums)
+    for quota in () if sums else quotas:
+        if whole:
+            parts += _quota_parts(quota, snapshot.installed)
+        elif not quota.is_quiet:
+            parts += _raised_lines(quota, snapshot)
+    for report in budgets:
+        if whole or report.raised:
+            parts += _budget_parts(report)
+    if not (quotas or budgets):
+        parts.append(reports.line(f"no managed quota in {scope or 'any namespace'}"))
+    if registration := snapshot.installed.registration:
+        parts.append(reports.line(registration))
+    lines = {f"{quota.namespace}/{quota.name}": "; ".join(_summary_of_quota(quota)) for quota in quotas}
+    lines |= {report.namespace: "; ".join(_summary_of_budget(report)) for report in budgets}
     return Answer(snapshot, document, parts, lines, scope)
 
 
@@ -131,6 +122,7 @@ def _total_parts(sums: Totals) -> list[RenderableType]:
 
 
 def _summary_of_quota(quota: QuotaStatus) -> Iterator[str]:
+    """Yields what a line of --watch has: not how much is used, which changes with every pod."""
     yield ", ".join(
         f"{name} {format_amount(row.hard, name)}" + (f" ({format_amount(row.added, name)} added)" if row.added else "")
         for name, row in quota.resources.items()

@@ -1,20 +1,20 @@
 """Explains why a VM's migration waits, or whether one would; and, by name with the part of the page of limits, the
 reasons beside the quotas that headroom manages. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 
 from msgspec import field
 
 from kubeloop.api.core import Event, Pod
-from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.objects import find_condition
 from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.logs import quoted
 from pkg.api import kubevirt
 from pkg.report.fit import Fit, fits
-from pkg.report.installation import duration_text
+from pkg.report.installation import duration_text, seconds_since
 from pkg.report.snapshot import Document, Snapshot, event_text
 from pkg.report.status import AT_ONCE
 from pkg.util import constants
@@ -28,10 +28,10 @@ from pkg.util.managedtenantquota.window import Window
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
     f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
 )
-_BLOCKED = (
-    (constants.CONDITION_BLOCKED_BY_BACKUP, "KubeVirt waits for a backup of the VM"),
-    (constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES, "KubeVirt waits until utility volumes are detached"),
-)
+_BLOCKED = {
+    constants.CONDITION_BLOCKED_BY_BACKUP: "KubeVirt waits for a backup of the VM",
+    constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES: "KubeVirt waits until utility volumes are detached",
+}
 _GATES = {
     "ApplicationAwareQuotaGate": "an ApplicationAwareResourceQuota (AAQ) holds its target pod back",
     "kueue.x-k8s.io/admission": "Kueue holds its target pod back",
@@ -223,8 +223,7 @@ class _Wait:
 
     def _unexplained_note(self) -> str:
         """Explains a wait without a known limit or event: events end after an hour, and not everybody may read them."""
-        created = self.migration.metadata.creation_timestamp
-        age = self.snapshot.now - from_rfc3339(created) if created else 0.0
+        age = seconds_since(self.migration.metadata.creation_timestamp, self.snapshot.now) or 0.0
         if age < _UNEXPLAINED_AFTER or not self.quota_fits:
             return ""
         return (
@@ -282,7 +281,7 @@ def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) ->
     """Returns what KubeVirt waits for by itself before it creates a target, or why there is none here; else ""."""
     if migrations.is_decentralized(migration):
         return f"it is decentralized: nothing is added, as the base pays for the receiver's only pod: {MIGRATIONS}"
-    for kind, text in _BLOCKED:
+    for kind, text in _BLOCKED.items():
         condition = find_condition(migration.status.conditions, kind)
         if condition is not None and condition.status == "True":
             return ": ".join(filter(None, [text, condition.message]))
@@ -331,30 +330,22 @@ def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[s
 def unmigratable_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
     migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
-    if migratable is None or migratable.status != "False":
-        return next(_refusing_limits(snapshot, vmi), "")
-    reason = migratable.message or migratable.reason or "no reason is given"
-    return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
-
-
-def _refusing_limits(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> Iterator[str]:
-    """Yields the maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds."""
-    maximums = [
-        (limit_range.name, parse_resource_list(item.max))
-        for limit_range in snapshot.source.limit_ranges.list(vmi.namespace)
-        for item in limit_range.spec.limits
-        if item.type == "Container"
-    ]
-    source = snapshot.source_side(vmi) if maximums else None
-    for name, most in maximums:
-        for container in source.launcher.spec.containers if source else ():
+    if migratable is not None and migratable.status == "False":
+        reason = migratable.message or migratable.reason or "no reason is given"
+        return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
+    # The maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds.
+    for limit_range in snapshot.source.limit_ranges.list(vmi.namespace):
+        maximums = [parse_resource_list(item.max) for item in limit_range.spec.limits if item.type == "Container"]
+        source = snapshot.source_side(vmi) if maximums else None
+        for most, container in product(maximums, source.launcher.spec.containers if source else ()):
             limits = parse_resource_list(container.resources.limits)
-            if beyond := [limit for limit in limits.keys() & most.keys() if limits[limit] > most[limit]]:
-                yield (
-                    f"LimitRange {name} refuses a target pod: a container may have "
-                    f"{format_amounts({limit: most[limit] for limit in beyond})}, {container.name} has "
-                    f"{format_amounts({limit: limits[limit] for limit in beyond})}: {ADMISSION}"
+            if beyond := [name for name in limits.keys() & most.keys() if limits[name] > most[name]]:
+                return (
+                    f"LimitRange {limit_range.name} refuses a target pod: a container may have "
+                    f"{format_amounts({name: most[name] for name in beyond})}, {container.name} has "
+                    f"{format_amounts({name: limits[name] for name in beyond})}: {ADMISSION}"
                 )
+    return ""
 
 
 def halted_reason(vm: kubevirt.VirtualMachine) -> str:
@@ -372,7 +363,7 @@ def unstarted_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -
     created, as far as an event says so; "" if it runs."""
     if is_running(vmi) and not vmi.deleting:
         return ""
-    reasons = [f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"]
-    if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi, vmi.metadata.creation_timestamp):
-        reasons += [event_text(failures[-1]), *([_START] if migrations.refusing_quota(failures[-1].message) else ())]
-    return "; ".join(reasons)
+    reason = f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"
+    if not (failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi, vmi.metadata.creation_timestamp)):
+        return reason
+    return _joined(reason, event_text(failures[-1]), _START if migrations.refusing_quota(failures[-1].message) else "")

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from kubeloop.api.core import LeaseSpec
-from kubeloop.api.meta import from_rfc3339
 from pkg.config.causes import Cause
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
+from pkg.util.kubevirt.migration import seconds_of
 
 _DURATION = 15.0
 """Seconds that a Lease is valid for where it does not say: client-go's default."""
@@ -49,10 +49,8 @@ def lease_state(spec: LeaseSpec, now: float) -> LeaseState:
 
 def seconds_since(time: str | None, now: float) -> float | None:
     """Returns None where the RFC 3339 `time` is none; `now` in seconds since the epoch."""
-    try:
-        return max(0.0, now - from_rfc3339(time or ""))
-    except ValueError:
-        return None
+    seconds = seconds_of(time or "")
+    return None if seconds is None else max(0.0, now - seconds)
 
 
 @dataclass(frozen=True, slots=True)

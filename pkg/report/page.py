@@ -14,7 +14,6 @@ from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, headline, status
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
-from pkg.util.kubevirt.migration import is_refused
 
 _RECENT: Final = 3600.0
 _MOST_WAITING, _MOST_EVENTS = 100, 200
@@ -89,8 +88,8 @@ def _quota(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[str]:
 
 def _waiting(snapshot: Snapshot) -> Iterator[str]:
     """Yields a table of the migrations that quota refused, and what is missing."""
-    waiting, rows = list(filter(is_refused, snapshot.migrations)), []
-    for migration in waiting[:_MOST_WAITING]:
+    rows = []
+    for migration in snapshot.waiting[:_MOST_WAITING]:
         name, namespace = migration.spec.vmi_name, migration.namespace
         instance = snapshot.source.instances.get(namespace=namespace, name=name)
         text = "its VM does not run, or may not be read"
@@ -101,8 +100,8 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
                 text = "; headroom: ".join([text, *(fit.action for fit in explanation.fits if not fit.fits_then)])
         rows.append((f"{namespace}/{name}", migration.name, text))
     yield from _table("Waiting", ("VM", "migration", "why"), rows)
-    if len(waiting) > _MOST_WAITING:
-        yield f'<p class="soft">and {len(waiting) - _MOST_WAITING} more</p>'
+    if (more := len(snapshot.waiting) - _MOST_WAITING) > 0:
+        yield f'<p class="soft">and {more} more</p>'
 
 
 def _recent_events(snapshot: Snapshot) -> Iterator[str]:

@@ -171,10 +171,6 @@ class _Home:
     installation: Installation | None
     is_readable: bool
 
-    @property
-    def is_live(self) -> bool:
-        return self.lease is not None and self.lease.is_live
-
 
 def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
     """Returns the namespaces in which headroom is looked for."""
@@ -257,8 +253,8 @@ async def _read_installed(
     hooks = [hook for config in own for hook in config.webhooks or ()]
     unreachable, probe_mark = await _probe_result(client) if hooks else (None, "")
     is_known = bool(hooks) or any(place.lease or place.installation or not place.is_readable for place in homes)
-    running = home.installation if home.is_live else None
-    live = [place for place in homes if place.is_live]
+    live = [place for place in homes if place.lease and place.lease.is_live]
+    running = home.installation if home in live else None
     is_rivalry = len(live) > 1 and not all(place.installation and place.installation.only_namespaces for place in live)
     served: set[str] | None = None
     with suppress(ApiError):

@@ -19,6 +19,7 @@ from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.util import constants
 from pkg.util.kubevirt.claims import Move, moves_of
+from pkg.util.kubevirt.migration import is_refused
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side
 from pkg.util.managedtenantquota.lock import Lock, recognise
@@ -121,6 +122,12 @@ class Snapshot:
     def migrations_of(self, vmi: VirtualMachineInstance) -> list[VirtualMachineInstanceMigration]:
         """Returns all migrations of a VM, finished or not."""
         return [m for m in self.source.migrations.list(vmi.namespace) if m.spec.vmi_name == vmi.name]
+
+    @property
+    def waiting(self) -> list[VirtualMachineInstanceMigration]:
+        """The migrations that quota refuses, of the namespaces that were read: other lists have no more."""
+        names = {namespace.name for namespace in self.namespaces}
+        return [m for m in self.migrations if m.namespace in names and is_refused(m)]
 
     def source_side(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the pods of the side on which a VM lives, or None if it does not run."""

@@ -6,14 +6,14 @@ from typing import Any, Final
 from msgspec import field
 
 from kubeloop.api.core import Node, ResourceQuota
-from kubeloop.api.meta import from_rfc3339, rfc3339
+from kubeloop.api.meta import rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
 from pkg.report.installation import Installed, duration_text
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
-from pkg.util.kubevirt.migration import Stage, is_finished, is_refused
+from pkg.util.kubevirt.migration import Stage, is_finished, seconds_of
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
@@ -21,7 +21,7 @@ from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, rea
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of, unenforced
 from pkg.util.resourcequota.planner import plan
-from pkg.util.resourcequota.policy import Mode, Policy
+from pkg.util.resourcequota.policy import Mode
 from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import VmUsage
 
@@ -42,7 +42,7 @@ class Addition(Document, frozen=True):
 
     def sentence(self, now: float, hold_limit: float) -> str:
         """Returns the state, how long it has lasted, and what a hold is for, until when at the latest."""
-        began = from_rfc3339(self.since) if self.since else None
+        began = seconds_of(self.since or "")
         duration = "" if began is None else f" for {duration_text(max(0.0, now - began))}"
         end = ""
         if began is not None and hold_limit < _DAY:  # a time of day does not name a later day, nor the end of no limit
@@ -95,9 +95,8 @@ class QuotaStatus(Document, frozen=True):
 
 def status(snapshot: Snapshot) -> list[QuotaStatus]:
     """Returns every quota that is managed, or that something was added to, by namespace and name."""
-    quotas = [quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations)]
-    quotas.sort(key=lambda quota: quota.key)
-    return [_status(snapshot.observe(quota), snapshot.basis.policy, snapshot.installed) for quota in quotas]
+    quotas = (quota for quota in snapshot.quotas if is_managed(quota) or has_migrating_vm(quota.annotations))
+    return [_status(snapshot, snapshot.observe(quota)) for quota in sorted(quotas, key=lambda quota: quota.key)]
 
 
 def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
@@ -107,8 +106,7 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     state = "does not work" if installed.alarms() else "works" if is_known else "is not known to work"
     added = sorted(total(quota.added for quota in raised).items())
     amounts = ", ".join(f"+{format_amount(amount, name)} {name}" for name, amount in added)
-    waiting = sum(map(is_refused, snapshot.migrations))
-    counts = f"{len(raised)} raised{f' ({amounts})' if amounts else ''}, {waiting} waiting"
+    counts = f"{len(raised)} raised{f' ({amounts})' if amounts else ''}, {len(snapshot.waiting)} waiting"
     quota_count = f"{len(quotas)} quota{'s' * (len(quotas) != 1)}"
     parts = [f"headroom {state}", installed.leader, installed.webhooks_summary, f"{quota_count}, {counts}"]
     return " · ".join(filter(None, parts))
@@ -135,8 +133,8 @@ def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
 
 
-def _status(observed: Facts, policy: Policy, installed: Installed) -> QuotaStatus:
-    quota = observed.quota
+def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
+    quota, policy, installed = observed.quota, snapshot.basis.policy, snapshot.installed
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy, observed.rancher.granted)
     added, limits, used = read(quota.annotations), base.limits or {}, parse_resource_list(quota.used)

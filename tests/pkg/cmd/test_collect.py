@@ -209,6 +209,10 @@ def test_explain_says_the_same_of_the_folder_as_of_the_cluster(call: Call, tmp_p
     assert (read.code, read.out) == (0, live.out)
     assert "does not fit" in read.out
     assert "its volumes root move, so that 10.0Gi count twice" in read.out
+    basis = json.loads(call("explain", f"{NS}/vm1", "--from", str(folder), "--mode", "assist", "-o", "json").out)[
+        "basis"
+    ]
+    assert (basis["mode"], basis["source"]) == ("assist", "flags")
 
 
 def test_kinds_that_another_version_collects_are_left_out(call: Call, tmp_path: Path) -> None:

@@ -64,6 +64,15 @@ def test_what_waits_is_shown_with_what_is_missing() -> None:
     assert "limits.memory; headroom: nothing: it is not Rancher's default quota and has no label" in html_page.text
 
 
+def test_what_waits_in_another_namespace_is_not_on_the_page_of_one() -> None:
+    """The migrations of the whole cluster are read, for KubeVirt's limits; VMs and quotas of the namespace alone."""
+    elsewhere = edited(vmim(refused=True), metadata={"namespace": "ns2"})
+    snapshot = cluster([quota(HARD, MARKS)], [elsewhere, vmim(refused=True)], [SOURCE], [HERE])
+    html_page = page_of(snapshot)
+    assert "1 waiting" in html_page.text
+    assert "ns2/" not in html_page.text
+
+
 def test_raises_of_the_last_hour_are_shown_the_latest_first() -> None:
     def event_at(time: str, message: str, reason: str = "ResourceQuotaRaised") -> Event:
         regarding = ObjectReference(kind="VirtualMachineInstance", name="vm1", namespace="ns1")

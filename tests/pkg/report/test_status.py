@@ -99,6 +99,7 @@ ENTERED: Mapping[str, tuple[Sequence[VirtualMachineInstanceMigration], str, str]
     "pending, since it was made": ([vmim(created=BEGUN)], "Pending", BEGUN),
     "of two since the older": (TWO, "Running", BEGUN),
     "held, since its migration ended": ([ended_migration(ENDED)], "held", ENDED),
+    "held, since a time without a zone": ([ended_migration(ENDED.removesuffix("Z"))], "held", ENDED.removesuffix("Z")),
     "held, KubeVirt does not say since when": ([vmim("Succeeded")], "held", ""),
     "held, its migration is gone": ([], "held", ""),
 }
@@ -110,7 +111,9 @@ def test_states(case: tuple[Sequence[VirtualMachineInstanceMigration], str, str]
     state = {"migrationUid": "gone", "sourcePod": SOURCE.name, "targetPod": TARGET.name}
     moved = vmi(nodeName="node-2", migrationState=state)
     pods, instance = ([SOURCE, TARGET], moved) if expected_state == "held" else ([SOURCE], HERE)
-    (addition,) = only(status(settled(cluster([quota(HARD, MARKS)], migrations, pods, [instance])))).additions
+    snapshot = settled(cluster([quota(HARD, MARKS)], migrations, pods, [instance]))
+    (addition,) = only(status(snapshot)).additions
+    assert f"{expected_state} for " * bool(since) in "\n".join(map(str, answer_of(snapshot).parts))
     assert (addition.vm, addition.state, addition.since or "") == ("vm1", expected_state, since)
 
 
@@ -126,7 +129,7 @@ def test_a_hold_ends_by_the_limit_of_the_controller_that_runs(case: tuple[float,
     hold_limit, end = case
     snapshot = settled(cluster([quota(HARD, MARKS)], [ended_migration(ENDED)], [SOURCE, TARGET], [THERE]))
     snapshot = replace(snapshot, basis=Basis(Mode.TAKEOVER, EstimateKind.HARVESTER, hold_limit=hold_limit))
-    lines = "\n".join(map(str, answer_of(snapshot).parts())).splitlines()
+    lines = "\n".join(map(str, answer_of(snapshot).parts)).splitlines()
     assert [line.endswith(end) for line in lines if "still counts" in line] == [True]
 
 
