@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
@@ -21,6 +20,7 @@ from kubeloop.api.registry import NAMESPACES
 from kubeloop.api.resource_list import format_resource_list
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
+from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.cache_reader import CacheReader, newer
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
@@ -93,7 +93,7 @@ class HoldingHandler:
             if policy and seconds_left > 0:
                 raise RetryAfter(seconds_left, "keeping the label for the next migration")
             async with label.lock:
-                await self._write_label(key, None)
+                label.written = await _write_label(self.namespaces.client, key, None)
 
     def policy(self) -> str:
         """Returns the failure policy for pods. With FAIL only namespaces with migrations, not all with a VM, are
@@ -131,7 +131,7 @@ class HoldingHandler:
             if label.written is not None and label.written.labels.get(constants.LABEL_HOLDING) == constants.TRUE:
                 self.events.event(label.written, WARNING, EVENT_LABEL_REMOVED, _REMOVED)
             began = loop_time()
-            await self._write_label(name, constants.TRUE)
+            label.written = await _write_label(self.namespaces.client, name, constants.TRUE)
             settle = min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (loop_time() - began)))
             label.effective_from = loop_time() + settle
 
@@ -141,23 +141,19 @@ class HoldingHandler:
         newest = cached and newer(cached, label.written if label else None)
         return newest is None or newest.labels.get(constants.LABEL_HOLDING) == constants.TRUE
 
-    async def _write_label(self, name: str, value: str | None) -> None:
-        with contextlib.suppress(NotFound):
-            self._labels[name].written = await self.namespaces.client.merge_patch(_patch_to(value), name=name)
+
+async def _write_label(namespaces: ResourceClient[Namespace], name: str, value: str | None) -> Namespace | None:
+    """Sets the label, or removes it; returns None if the namespace does not exist."""
+    with contextlib.suppress(NotFound):
+        return await namespaces.merge_patch({"metadata": {"labels": {constants.LABEL_HOLDING: value}}}, name=name)
+    return None
 
 
-def _patch_to(value: str | None) -> dict[str, Any]:
-    return {"metadata": {"labels": {constants.LABEL_HOLDING: value}}}
-
-
-async def unlabel_all(client: Client) -> list[str]:
-    """Removes the label everywhere and returns the names of the namespaces that had it. Raises ApiError."""
+async def unlabel_all(client: Client) -> None:
+    """Removes the label everywhere. Raises ApiError."""
     namespaces = client.resource(NAMESPACES)
-    labelled = await namespaces.list(label_selector=constants.LABEL_HOLDING)
-    for namespace in labelled:
-        with contextlib.suppress(NotFound):
-            await namespaces.merge_patch(_patch_to(None), name=namespace.name)
-    return [namespace.name for namespace in labelled]
+    for namespace in await namespaces.list(label_selector=constants.LABEL_HOLDING):
+        await _write_label(namespaces, namespace.name, None)
 
 
 def register_holding(management: Management, events: EventRecorder, settings: Settings) -> HoldingHandler:
