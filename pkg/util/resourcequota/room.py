@@ -329,7 +329,7 @@ def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
     when nothing readable limits it."""
     quota, granted = observed.quota, observed.rancher.granted
     try:
-        if not any(name in parse_limits(observed.limits) for name in _LIMITING if observed.limits):
+        if not any(name in parse_limits(observed.limits) for name in _LIMITING):
             return None
         base = within_grant(dict(parse_base(observed.limits)), granted)
         need = launcher_usage(vmi_of(vm), None, observed.rendering, quota.spec)

@@ -31,7 +31,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
     written = new.annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     # Garbage changes nothing while headroom has a request there, and is denied all the same.
-    annotation = written if insufficient(written or "{}", {}) else annotation_of(new)
+    annotation = written if insufficient(written, {}) else annotation_of(new)
     old_annotation = annotation_of(old)
     quotas = [with_request(quota, old) for quota in quotas]
     if annotation == old_annotation or not quotas:
@@ -41,7 +41,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
             return ALLOW
         # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
         return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating")
-    problem = next(filter(None, (insufficient(annotation or "{}", quota.used) for quota in quotas)), None)
+    problem = next(filter(None, (insufficient(annotation, quota.used) for quota in quotas)), None)
     return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}") if problem else ALLOW
 
 
@@ -49,7 +49,7 @@ def _lowers(old_annotation: str, new_annotation: str) -> bool:
     """Reports whether a limit goes, comes or is lowered, or cannot be read."""
     try:
         old, new = (
-            {name: Quantity.parse(text) for name, text in parse_limits(annotation or "{}").items()}
+            {name: Quantity.parse(text) for name, text in parse_limits(annotation).items()}
             for annotation in (old_annotation, new_annotation)
         )
     except (InvalidNamespaceAnnotation, QuantityError):

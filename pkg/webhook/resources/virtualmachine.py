@@ -54,7 +54,7 @@ def decide(
 ) -> Decision:
     """`annotation` is the namespace's; `quotas` are its default quotas."""
     try:
-        limit = Quantity.parse(parse_limits(annotation or "{}").get(REQUESTS_STORAGE, "0"))
+        limit = Quantity.parse(parse_limits(annotation).get(REQUESTS_STORAGE, "0"))
     except (ResourceQuotaError, QuantityError) as exc:
         # The user who creates a VM here is not the one who can fix it.
         return Decision(warnings=(f"the namespace's quota annotation says nothing about storage: {exc}",))

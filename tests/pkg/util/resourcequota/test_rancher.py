@@ -375,6 +375,14 @@ def test_without_an_annotation_nothing_is_requested_and_nothing_reported() -> No
     assert (ns1.annotation, ns1.record, ns1.hard) == ("", None, amounts(HARD))
 
 
+def test_an_annotation_that_is_written_beside_a_record_of_none_is_the_persons() -> None:
+    ns1 = RancherNamespace(hard=RAISED, annotations={**MARKS, by_name(): ENTRY})
+    ns1.annotate({KEY: None})
+    assert ns1.look().namespace.keys() == {constants.ANNOTATION_REQUEST}  # its entry is stuck
+    ns1.annotate({KEY: BASE})
+    assert ns1.observe().limits == BASE
+
+
 def test_a_full_project_leaves_everything_as_it_was() -> None:
     ns1 = RancherNamespace(project={"limits.cpu": "10"}, others={"limits.cpu": "6"})
     ns1.migrate("vm1")
