@@ -125,10 +125,10 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         touched = None  # headroom cannot have written it by now
     since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
     fresh = {uid: moment for uid, moment in since.items() if touched is None or moment > touched.at}
-    changes = plan.hard or not _is_enforced(quota)  # which will be an event too
-    refused = {uid: moment for uid, moment in since.items() if not changes or uid not in fresh}
+    is_changing = bool(plan.hard) or not _is_enforced(quota)  # which will be an event too
+    refused = {uid: moment for uid, moment in since.items() if not is_changing or uid not in fresh}
     plan = replace(plan, timers=replace(plan.timers, refused=refused))
-    if changes or not since:
+    if is_changing or not since:
         return plan
     # By the last touch, or soon after a migration was first seen refused beside its headroom.
     times = [moment + FIRST_TOUCH for moment in fresh.values()]
