@@ -50,9 +50,6 @@ class ExtraClaims:
     leftovers: Sequence[Leftover] = ()
 
 
-NO_EXTRA_CLAIMS = ExtraClaims()
-
-
 def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
     """Reports whether the VM keeps state in a claim, which KubeVirt duplicates for a migration's target."""
     if not profile.target_claims:
@@ -77,7 +74,7 @@ def state_claims(
     `source_launchers`: the names of the launchers in which it may live; `is_moving`: one of its migrations may still go
     on. Raises QuantityError if a claim's quantity is invalid."""
     if vmi is None or not keeps_state(vmi, rendering.profile):
-        return NO_EXTRA_CLAIMS
+        return ExtraClaims()
     candidates = [
         pods
         for pods in _migration_claims(vmi, migrations)

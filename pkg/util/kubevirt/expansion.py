@@ -8,18 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kubeloop.api.meta import Object, ObjectMeta
+from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
 from kubeloop.api.objects import Patch, edit
 from kubeloop.api.quantity import Quantity, parse_wire
 from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.api.instancetype import InstancetypeSpec, PreferenceSpec
-from pkg.api.kubevirt import (
-    DomainResources,
-    InstancetypeMatcher,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceSpec,
-)
+from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import fill_memory, memory_overcommit
 from pkg.util.kubevirt.profiles import MemoryRequest
@@ -41,7 +35,7 @@ class Instancetypes:
         """Returns the VM with what instancetype and preference give; it names those not read. Raises QuantityError."""
         annotations: dict[str, str] = {}
         if instancetype := self._find(vm, "instancetype"):
-            size = {"domain": _size(instancetype, vm.spec.template.spec.domain.resources)}
+            size = {"domain": _size(instancetype, vm.spec.template.spec.domain.resources.requests)}
             vm = edit(vm, spec={"instancetype": None, "template": {"spec": size}})
             annotations |= instancetype.annotations or {}
         if preference := self._find(vm, "preference"):
@@ -54,7 +48,7 @@ class Instancetypes:
 
     def _find(self, vm: VirtualMachine, kind: str) -> Any:
         """Returns the spec that a VM names, as it is now; None if it was not read."""
-        matcher: InstancetypeMatcher | None = getattr(vm.spec, kind)
+        matcher = vm.spec.instancetype if kind == "instancetype" else vm.spec.preference
         if matcher is None:
             return None
         named_kind = (matcher.kind or f"virtualmachinecluster{kind}").lower().removesuffix("s")
@@ -70,7 +64,7 @@ def missing_instancetype(vm: VirtualMachine) -> str:
     return ""
 
 
-def _size(spec: InstancetypeSpec, own_resources: DomainResources) -> Patch:
+def _size(spec: InstancetypeSpec, own_requests: RawResourceList | None) -> Patch:
     """Returns what an instancetype sets in a domain. How the preference arranges the vCPUs, as sockets or cores, costs
     nothing."""
     pinned, isolated = spec.cpu.dedicated_cpu_placement, spec.cpu.isolate_emulator_thread
@@ -83,7 +77,7 @@ def _size(spec: InstancetypeSpec, own_resources: DomainResources) -> Patch:
     if spec.memory.overcommit_percent and spec.memory.guest is not None:
         guest, share = parse_wire(spec.memory.guest), _float32(1 - _float32(spec.memory.overcommit_percent / 100))
         request = Quantity.of(int(_float32(_float32(guest.value()) * share)), guest.format)
-        domain["resources"] = {"requests": {**(own_resources.requests or {}), constants.MEMORY: str(request)}}
+        domain["resources"] = {"requests": {**(own_requests or {}), constants.MEMORY: str(request)}}
     threads = _given(io_threads_policy=spec.io_threads_policy, io_threads=spec.io_threads)
     return domain | threads | _given(launch_security=spec.launch_security)
 

@@ -17,15 +17,7 @@ from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, tota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import (
-    NO_EXTRA_CLAIMS,
-    ExtraClaims,
-    Move,
-    moves_of,
-    state_claims,
-    state_claims_concerning,
-    volume_overlap,
-)
+from pkg.util.kubevirt.claims import ExtraClaims, Move, moves_of, state_claims, state_claims_concerning, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
@@ -226,7 +218,7 @@ def _claims(
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
     claims, rendering = facts.claims, facts.rendering
     if claims is None or has_scopes(facts.quota.spec):
-        return NO_EXTRA_CLAIMS, NO_EXTRA_CLAIMS
+        return ExtraClaims(), ExtraClaims()
     home = [side.launcher.name for side in sides.source]
     state = state_claims(vmi, migrations, claims, rendering, source_launchers=home, is_moving=is_moving)
     return state, volume_overlap(moves, claims, rendering.kubernetes)
