@@ -231,6 +231,11 @@ class StorageMigratedVolumeInfo(Struct):
         default=PersistentVolumeClaimInfo(), name="destinationPVCInfo"
     )
 
+    @property
+    def claims(self) -> tuple[str, str]:
+        """The names of the claims that the volume leaves and moves to, "" for one that is not named."""
+        return self.source.claim_name, self.destination.claim_name
+
 
 class VolumeStatus(Struct):
     name: str = ""

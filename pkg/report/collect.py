@@ -89,7 +89,7 @@ def collected_files(
         "status": [quota.document() for quota in statuses if quota.namespace in selection],
     }
     moves = [(vmi.namespace, move) for vmi in snapshot.instances for move in snapshot.moves_of(vmi)]
-    doubled = {(namespace, claim) for namespace, move in moves for claim in (move.source, move.destination)}
+    doubled = {(namespace, claim) for namespace, move in moves for claim in move.claims}
     objects = [obj for name in LISTS for obj in getattr(snapshot, name) if _is_collected(obj, selection, doubled)]
     kinds_of_delta = (*AROUND_VMIS, VirtualMachineInstance)
     return {

@@ -323,7 +323,7 @@ def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[s
         claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)}
         doubled_size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
         effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
-        notes.append(f"its volumes {', '.join(move.volume for move in moves)} move{effect}: {STORAGE}")
+        notes.append(f"its volumes {', '.join(move.volume_name for move in moves)} move{effect}: {STORAGE}")
     return notes
 
 

@@ -17,10 +17,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
-from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Format, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, minimum
-from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, Volume
+from pkg.api.kubevirt import (
+    PersistentVolumeClaimInfo,
+    StorageMigratedVolumeInfo,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+    Volume,
+)
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import WHOLE_SECONDS, Leftover, MigrationPods, pods_of, pods_of_states, seconds_of
@@ -175,31 +181,20 @@ def _new_usage(vmi: VirtualMachineInstance, rendering: Rendering, storage_class:
     return storage_usage(PersistentVolumeClaim(spec=spec), rendering.kubernetes)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A volume, the claim that contains it, and the claim to which it moves, by name. `source_requests` is the source's
-    request as KubeVirt reports it, None if it does not."""
-
-    volume: str
-    source: str
-    destination: str
-    source_requests: RawResourceList | None = None
+Move = StorageMigratedVolumeInfo
+"""The move of a volume: one that KubeVirt reports, or one that the VM requests."""
 
 
 def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> list[Move]:
     """Returns the moves of a running VM's volumes, as KubeVirt reports, before as the VM requests; each claim once."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
         return []
-    reported_moves = [
-        Move(volume.volume_name, volume.source.claim_name, volume.destination.claim_name, volume.source.requests)
-        for volume in trusted_status(vmi).migrated_volumes or ()
-    ]
+    reported_moves = [move for move in trusted_status(vmi).migrated_volumes or () if "" not in move.claims]
     accepted, used_names = [], set[str]()
     for move in reported_moves or (_requested_moves(vmi, vm) if vm else ()):
-        names = {move.source, move.destination}
-        if len(names - {""}) == 2 and used_names.isdisjoint(names):
+        if len({*move.claims} - {""}) == 2 and used_names.isdisjoint(move.claims):
             accepted.append(move)
-            used_names |= names
+            used_names.update(move.claims)
     return accepted
 
 
@@ -209,8 +204,8 @@ def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) ->
     and for the new set in a class that the source is not in. Raises QuantityError if a claim's quantity is invalid."""
     result = ExtraClaims()
     for move in moves:
-        source, destination = claims.get(move.source), claims.get(move.destination)
-        requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.source_requests))
+        source, destination = map(claims.get, move.claims)
+        requested_spec = PersistentVolumeClaimSpec(resources=ResourceRequirements(requests=move.source.requests))
         source_usage = storage_usage(source or PersistentVolumeClaim(spec=requested_spec), releases)
         add_to(result.source, source_usage)
         if source is not None:
@@ -227,9 +222,9 @@ def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Mo
     current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
     desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
     changed = (name for name in sorted(current.keys() & desired) if desired[name] != current[name])
-    return [Move(name, current[name], desired[name]) for name in changed]
+    return [Move(volume_name=name, source=current[name], destination=desired[name]) for name in changed]
 
 
-def _claim_of(volume: Volume) -> str:
-    """Returns the name of a volume's claim; a DataVolume's claim has its name. "" for a volume without a claim."""
-    return volume.persistent_volume_claim.claim_name or volume.data_volume.name
+def _claim_of(volume: Volume) -> PersistentVolumeClaimInfo:
+    """Returns a volume's claim, without a name if it has none. A DataVolume's claim has the DataVolume's name."""
+    return PersistentVolumeClaimInfo(claim_name=volume.persistent_volume_claim.claim_name or volume.data_volume.name)

@@ -248,7 +248,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
         inputs: list[object] = [vmi, facts.rendering, *migrations, *pods, *live, claims is None]
         if claims is not None:
             inputs += [*state_claims_concerning(vmi, migrations, claims), facts.storage_migration, *moves]
-            inputs += [claims.get(claim) for move in moves for claim in (move.source, move.destination)]
+            inputs += [claims.get(claim) for move in moves for claim in move.claims]
         key: Hashable = None
         if vmi:
             key = "vm", vmi.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes
