@@ -37,17 +37,6 @@ from pkg.util.resourcequota.vm import VmUsage, vms_one_by_one
 VmUsages = Mapping[str, VmUsage | Problem]
 
 
-class WindowShortage(NamedTuple):
-    """A resource of a quota in which a target does not fit; `key` names both."""
-
-    key: str
-    text: str
-    is_by_others: bool = False
-    """Its own entry, which the budget has room for, holds it: others use what is added."""
-    is_certain: bool = True
-    """The cache shows the target pods that status.used counts."""
-
-
 @dataclass(slots=True)
 class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
@@ -72,8 +61,12 @@ class Judgement(NamedTuple):
 
     is_refused: bool
     """Before it is raised, the quota refuses the pod that is created next."""
-    shortages: Sequence[WindowShortage]
-    """Even raised, it refuses the target beside the others for these."""
+    shortages: Mapping[str, str]
+    """Even raised, it refuses the target beside the others for these: quota and resource, and a text for people."""
+    is_by_others: bool
+    """The target's own entry, which the budget has room for, holds all of them: others use what is added."""
+    is_certain: bool
+    """The cache shows the target pods that status.used counts of them."""
     admitted: "WindowQuota"
     """The quota with the target admitted."""
 
@@ -91,9 +84,10 @@ class WindowQuota:
         self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._vms = vms
-        self._promised = total(vm.used_headroom for vm in vms.values() if isinstance(vm, VmUsage))
-        self._sum_of_all = self._promised
+        self._sum_of_all = total(vm.used_headroom for vm in vms.values() if isinstance(vm, VmUsage))
         # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
+        self._shown = add(self._hard, self._sum_of_all)
+        """The most that status.used can be by the pods that the cache shows."""
         self._sum_of_admitted: ResourceList = {}
         self._needed: ResourceList = {}
 
@@ -113,16 +107,19 @@ class WindowQuota:
         }
         first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
         lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
-        shortages = [self._shortage(name, need[name], raised[name], self._capped(entry)) for name in lacking]
-        return Judgement(bool(lacking_resources(first_pod, self._hard, self._used)), shortages, admitted)
+        own = self._capped(entry) if lacking else {}
+        return Judgement(
+            is_refused=bool(lacking_resources(first_pod, self._hard, self._used)),
+            shortages={f"{self.name}/{name}": self._shortage(name, need[name], raised[name]) for name in lacking},
+            is_by_others=all(need[name] <= own.get(name, ZERO) for name in lacking),
+            is_certain=all(self._used.get(name, ZERO) <= self._shown[name] for name in lacking),
+            admitted=admitted,
+        )
 
-    def _shortage(self, name: str, need: Quantity, raised: Quantity, entry: ResourceList) -> WindowShortage:
-        used = self._used.get(name, ZERO)
-        amounts = format_distinctly(name, need, used, self._hard[name], raised)
+    def _shortage(self, name: str, need: Quantity, raised: Quantity) -> str:
+        amounts = format_distinctly(name, need, self._used.get(name, ZERO), self._hard[name], raised)
         text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-        is_certain = used <= self._hard[name] + self._promised.get(name, ZERO)
-        is_by_others = need <= entry.get(name, ZERO)
-        return WindowShortage(f"{self.name}/{name}", text.format(name, self.name, *amounts), is_by_others, is_certain)
+        return text.format(name, self.name, *amounts)
 
     @property
     def headroom(self) -> ResourceList:
@@ -281,7 +278,7 @@ class Selection:
         try:
             judgements = [quota.judge(target) for quota in self._quotas]
         except QuantityError as exc:
-            self._report_shortages(target, [WindowShortage("/", f"what it needs cannot be determined: {exc}")])
+            self._report_shortages(target, {"/": f"what it needs cannot be determined: {exc}"})
             return
         blocking = [judgement.admitted for judgement in judgements if judgement.is_refused]
         if names := ", ".join(quota.name for quota in blocking if quota.is_taken):
@@ -289,36 +286,36 @@ class Selection:
             target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
             self._recheck(self._policy.sweep)
             return
-        if shortages := [shortage for judgement in judgements for shortage in judgement.shortages]:
-            self._await_room(target, shortages, is_member)
+        if any(judgement.shortages for judgement in judgements):
+            self._await_room(target, judgements, is_member)
         if blocking and not target.lacks_room:
             self._quotas = [judgement.admitted for judgement in judgements]
             target.blocking = sorted(quota.name for quota in blocking)
 
-    def _await_room(self, target: RefusedTarget, shortages: Sequence[WindowShortage], is_member: bool) -> None:
+    def _await_room(self, target: RefusedTarget, judgements: Sequence[Judgement], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
-        is_by_others = all(shortage.is_by_others for shortage in shortages)
+        is_by_others = all(judgement.is_by_others for judgement in judgements)
         now, key, policy = self._observed.now, (target.migration.uid, is_by_others), self._policy
         since = self._observed.timers.short_since.get(key, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
-        is_certain = all(shortage.is_certain for shortage in shortages)
+        is_certain = all(judgement.is_certain for judgement in judgements)
         target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
         if not target.lacks_room:
             self._recheck(since + policy.cache_delay - now)
         seconds_left = since + (policy.crowding if is_by_others else policy.cache_delay) - now
         if seconds_left <= 0:
-            self._report_shortages(target, shortages)
+            self._report_shortages(target, {k: text for judged in judgements for k, text in judged.shortages.items()})
         else:
             self._recheck(seconds_left)
 
-    def _report_shortages(self, target: RefusedTarget, shortages: Sequence[WindowShortage]) -> None:
+    def _report_shortages(self, target: RefusedTarget, shortages: Mapping[str, str]) -> None:
         migration = target.migration
         message = (
             f"{self._observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
-            f"VM {migration.spec.vmi_name}: {'; '.join(shortage.text for shortage in shortages)}"
+            f"VM {migration.spec.vmi_name}: {'; '.join(shortages.values())}"
         )
-        key = f"{migration.uid}/{','.join(sorted(shortage.key for shortage in shortages))}"
+        key = f"{migration.uid}/{','.join(sorted(shortages))}"
         self.problems.append(self._observed.problem(constants.EVENT_NOT_ENOUGH, message, key, migration))
 
     def _recheck(self, seconds: float) -> None:
