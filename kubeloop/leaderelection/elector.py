@@ -216,7 +216,8 @@ class LeaderElector:
             lease_duration_seconds=math.ceil(self._config.lease_duration),
             acquire_time=spec.acquire_time if is_renewal else now,
             renew_time=now,
-            lease_transitions=transitions if is_renewal or not spec.acquire_time else transitions + 1,
+            # An int32: one more than the last would be refused for ever.
+            lease_transitions=transitions if is_renewal or not spec.acquire_time else min(transitions + 1, 2**31 - 1),
         )
 
     def _observe(self, lease: Lease) -> None:

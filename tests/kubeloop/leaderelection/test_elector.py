@@ -126,16 +126,17 @@ async def test_a_missing_lease_is_created_and_renewed() -> None:
     assert spec.renew_time is not None
 
 
-async def test_another_holder_keeps_its_whole_duration_from_here() -> None:
+@pytest.mark.parametrize(("transitions", "next_transitions"), [(4, 5), (2**31 - 1, 2**31 - 1)])
+async def test_another_holder_keeps_its_whole_duration_from_here(transitions: int, next_transitions: int) -> None:
     race = Race()
-    race.server.set(OTHER)
+    race.server.set(msgspec.structs.replace(OTHER, lease_transitions=transitions))
     await asyncio.sleep(100)  # not watched: how long ago it was renewed is not known
     waiting = race.candidate("a").start()
     await race.lasts(14.75)
     assert waiting.led == []
     await race.lasts(1)
     assert waiting.led == [pytest.approx(115, abs=0.1)]
-    assert race.server.lease.spec.lease_transitions == 5
+    assert race.server.lease.spec.lease_transitions == next_transitions
 
 
 async def test_a_holder_with_a_longer_duration_than_ours_is_left_that() -> None:
