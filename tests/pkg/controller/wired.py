@@ -18,8 +18,11 @@ Handler = Callable[[str, Any], Awaitable[object]]
 class Wired(Management):
     """Is not started: `handle` does what a worker does with a key."""
 
-    def __init__(self, server: Server, **options: Any) -> None:
-        super().__init__(server.client(), **options)
+    def __init__(self, server: Server, *, clock: Callable[[], float] | None = None, **options: Any) -> None:
+        client = server.client()
+        if clock is not None:
+            client.transport.server_clock = clock  # type: ignore[assignment]
+        super().__init__(client, **options)
         self._server = server
         self._added: defaultdict[str, list[tuple[Handler, Controller[Any]]]] = defaultdict(list)
         self.cause: BaseException | None = None
