@@ -115,7 +115,7 @@ def _share_cpus(
         vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / (developer.cpu_allocation_ratio or _DEFAULT_CPU_ALLOCATION_RATIO)
+    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, _DEFAULT_CPU_ALLOCATION_RATIO)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)
@@ -172,7 +172,8 @@ def fill_memory(memory: Memory, overcommit: int, vmi_amounts: Amounts) -> None:
 
 def memory_overcommit(rendering: Rendering) -> int:
     """Returns the percentage of its request that a guest's memory may be, by the CR."""
-    return rendering.kubevirt.developer_configuration.memory_overcommit or _DEFAULT_MEMORY_OVERCOMMIT
+    overcommit = rendering.kubevirt.developer_configuration.memory_overcommit
+    return _positive_or_default(overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
 
 
 def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
@@ -200,3 +201,9 @@ def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, 
 
 def _excess(amount: Quantity, guest: Quantity | None) -> Quantity:
     return amount - guest if guest is not None and amount.value() > guest.value() else ZERO
+
+
+def _positive_or_default(value: int | None, default: int) -> int:
+    """Returns a number of the CR, or the default: the API server stores a CR with a number below one, but KubeVirt goes
+    on without it (pkg/virt-config, validateConfig)."""
+    return value if value is not None and value > 0 else default
