@@ -71,13 +71,16 @@ def _size(spec: InstancetypeSpec, own_requests: RawResourceList | None) -> Patch
     domain: Patch = {
         "cpu": {"cores": 1, "sockets": spec.cpu.guest, "threads": 1}
         | _given(dedicated_cpu_placement=pinned, isolate_emulator_thread=isolated),
-        "memory": {"guest": spec.memory.guest} | _given(hugepages=spec.memory.hugepages),
+        # As text: `edit` writes JSON, which has no infinity, and a file that says `.inf` is to be refused by name.
+        "memory": {"guest": None if spec.memory.guest is None else str(spec.memory.guest)}
+        | _given(hugepages=spec.memory.hugepages),
         "devices": _given(gpus=spec.gpus, host_devices=spec.host_devices),
     }
     if spec.memory.overcommit_percent and spec.memory.guest is not None:
         guest, share = parse_wire(spec.memory.guest), _float32(1 - _float32(spec.memory.overcommit_percent / 100))
         request = Quantity.of(int(_float32(_float32(guest.value()) * share)), guest.format)
-        domain["resources"] = {"requests": {**(own_requests or {}), constants.MEMORY: str(request)}}
+        requests = parse_resource_list(own_requests) | {constants.MEMORY: request}
+        domain["resources"] = {"requests": format_resource_list(requests)}
     threads = _given(io_threads_policy=spec.io_threads_policy, io_threads=spec.io_threads)
     return domain | threads | _given(launch_security=spec.launch_security)
 

@@ -180,6 +180,24 @@ def test_a_vm_counts_with_the_instancetype_before_it(call: Call) -> None:
 
 @sentences(
     {
+        "its own": ("4Gi, overcommitPercent: 15", ".inf", "VirtualMachine vm1: cpu: 'inf' is not a quantity"),
+        "the instancetype's": (".inf", "1", "VirtualMachine vm1: 'inf' is not a quantity"),
+    },
+    "guest, requested, fault",
+)
+def test_an_infinite_amount_costs_that_vm_alone(call: Call, guest: str, requested: str, fault: str) -> None:
+    size = "kind: VirtualMachineClusterInstancetype\nmetadata: {name: x}\n"
+    size += f"spec: {{cpu: {{guest: 2}}, memory: {{guest: {guest}}}}}\n"
+    domain = f"{{resources: {{requests: {{cpu: {requested}}}}}}}"
+    infinite = "kind: VirtualMachine\nmetadata: {name: vm1}\n"
+    infinite += f"spec: {{instancetype: {{name: x}}, template: {{spec: {{domain: {domain}}}}}}}\n"
+    lines = call("---\n".join([size, infinite, vmi("vm2")]), estimate=EstimateKind.EXACT)
+    assert [line["name"] for line in lines] == ["vm2"]
+    assert fault in call.stderr
+
+
+@sentences(
+    {
         "a model": ({"cpu": {"model": "host-passthrough"}}, "1015m"),
         "a model and requests": ({"cpu": {"model": "h"}, "resources": {"requests": {"cpu": "3"}}}, "3015m"),
         "limits": ({"resources": {"limits": {"cpu": "2"}}}, "2015m"),
