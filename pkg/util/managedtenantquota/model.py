@@ -141,7 +141,7 @@ class Record:
 
     def text(self, quota: str) -> str:
         """Returns the value of the quota's annotation."""
-        annotation = {"quotas": {quota: self.hard}, "additional": self.additional}
+        annotation = _Annotation({quota: dict(self.hard)}, dict(self.additional))
         return msgspec.json.encode(annotation, order="sorted").decode()
 
     @property

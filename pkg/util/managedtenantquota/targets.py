@@ -226,20 +226,20 @@ class Selection:
             max_headroom = parse_resource_list(observed.budgets[0].additional)
             if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
                 raise QuantityError(f"{negative}: less than nothing")
+            self._quotas = [
+                WindowQuota(
+                    quota,
+                    records[quota.name].hard if quota.name in records else quota.hard,
+                    vms[quota.name if has_scopes(quota.spec) else ""],
+                    max_headroom,
+                )
+                for quota in observed.quotas
+                if targets and quota.hard and not quota.deleting
+            ]
         except QuantityError as exc:
             message = f"spec.additionalMigrationResources: {exc}"
             self.problems.append(observed.problem(constants.EVENT_INVALID_BUDGET, message, message))
             return
-        self._quotas = [
-            WindowQuota(
-                quota,
-                records[quota.name].hard if quota.name in records else quota.hard,
-                vms[quota.name if has_scopes(quota.spec) else ""],
-                max_headroom,
-            )
-            for quota in observed.quotas
-            if vms and quota.hard and not quota.deleting
-        ]
         self._release(members)
 
     def _release(self, members: Collection[str]) -> None:

@@ -274,6 +274,7 @@ def test_what_a_quota_says_of_itself(case: tuple[str, Record | None]) -> None:
 
 def test_what_is_written() -> None:
     assert Record({"pods": 5, "limits.cpu": "3"}, {"limits.cpu": "2"}).text("quota") == SAID
+    assert Record({"pods": 5}, {}).text("quota") == '{"quotas":{"quota":{"pods":5}}}'
     assert record_of(quota()) is None
 
 

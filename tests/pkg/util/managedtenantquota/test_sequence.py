@@ -150,6 +150,7 @@ NEXT: Mapping[str | float, Mapping[str, Observed]] = {
         "past them, and the status is garbage": raised(
             budgets=[budget(saved={"quota": {"limits.cpu": "banana"}})], lock=lock(age=130)
         ),
+        "past them, and a quota cannot be read": observed([quota({"limits.cpu": "much"}, {})], lock=lock(age=130)),
         "past them, and a second quota may not be raised": raised(quotas=TWO_BLOCK, lock=lock(age=130)),
         "raised, and nothing says by whom": observed([quota(RAISED)], [], lock=lock()),
         "and no lock waits for that": observed(budgets=[UNMIRRORED], around=DONE, lock=lock()),

@@ -189,6 +189,7 @@ BLOCKING = {
     "a budget that is no quantity is reported": WindowCase(
         shortages=["spec.additionalMigrationResources: limits.cpu: "], additional={"limits.cpu": "much"}
     ),
+    "and a quota that is none": WindowCase([quota({"limits.cpu": "much"}, {})], shortages=["limits.cpu: 'much' is"]),
     "and one that is less than nothing": WindowCase(
         shortages=["spec.additionalMigrationResources: limits.cpu: less than nothing"], additional={"limits.cpu": "-2"}
     ),
