@@ -112,6 +112,7 @@ class PolicyOptions:
         EXACT.hold_limit,
         "How long after its migration a pod or claim that it left behind keeps the added headroom.",
         min=0.0,
+        max=1e9,
     )
     reserve: Switch | None = optional(
         "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off."
@@ -148,6 +149,7 @@ class ControllerOptions:
         EXACT.foreign_grace,
         "How long an entry that no migration explains is kept, if another program wrote it.",
         min=0.0,
+        max=1e9,
     )
     render_default_quota: bool = option(
         False, "Create and update default quotas from the namespaces' annotations, where there is no Rancher."

@@ -33,6 +33,8 @@ WRONG_CALLS = {
     "an unknown log format": (["release", "--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
     "an unknown KubeVirt release": (["controller", "--kubevirt-profile", "latest"], "'latest'"),
     "a lock without end": (["controller", "--lock-limit", "inf"], "--lock-limit"),
+    "a hold without end": (["status", "--hold-limit", "inf"], "--hold-limit"),
+    "a grace without end": (["controller", "--foreign-grace", "inf"], "--foreign-grace"),
     "a negative hold": (["controller", "--hold-limit", "-1"], "--hold-limit"),
 }
 
