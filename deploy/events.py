@@ -54,7 +54,7 @@ EVENTS: Final = (
     Event(
         "ResourceQuotaNotGranted",
         _QUOTA,
-        "The namespace's annotation requests more than Rancher grants, which has refused it; that is not the base.",
+        "Rancher has refused what the namespace's annotation requests. What it has granted stays the base.",
         "Give the project room, or lower the request",
     ),
     Event(
@@ -154,7 +154,7 @@ EVENTS: Final = (
         "WebhookFlagsDiffer",
         _OWN,
         "Another replica answers, and it was started with other flags.",
-        "Same flags for all replicas; what is left of before: `headroom release --only webhooks --force`",
+        "Same flags for all replicas",
     ),
     Event(
         "WebhookConfigurationChanged",
