@@ -135,9 +135,16 @@ def guarded(obj: Object, patch: Mapping[str, Any]) -> Patch:
     return {**patch, "metadata": metadata}
 
 
+def plain_mapping(value: Any) -> dict[str, Any]:
+    """Encodes for msgspec what it does not know: a read-only mapping, as the labels of an object. Raises TypeError."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} is no part of a body: write a list or a dict")
+
+
 def applied(obj: Object | Mapping[str, Any]) -> Patch:
     """The body that creates or applies `obj`: of its metadata the name and what may be written. A mapping is one."""
-    body: Patch = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=dict)
+    body: Patch = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=plain_mapping)
     if isinstance(obj, Mapping):
         return body
     names = {wire_name(name) for name in ("name", "generate_name", "namespace", *_WRITABLE_METADATA)}
@@ -148,7 +155,7 @@ def _convert(kind: type[Struct], name: str, value: Any) -> Any:
     expected = _field_types(kind).get(name)
     if expected is None:
         raise TypeError(f"{kind.__name__} has no field {name}, but {', '.join(_field_types(kind))}: names are Python's")
-    plain = msgspec.json.decode(msgspec.json.encode(value, enc_hook=dict))
+    plain = msgspec.json.decode(msgspec.json.encode(value, enc_hook=plain_mapping))
     try:
         converted = msgspec.convert(plain, expected)
     except msgspec.ValidationError as err:

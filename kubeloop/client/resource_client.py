@@ -9,7 +9,7 @@ import msgspec
 
 from kubeloop.api.bodies import check_body, check_patch
 from kubeloop.api.meta import Object, PropagationPolicy
-from kubeloop.api.objects import applied, difference, guarded, metadata_difference
+from kubeloop.api.objects import applied, difference, guarded, metadata_difference, plain_mapping
 from kubeloop.client.decode import decoder_for
 from kubeloop.client.discovery import served_names
 from kubeloop.client.errors import AlreadyExists, BadRequest, Forbidden, NotFound, check_namespace
@@ -175,7 +175,7 @@ class ResourceClient(ResourceReader[T]):
             method,
             path,
             params={**self._options, **params},
-            body=msgspec.json.encode(body, enc_hook=dict),  # labels of another object are a mapping that is read only
+            body=msgspec.json.encode(body, enc_hook=plain_mapping),
             content_type=content_type,
             accept=self._accept,
             repeatable=repeatable,

@@ -33,7 +33,7 @@ def run_until_signal(main: Main, *, drain_seconds: float = DRAIN_SECONDS, exit_s
     last_resort.daemon = True
 
     def drain(number: int) -> None:
-        if stop.is_set():  # two that came before the interpreter looked
+        if last_resort.is_alive():  # two that came before the interpreter looked
             _exit(128 + number)
         log.info("%s: draining", signal.Signals(number).name)
         last_resort.start()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from kubeloop.api.meta import Object
+from kubeloop.api.objects import plain_mapping
 from kubeloop.api.registry import Resource
 from kubeloop.webhook.admission import API_VERSION, KIND, AdmissionRequest, decode_review
 
@@ -24,7 +25,9 @@ def admission_request(
 ) -> AdmissionRequest:
     """A request about an object; `fields` are further ones in JSON's names (`dryRun=True`, `subResource="status"`)."""
     type_meta = {"apiVersion": resource.api_version, "kind": resource.kind}
-    objects = [obj if obj is None else type_meta | msgspec.to_builtins(obj, enc_hook=dict) for obj in (new, old)]
+    objects = [
+        obj if obj is None else type_meta | msgspec.to_builtins(obj, enc_hook=plain_mapping) for obj in (new, old)
+    ]
     metadata = (objects[0] or objects[1] or {}).get("metadata", {})
     request = {
         "uid": str(uuid.uuid4()),

@@ -15,6 +15,7 @@ import msgspec
 
 from kubeloop.api.bodies import check_body
 from kubeloop.api.meta import Object, rfc3339
+from kubeloop.api.objects import plain_mapping
 from kubeloop.api.registry import BY_TYPE, Resource
 from kubeloop.client import errors
 from kubeloop.client.decode import INITIAL_EVENTS_END, decoder_for
@@ -79,7 +80,7 @@ class Objects:
         """Creates or replaces an object with its status, which no client can do through the API. Raises TypeError for a
         field in Python's name, ValueError without its namespace."""
         check_body(resource.type, obj)
-        raw: Raw = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=dict)
+        raw: Raw = msgspec.to_builtins(dict(obj) if isinstance(obj, Mapping) else obj, enc_hook=plain_mapping)
         metadata = raw.setdefault("metadata", {})
         key = key_of(metadata.get("namespace", ""), metadata["name"])
         check_key(resource, key)

@@ -1,7 +1,7 @@
 """The same contract for server-side apply, metadata and reviews: on the fake cluster and on a real API server."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,15 @@ def test_a_test_puts_and_reviews_labels_of_another_object() -> None:
     body = {"metadata": {"name": "b", "namespace": "ns", "labels": labels}}
     assert FakeCluster().put(registry.CONFIG_MAPS, body).labels == {"x": "y"}
     assert admission_request(registry.CONFIG_MAPS, "CREATE", new=body).new(ConfigMap).labels == {"x": "y"}
+
+
+async def test_a_view_that_looks_like_pairs_is_no_mapping(maps: Maps, namespace: str) -> None:
+    finalizers = {"ab": True}.keys()
+    body = {"metadata": {"name": "a", "namespace": namespace, "finalizers": finalizers}}
+    writes: list[Awaitable[object]] = [maps.create(body), maps.merge_patch(body, name="a", namespace=namespace)]
+    for write in writes:
+        with pytest.raises(TypeError, match="a dict_keys is no part of a body"):
+            await write
 
 
 async def test_what_the_kinds_struct_cannot_hold_is_refused(maps: Maps, namespace: str) -> None:

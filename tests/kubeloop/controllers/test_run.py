@@ -72,6 +72,13 @@ def test_a_signal_that_another_thread_gets_wakes_the_loop() -> None:
         program.process.kill()
 
 
+def test_the_first_signal_of_a_main_that_ends_by_itself_drains() -> None:
+    program = SignalledProgram(f"stop.set()\n{HEARS}\nawait asyncio.sleep(0.5)\nprint('drained', flush=True)\nreturn 3")
+    program.says("heard")
+    code, _, output, err = program.send(signal.SIGTERM)
+    assert (code, output, err) == (3, "drained\n", "")
+
+
 TOO_LONG: dict[str, tuple[str, str, str]] = {
     # main, the options, what it prints
     "a drain is cancelled": (
