@@ -37,7 +37,7 @@ PAUSE = 30.0
 
 
 def with_answer(facts: Facts) -> Facts:
-    """Returns the facts with Rancher's denial in their timers: then nothing of the refused request is added yet."""
+    """Returns the facts with Rancher's denial in their timers: then nothing of what it refused is added yet."""
     request, denial, now = rancher.request_of(facts.rancher.namespace), facts.timers.denial, facts.now
     if not facts.rancher.asks:
         return facts
@@ -46,13 +46,13 @@ def with_answer(facts: Facts) -> Facts:
         denial = None
     quota = facts.quota
     if request and not rancher.is_granted(request, quota) and _is_refused(request, facts):
-        # The person's excess is requested no more, if that was part of the request; else what was to be added by it.
-        headroom = {} if _has_excess(request) else read(request.entries).total
-        amounts = denial.amounts if denial else ()
-        denied = (*amounts, *([headroom] if headroom and headroom not in amounts else []))
+        denied = denial.amounts if denial else ()
+        if not _has_excess(request):  # else the person's excess is requested no more, and the entries may fit
+            headroom = read(request.entries).total
+            denied = (*denied, *([headroom] if headroom and headroom not in denied else []))
+            annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
+            quota = edit(quota, metadata={"annotations": annotations})
         denial = Denial(requests, denied, now)
-        annotations = {key: text for key, text in quota.annotations.items() if not is_entry(key)}
-        quota = edit(quota, metadata={"annotations": annotations})
     return replace(facts, quota=quota, timers=replace(facts.timers, denial=denial))
 
 
@@ -92,7 +92,7 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     except InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
-    record = _record(facts, asked, base, entries) if is_recorded else None
+    record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 

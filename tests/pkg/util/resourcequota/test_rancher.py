@@ -28,7 +28,9 @@ from pkg.util.resourcequota.rancher import (
     with_limits,
     with_request,
 )
+from pkg.util.resourcequota.rancher_request import PAUSE
 from tests.decisions import HARVESTER, by_value, sentences
+from tests.kinds import edited
 from tests.objects import BASE, ENTRY, HARD, MARKS, RAISED, Resources, build, by_name, limits_text, quota, vmi, vmim
 
 KEY, STATUS = constants.ANNOTATION_RANCHER_RESOURCE_QUOTA, constants.ANNOTATION_RANCHER_STATUS
@@ -468,6 +470,40 @@ def test_what_was_denied_is_requested_again_under_a_migration(is_granted: bool, 
     ns1.settle()
     assert (ns1.hard, ns1.record) == (amounts(base), None)
     assert json.loads(ns1.annotation) == json.loads(BIG)
+
+
+def lower_the_cap(ns1: RancherNamespace) -> None:
+    ns1.annotate({constants.ANNOTATION_MAX_EXTRA: '{"limits.cpu":"1"}'})
+
+
+def delete_the_vmi(ns1: RancherNamespace) -> None:
+    ns1.instances = [edited(ns1.instances[0], metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})]
+
+
+@pytest.mark.parametrize(
+    ("policy", "happens"), [(HARVESTER, lower_the_cap), (ASSIST, delete_the_vmi)], ids=["a cap", "Harvester's entry"]
+)
+def test_what_was_added_stays_when_what_was_denied_is_denied_again(
+    policy: Policy, happens: Callable[[RancherNamespace], None]
+) -> None:
+    """For a new entry there would be no room, or no reason."""
+    ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"}, policy=policy)
+    ns1.migrate("vm1")
+    ns1.settle()
+    writes = ns1.writes
+    happens(ns1)
+    ns1.now += PAUSE
+    ns1.settle()
+    assert ns1.writes == writes + 2
+    assert ns1.hard == amounts(HARD, [ADDED])
+
+
+def test_a_limit_beyond_all_that_is_read_is_requested_once() -> None:
+    ns1 = RancherNamespace('{"limit":{"limitsCpu":"1e400","limitsMemory":"5000Mi"}}')
+    ns1.migrate("vm1")
+    assert ns1.look().namespace
+    ns1.now += 1.0
+    assert not ns1.look().namespace
 
 
 def test_a_rancher_that_does_not_run_is_said_by_name() -> None:
