@@ -71,11 +71,12 @@ def _has_excess(request: rancher.Request) -> bool:
     return any(limit > request.granted.get(name, limit) for name, limit in request.base.items())
 
 
-def _clipped_until(request: rancher.Request) -> float:
-    """Returns until when a request for the grant alone keeps out what the person requests beyond it; 0: nothing is."""
-    requested = rancher.limits_of_annotation(request.annotation)
+def _clipped_for(request: rancher.Request, now: float) -> float:
+    """Returns how many seconds a request for the grant alone still keeps out what the person requests beyond it; 0: it
+    does not, or the clock was set back since."""
+    requested, age = rancher.limits_of_annotation(request.annotation), now - request.at
     is_clipped = any(limit < requested.get(name, limit) for name, limit in request.base.items())
-    return request.at + PAUSE if is_clipped else 0.0
+    return PAUSE - age if is_clipped and abs(age) < PAUSE else 0.0
 
 
 def as_request(facts: Facts, plan: Plan) -> Plan:
@@ -119,7 +120,7 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
         takes_grant = validation is not None and not validation.fits
     else:
         is_refused = _has_excess(request) and _is_refused(request, facts)
-        takes_grant = request.annotation == facts.limits and (is_refused or facts.now < _clipped_until(request))
+        takes_grant = request.annotation == facts.limits and (is_refused or _clipped_for(request, facts.now) > 0)
     return base if takes_grant else requested
 
 
@@ -163,8 +164,8 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
         due = min(due, patience if patience > 0 else rancher.SILENCE)
         if patience <= 0:
             problems.append(_silence(facts))
-    elif request and not plan.namespace and request.entries and now < _clipped_until(request):
-        due = min(due, _clipped_until(request) - now)
+    elif request and not plan.namespace and request.entries and (seconds_left := _clipped_for(request, now)):
+        due = min(due, seconds_left)
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
 
 
