@@ -145,10 +145,14 @@ def _matches(subject: str, patterns: Sequence[str]) -> str:
     return f"{subject}.matches(r'^(?:{expressions})$')"
 
 
+def _has(subject: str, key: str, marks: str = "annotations") -> str:
+    """Returns the condition that an annotation, or a label (`marks`), is there, whatever its text."""
+    return f"has({subject}.metadata.{marks}) && '{key}' in {subject}.metadata.{marks}"
+
+
 def _text(subject: str, key: str, marks: str = "annotations") -> str:
     """Returns the expression of the text of an annotation, or of a label (`marks`): '' where it is missing."""
-    marks = f"{subject}.metadata.{marks}"
-    return f"(has({marks}) && '{key}' in {marks} ? {marks}['{key}'] : '')"
+    return f"({_has(subject, key, marks)} ? {subject}.metadata.{marks}['{key}'] : '')"
 
 
 def _is_true(subject: str, key: str, marks: str = "labels") -> str:
@@ -179,13 +183,13 @@ _LOSES_LABEL: Final = " || ".join(
 )
 """That takes all of its headroom."""
 _LOSES_OWNER: Final = (
-    f"{_text('oldObject', constants.ANNOTATION_OWNER)} != '' && {_text('object', constants.ANNOTATION_OWNER)} == ''"
+    f"{_has('oldObject', constants.ANNOTATION_OWNER)} && !({_has('object', constants.ANNOTATION_OWNER)})"
     f" && {_is_true('object', constants.ANNOTATION_SKIP_AUTO_SCALING, 'annotations')}"
 )
 """A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back, which has to be
 possible while no webhook answers."""
 _CHANGES_BASE: Final = (
-    f"{_is_true('oldObject', constants.LABEL_MANAGED)} && {_text('oldObject', constants.ANNOTATION_BASE)} != ''"
-    f" && {_changes(constants.ANNOTATION_BASE)}"
+    f"{_is_true('oldObject', constants.LABEL_MANAGED)} && {_has('oldObject', constants.ANNOTATION_BASE)}"
+    f" && (!({_has('object', constants.ANNOTATION_BASE)}) || {_changes(constants.ANNOTATION_BASE)})"
 )
 """Of a quota without Rancher."""

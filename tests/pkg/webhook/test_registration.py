@@ -526,6 +526,50 @@ def test_the_guard_is_asked_about_limits_only() -> None:
     assert "headroom.harvesterhci.io/managed" in guarded["managed"]
 
 
+SKIP, OWNER, BASE, LABEL = (
+    "harvesterhci.io/skipResourceQuotaAutoScaling",
+    "headroom.harvesterhci.io/owner",
+    "headroom.harvesterhci.io/base",
+    "headroom.harvesterhci.io/managed",
+)
+ASKED: dict[str, tuple[dict[str, str] | None, dict[str, str] | None, bool]] = {
+    "no annotations": (None, None, False),
+    "the owner stays": ({SKIP: "true", OWNER: "headroom"}, {SKIP: "true", OWNER: "headroom"}, False),
+    "the owner goes": ({SKIP: "true", OWNER: "headroom"}, {SKIP: "true"}, True),
+    "an empty owner goes": ({SKIP: "true", OWNER: ""}, {SKIP: "true"}, True),
+    "an empty owner goes, the last but the skip": ({OWNER: ""}, {SKIP: "true"}, True),
+    "both go": ({SKIP: "true", OWNER: "headroom"}, None, False),
+    "the base stays": ({BASE: "{}"}, {BASE: "{}"}, False),
+    "the first base": (None, {BASE: "{}"}, False),
+    "the base goes": ({BASE: "{}"}, None, True),
+    "an empty base goes": ({BASE: ""}, {}, True),
+    "an empty base is written": ({BASE: ""}, {BASE: "{}"}, True),
+}
+
+
+def holds(expression: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Returns the value of a condition in CEL, of which it knows what the guard's conditions need."""
+    text = re.sub(r"has\(([\w.]+)\.(\w+)\)", r"('\2' in \1)", expression)
+    text = re.sub(r"\((\('\w+' in [\w.]+\) && '[^']+' in [\w.]+) \? (\S+) : ''\)", r"(\2 if \1 else '')", text)
+    text = re.sub(r"(\w*[oO]bject|request)((?:\.\w+)+)", lambda m: m[1] + re.sub(r"\.(\w+)", r"['\1']", m[2]), text)
+    text = text.replace("(oldObject == null ? '' :", "('' if oldObject is None else")
+    text = re.sub(r"!(?!=)", " not ", text.replace("&&", "and").replace("||", "or"))
+    return bool(eval(text, {"object": new, "oldObject": old, "request": {"operation": "UPDATE"}}))
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_the_guard_is_asked_about_marks_whatever_their_text(case: str) -> None:
+    """An annotation that a first write has emptied is there all the same: a second one would take it away unseen."""
+    *annotations, asked = ASKED[case]
+    old, new = (
+        {"metadata": {"labels": {LABEL: "true"}, **({} if a is None else {"annotations": a})}, "spec": {}}
+        for a in annotations
+    )
+    guarded = conditions(by_name(validating(URL, Settings(), b"ca"))["resourcequotas"])
+    assert holds(guarded["managed"], old, new)
+    assert holds(guarded["limits-change"], old, new) == asked
+
+
 # ---- the webhooks of one process: its Service and its metrics ------------------------------------------------
 
 
