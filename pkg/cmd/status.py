@@ -45,6 +45,8 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
         raise WrongCall("--check and --watch exclude each other")
     if options.html and (watching.watch or options.check):
         raise WrongCall("--html goes without --check and --watch")
+    if options.cluster and scope:
+        raise WrongCall("--cluster goes without --namespace: the nodes are all namespaces'")
 
     async def read(client: Client) -> Answer:
         snapshot = await report.read(client, scope, events="" if options.html else None)

@@ -535,6 +535,7 @@ WRONG: Mapping[str, tuple[list[str], int, str]] = {
     "an output that there is not": (["status", "-o", "xml"], 2, "xml"),
     "a watch as one document": (["status", "--watch", "-o", "json"], 2, "leave -o json out"),
     "a check that goes on": (["status", "--watch", "--check", "controller"], 2, "exclude each other"),
+    "the nodes of a namespace": (["status", "--cluster", "-n", NS], 2, "--cluster goes without --namespace"),
     "a folder that is watched": (["explain", f"{NS}/vm1", "--watch", "--from", "d"], 2, "exclude each other"),
 }
 
