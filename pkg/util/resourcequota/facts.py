@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class Cache:
-    """The values that depend on objects alone, computed once for each. Owned by the observer: the decisions themselves
-    keep nothing."""
+    """The values that depend on objects alone, computed once for each. Owned by the source of the observation: the
+    decisions themselves keep nothing."""
 
     def __init__(self, size: int = 32768) -> None:
         self._values: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
@@ -66,7 +66,6 @@ class Timers:
 
     def up_to(self, now: float) -> "Timers":
         """Returns the times, none later than now: the clock may have been set back, and API servers' clocks differ."""
-
         times = (self.unexplained, self.held_since, self.refused)
         denial = self.denial and replace(self.denial, at=min(self.denial.at, now))
         unexplained, held, refused = ({key: min(since, now) for key, since in by_key.items()} for by_key in times)

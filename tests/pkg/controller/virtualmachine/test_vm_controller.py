@@ -12,7 +12,7 @@ from kubeloop.api.core import Pod
 from kubeloop.client.errors import Conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.config.settings import Settings
-from pkg.controller.virtualmachine.vm_controller import CONFIRM, register
+from pkg.controller.virtualmachine.vm_controller import CONFIRM, register, run_strategy, wants_to_run
 from pkg.util import constants
 from tests.decisions import sentences
 from tests.kinds import Clock, Events, Server, edited
@@ -209,3 +209,23 @@ async def test_the_reason_goes_when_the_vm_runs(strategy: str, phase: str | None
         namespace.instances.given(msgspec.to_builtins(vmi("vm1", phase=phase)))
     await namespace.handle()
     assert (REASON not in namespace.now.annotations) is cleared
+
+
+STRATEGIES = [
+    ({}, "Halted"),
+    ({"runStrategy": "Always"}, "Always"),
+    ({"runStrategy": "RerunOnFailure"}, "RerunOnFailure"),
+    ({"runStrategy": "Halted"}, "Halted"),
+    ({"running": True}, "Always"),
+    ({"running": False}, "Halted"),
+]
+
+
+@pytest.mark.parametrize(("spec", "strategy"), STRATEGIES)
+def test_the_run_strategy(spec: dict[str, Any], strategy: str) -> None:
+    assert run_strategy(vm(spec=spec)) == strategy
+    assert wants_to_run(vm(spec=spec)) is (strategy != "Halted")
+
+
+def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
+    assert not wants_to_run(vm(status=""))

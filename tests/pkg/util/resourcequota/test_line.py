@@ -100,7 +100,7 @@ def test_it_gets_no_longer(decide: Callable[[], Callable[[], object]], rooms: tu
 
 
 class Observed(State):
-    """A namespace whose objects have been worked out before, as an observer has them."""
+    """A namespace whose objects have been worked out before, as a source's cache has them."""
 
     facts: Facts
 

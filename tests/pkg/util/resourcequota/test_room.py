@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import pytest
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
-from pkg.controller.virtualmachine.vm_controller import run_strategy, wants_to_run
 from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.facts import Facts
@@ -144,26 +140,6 @@ CPU = "cpu insufficient resources due to resource quota"
 MEMORY = "memory insufficient resources due to resource quota"
 NEED_MEMORY = 4797464313
 """4Gi, the overhead at ratio 1.5, and 60M for the console log."""
-
-
-STRATEGIES = [
-    ({}, "Halted"),
-    ({"runStrategy": "Always"}, "Always"),
-    ({"runStrategy": "RerunOnFailure"}, "RerunOnFailure"),
-    ({"runStrategy": "Halted"}, "Halted"),
-    ({"running": True}, "Always"),
-    ({"running": False}, "Halted"),
-]
-
-
-@pytest.mark.parametrize(("spec", "strategy"), STRATEGIES)
-def test_the_run_strategy(spec: dict[str, Any], strategy: str) -> None:
-    assert run_strategy(vm(spec=spec)) == strategy
-    assert wants_to_run(vm(spec=spec)) is (strategy != "Halted")
-
-
-def test_before_kubevirt_has_said_anything_nothing_is_checked() -> None:
-    assert not wants_to_run(vm(status=""))
 
 
 def need_of(machine: VirtualMachine, facts: Facts) -> ResourceList:

@@ -243,6 +243,13 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(spec: Mapping[str,
     assert by_value(result.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
 
 
+def test_quotas_with_other_scopes_share_a_cache_but_no_answer() -> None:
+    facts = namespace(quota(), [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
+    for spec, scaled_for in [*SCOPES.values(), *SCOPES.values()]:
+        result, _plan = after(replace(facts, quota=edited(facts.quota, spec=spec)))
+        assert sorted(e.vm for e in entries(result.annotations)) == scaled_for
+
+
 def test_only_kubevirts_runtime_class_adds_overhead() -> None:
     """The API server sets a pod's overhead from its RuntimeClass; KubeVirt asks for the one that its CR names."""
     rendering = replace(AT_1_5, kubevirt=KubeVirtConfiguration(default_runtime_class="kata"))
