@@ -22,7 +22,6 @@ from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt import migration as migrations
 from pkg.util.kubevirt.claims import volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
-from pkg.util.managedtenantquota.model import Observed
 from pkg.util.managedtenantquota.window import Window
 
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
@@ -186,7 +185,8 @@ class _Wait:
         if unenforced and not has_budget:  # a budget's room is not in spec.hard
             return Verdict.WAITS_FOR_KUBERNETES, _joined(shortage, unenforced, *notes)
         if has_budget:
-            notes = [*notes, *wait_reasons(self.snapshot.observe_window(self.migration.namespace), self.migration)]
+            window = Window(self.snapshot.observe_window(self.migration.namespace), AT_ONCE)
+            notes = [*notes, *window.wait_reasons(self.migration)]
         return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
     def _retry_verdict(self) -> tuple[Verdict, str]:
@@ -247,31 +247,6 @@ class _Wait:
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
         limits = self.snapshot.source.rendering(self.instance.namespace).kubevirt.migrations
         return migrations.parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
-
-
-def wait_reasons(observed: Observed, vmim: kubevirt.VirtualMachineInstanceMigration) -> list[str]:
-    """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
-    window = Window(observed, AT_ONCE)
-    problems = [
-        problem.message
-        for problem in window.problems
-        if vmim in problem.objects or not any(obj in observed.facts.migrations for obj in problem.objects)
-    ]
-    refused = next((target for target in window.refused_targets if target.migration.uid == vmim.uid), None)
-    if refused and refused in window.targets:
-        stage = "the namespace is locked, they are raised, KubeVirt will create it"
-        if window.lock is None:
-            stage = "the namespace is about to be locked"
-        elif window.next_to_raise() is not None:
-            stage = "the namespace is locked, they are about to be raised"
-        return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {stage}"]
-    if problems:
-        return problems
-    if refused and refused.wait_reason:
-        return [refused.wait_reason]
-    if migrations.is_refused(vmim):
-        return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
-    return ["resource quota has not refused its target pod: it waits for KubeVirt"]
 
 
 # ---- reasons beside the quotas ---------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object
 from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
+from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
+from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota import model
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.managedtenantquota.targets import RefusedTarget, Selection
@@ -47,6 +49,29 @@ class Window:
         """Returns the migrations that share the window, by name, and the quotas that refused each."""
         released = {target.migration.name: target.blocking for target in self.targets}
         return self.members | released
+
+    def wait_reasons(self, vmim: VirtualMachineInstanceMigration) -> list[str]:
+        """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
+        problems = [
+            problem.message
+            for problem in self.problems
+            if vmim in problem.objects or not any(obj in self.observed.facts.migrations for obj in problem.objects)
+        ]
+        refused = next((target for target in self.refused_targets if target.migration.uid == vmim.uid), None)
+        if refused and refused in self.targets:
+            stage = "the namespace is locked, they are raised, KubeVirt will create it"
+            if self.lock is None:
+                stage = "the namespace is about to be locked"
+            elif self.next_to_raise() is not None:
+                stage = "the namespace is locked, they are about to be raised"
+            return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {stage}"]
+        if problems:
+            return problems
+        if refused and refused.wait_reason:
+            return [refused.wait_reason]
+        if is_refused(vmim):
+            return ["resource quota refused its target pod, but would allow it now: KubeVirt will retry"]
+        return ["resource quota has not refused its target pod: it waits for KubeVirt"]
 
     def to_record(self) -> dict[str, Record]:
         """Returns the records of the quotas that are raised or shall be: the original limits and all that is added."""

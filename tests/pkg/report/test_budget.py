@@ -7,13 +7,14 @@ import msgspec
 
 from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from pkg.api.harvesterhci import Setting
-from pkg.report.explain import Verdict, explain, wait_reasons
+from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed
 from pkg.report.plan import plan_evacuations, plan_migrations
 from pkg.report.snapshot import Snapshot
-from pkg.report.status import report_namespace, report_namespaces
+from pkg.report.status import AT_ONCE, report_namespace, report_namespaces
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, WindowTimers
+from pkg.util.managedtenantquota.window import Window
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import running_vmi, vmim
@@ -70,14 +71,14 @@ WAITING: dict[str, tuple[Observed, str]] = {
 def test_why_it_waits(case: tuple[Observed, str]) -> None:
     observation, expected = case
     (migration,) = (vmim for vmim in observation.facts.migrations if vmim.name == "migration-of-vm1")
-    (reason,) = wait_reasons(observation, migration)
+    (reason,) = Window(observation, AT_ONCE).wait_reasons(migration)
     assert expected in reason
 
 
 def test_another_migrations_shortage_is_not_its_own() -> None:
     pending = vmim("Pending", "vm2")
     around = surroundings([refused(), pending])
-    (reason,) = wait_reasons(observed(budgets=[budget({})], around=around), pending)
+    (reason,) = Window(observed(budgets=[budget({})], around=around), AT_ONCE).wait_reasons(pending)
     assert reason == "resource quota has not refused its target pod: it waits for KubeVirt"
 
 
