@@ -21,7 +21,7 @@ from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.room import shortage_of
+from pkg.util.resourcequota.start_check import run_strategy, shortage_of, wants_to_run
 
 LAUNCHERS_BY_VM = "launchers-by-vm"
 """The index of launcher pods by `namespace/<VM name>`."""
@@ -30,18 +30,6 @@ CONFIRM = 1.0
 AGAIN = 5.0
 """Seconds until a VM that wants to run and has no pod yet is re-checked."""
 _REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
-
-
-def run_strategy(vm: VirtualMachine) -> str:
-    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
-    if vm.spec.running is not None:
-        return "Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED
-    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
-
-
-def wants_to_run(vm: VirtualMachine) -> bool:
-    """Reports whether the VM shall run. Without a status KubeVirt has not processed the VM: then it is unknown."""
-    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The room in the base of a ResourceQuota with headroom: whether a pod fits, and whether a VM can start. Pure.
+"""The room in the base of a ResourceQuota with headroom: whether a pod fits. Pure.
 
 Of what is used, the migrations' pods are taken off: the target beside the source, and leftover sides. They may take the
 headroom that was added for them, and all other pods together the base:
@@ -14,7 +14,7 @@ to quota admission, still of those that have just ended, and its controller sets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
@@ -29,17 +29,12 @@ from kubeloop.api.resource_list import (
     subtract,
     total,
 )
-from pkg.api.kubevirt import VirtualMachine
-from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import vm_of
-from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.migration import is_finished
-from pkg.util.kubevirt.target import launcher_usage
-from pkg.util.problems import ResourceQuotaError, insufficient
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
-from pkg.util.resourcequota.base import Base, base_of, parse_base, parse_limits, quantity_of, within_grant
+from pkg.util.resourcequota.base import Base, base_of
 from pkg.util.resourcequota.entries import has_migrating_vm, names_by_key, present_entry, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
@@ -306,40 +301,3 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
         request, left = format_distinctly(name, need[name], max(remainder, ZERO))
         wants.append(f"{name} {request} is requested and {left} is left")
     return f"exceeded quota: resource quota {quota.key} is used up: {', '.join(wants)}"
-
-
-# ---- whether a VM can start ----------------------------------------------------------------------------------
-# Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota). Upstream measures a VM by
-# its limits alone, and finds out from quota admission what else its pod has; here the need is what quota will count of
-# the launcher pod, rendered from the VM's whole template.
-
-_CHECKED: Final = {
-    constants.LIMITS_CPU: "cpu",
-    constants.REQUESTS_CPU: "cpu",
-    constants.LIMITS_MEMORY: "memory",
-    constants.REQUESTS_MEMORY: "memory",
-}
-"""Resource, and what the reason calls it; the first that is short is named."""
-_LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
-"""A namespace annotation with none of these is no quota to check (upstream)."""
-
-
-def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
-    """Returns what the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or
-    when nothing readable limits it."""
-    quota, granted = observed.quota, observed.rancher.granted
-    try:
-        if not any(name in parse_limits(observed.limits) for name in _LIMITING):
-            return None
-        base = within_grant(dict(parse_base(observed.limits)), granted)
-        need = launcher_usage(vmi_of(vm), None, observed.rendering, quota.spec)
-    except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
-        return None
-    limits = {name: base[name] for name in _CHECKED if base.get(name)}
-    used = {name: quantity_of(quota.used, name) for name in limits}
-    # What goes when the migrations are over: their entries, or their pods' usage where that is more.
-    vms, _ = vms_of(observed, EXACT, base_of(quota, observed.limits, EXACT, granted))
-    entries = total(read(quota.annotations).by_key.values())
-    promised = maximum(entries, total(vm.used_headroom for vm in vms))
-    lacking = lacking_resources(need, limits, used, promised)
-    return next((insufficient(word) for name, word in _CHECKED.items() if name in lacking), None)

@@ -12,8 +12,9 @@ from kubeloop.api.core import Pod
 from kubeloop.client.errors import Conflict
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, VirtualMachine
 from pkg.config.settings import Settings
-from pkg.controller.virtualmachine.vm_controller import CONFIRM, register, run_strategy, wants_to_run
+from pkg.controller.virtualmachine.vm_controller import CONFIRM, register
 from pkg.util import constants
+from pkg.util.resourcequota.start_check import run_strategy, wants_to_run
 from tests.decisions import sentences
 from tests.kinds import Clock, Events, Server, edited
 from tests.objects import annotated_namespace, limits_text, plain_launcher, quota, vm, vmi

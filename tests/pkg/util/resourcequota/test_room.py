@@ -12,7 +12,8 @@ from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, QuotaRoom, shortage_of
+from pkg.util.resourcequota.room import Pods, QuotaRoom
+from pkg.util.resourcequota.start_check import shortage_of
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
