@@ -183,10 +183,15 @@ def test_a_killed_program_leaves_no_temporary_directory(tmp_path: Path) -> None:
     program = f"import sys; from pathlib import Path; from kubeloop.testing.cluster import cluster; {code}"
     folder = tmp_path / "temporary"
     folder.mkdir()
+
+    def directories() -> list[Path]:
+        """The cluster's: its client makes one, too, for the moment in which it reads its key."""
+        return list(folder.glob("kubeloop-cluster-*"))
+
     running = subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=ROOT)
-    assert eventually(lambda: any(processes.find(d, "kube-apiserver").alive() for d in folder.iterdir()))
-    started = _recorded(next(folder.iterdir()))
+    assert eventually(lambda: any(processes.find(d, "kube-apiserver").alive() for d in directories()))
+    started = _recorded(directories()[0])
     running.kill()
     running.wait()
     assert eventually(lambda: not any(process.alive() for process in started))
-    assert eventually(lambda: list(folder.iterdir()) == [])
+    assert eventually(lambda: directories() == [])
