@@ -123,7 +123,7 @@ class Snapshot:
         """Returns all migrations of a VM, finished or not."""
         return [m for m in self.source.migrations.list(vmi.namespace) if m.spec.vmi_name == vmi.name]
 
-    @property
+    @cached_property
     def waiting(self) -> list[VirtualMachineInstanceMigration]:
         """The migrations that quota refuses, of the namespaces that were read: other lists have no more."""
         names = {namespace.name for namespace in self.namespaces}
@@ -152,7 +152,7 @@ class Snapshot:
         recent = [event for event in events if event.last_timestamp and event.last_timestamp >= (since or "")]
         return sorted(recent, key=lambda event: event.last_timestamp or "")
 
-    @property
+    @cached_property
     def ratio_in_use(self) -> str | None:
         return self.source.rendering("").ratio or None
 
