@@ -81,7 +81,7 @@ class Management(ControllerFactory):
             ),
         )
         self.rancher = rancher or RancherWrites(client)
-        self.clock: Callable[[], float] = client.transport.server_clock
+        self.clock = client.transport.server_clock
         self.reverts = Reverts(client, self.clock)
         self._releases = releases
         self.policy_in_force = False

@@ -31,8 +31,9 @@ class RancherInProcess:
     def __init__(self, cluster: FakeCluster, release: str = NEWEST) -> None:
         self.cluster = cluster
         self._release = RELEASES[release]
-        self._management = Management(cluster.client(), workers=1)
-        self._management.clock = cluster.clock
+        client = cluster.client()
+        client.transport.server_clock = cluster.clock  # type: ignore[assignment]
+        self._management = Management(client, workers=1)
 
     async def __aenter__(self) -> Self:
         self.agent = register(self._management, release=self._release)
