@@ -19,7 +19,7 @@ NAMESPACE_CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:namespace-controller",
     "system:kube-controller-manager",
 )
-"""Who empties a namespace that is being deleted: that must not have to wait for us."""
+"""Who empties a namespace that is being deleted: that must not wait for us."""
 
 Webhook = dict[str, Any]
 
@@ -97,7 +97,6 @@ _RULES: Final = [
         ("", ["pods/resize"], ["UPDATE"]),  # a pod may also grow into the headroom
     )
 ]
-_OF_QUOTAS: Final = f"request.resource.resource in ['resourcequotas', '{_BUDGETS}']"
 _IS_TARGET: Final = (
     "request.resource.resource == 'pods' && request.operation == 'CREATE' && has(object.metadata.labels)"
     f" && '{LABEL_MIGRATION_JOB_UID}' in object.metadata.labels"
@@ -122,7 +121,7 @@ def lock_webhook(
     what is added for these. User names without wildcards; patterns are decided about by the webhook."""
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
-        "not-the-holder": f"{_OF_QUOTAS} && {_is_one_of(owners)}",
+        "not-the-holder": f"request.resource.resource in ['resourcequotas', '{_BUDGETS}'] && {_is_one_of(owners)}",
         "not-a-target-pod": is_admitted,
         "not-the-end-of-the-namespace": f"request.operation == 'DELETE' && {_is_one_of(NAMESPACE_CONTROLLERS)}",
     }
@@ -147,7 +146,7 @@ def admission_key(migration: str, vm: str) -> str:
 
 
 def admitted_by(lock: Lock) -> Collection[str]:
-    """Returns the admission keys of a lock; none if a server before 1.27 has dropped its conditions."""
+    """Returns the admission keys of a lock; none if its conditions were edited."""
     for webhook in lock.configuration.webhooks or ():
         for condition in webhook.get("matchConditions") or ():
             with suppress(ValueError):
@@ -174,14 +173,6 @@ def lock_body(
         },
         "webhooks": [dict(webhook)],
     }
-
-
-def is_current(lock: Lock, webhook: Mapping[str, Any]) -> bool:
-    """Reports whether a lock has the webhook that it shall have. Servers before 1.27 drop matchConditions: what is
-    decided does not change."""
-    dropped = {"matchConditions": webhook["matchConditions"]}
-    webhooks = lock.configuration.webhooks or ()
-    return len(webhooks) == 1 and webhook.items() <= {**dropped, **webhooks[0]}.items()
 
 
 def _is_one_of(users: Sequence[str]) -> str:

@@ -5,17 +5,16 @@ The quota's own annotation is written by the same patch that raises it, and remo
 status of a budget is for people, and for KubeVirt's own controller: it is read only of quotas that have no annotation,
 where that controller may have left them raised."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import msgspec
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, ObjectMeta, RawQuantity, RawResourceList, Struct
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
+from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstanceStatus
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
@@ -30,22 +29,21 @@ from pkg.util.resourcequota.policy import LOCK_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """The operator's choices, and how long things take, in seconds."""
+    """The operator's choice of a limit, and how long things take, in seconds."""
 
     lock_limit: float = LOCK_LIMIT
     """A window that is open for longer is closed, whatever it waits for."""
     grace: float = 10.0
-    """Beyond that limit the quotas get so long to be restored under the lock; then the lock ends in any case."""
+    """So long beyond that limit the quotas may take to be restored; then the lock ends in any case."""
     settle: float = 0.1
     """From the lock to what it protects: every API server knows by then, and what it let through has been counted."""
     open_to_others: float = 10.0
-    """Migrations that come while a window is younger than this share it; later ones wait for the next."""
+    """Migrations that come later than this wait for the next window."""
     longest_pause: float = 600.0
     """A migration whose target pod did not come within the lock's limit is left alone for this long."""
     first_pause: float = 0.5
-    """For this long, or for as long as the lock stood if that is longer, a migration is left alone for which the API
-    server refused to lock, save or raise. Each further refusal doubles it: at most to `sweep` / `first_pause` times as
-    much, and to `longest_pause`."""
+    """A migration for which a write was refused is left alone for this long, or as long as the lock stood. Each further
+    refusal doubles it: at most to `sweep` / `first_pause` times as much, and to `longest_pause`."""
     cache_delay: float = 0.5
     """For so long status.used may count a target pod that the cache does not show yet."""
     crowding: float = 30.0
@@ -53,8 +51,8 @@ class WindowPolicy:
     sweep: float = 30.0
     """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
     recheck: float = 2.0
-    """A migration that KubeVirt's parallel limits hold up is re-checked after this long (upstream: 5 s, too long for a
-    place that other namespaces compete for); so is a namespace that cannot be locked."""
+    """So long for what KubeVirt's parallel limits hold up (upstream: 5 s, too long where other namespaces compete for a
+    place), and for a namespace that cannot be locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,30 +142,26 @@ class Record:
         annotation = _Annotation({quota: dict(self.hard)}, dict(self.additional))
         return msgspec.json.encode(annotation, order="sorted").decode()
 
-    @property
-    def limits(self) -> ResourceList:
-        return parse_resource_list(self.hard)
-
-    @property
-    def raised_limits(self) -> ResourceList:
-        """Returns the raised spec.hard: only names that the quota limits, as the budget spells them (upstream)."""
-        additional = parse_resource_list(self.additional)
-        return {name: limit + additional.get(name, ZERO) for name, limit in self.limits.items()}
-
     def to_raise(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
         """Returns the change that raises a quota with the limits `hard`; empty if nothing is added. A limit below the
         recorded one, or above the raised one, stays."""
-        now, original = parse_resource_list(hard), self.limits
-        return format_resource_list(
-            {n: limit for n, limit in self.raised_limits.items() if n in now and original[n] <= now[n] < limit}
-        )
+        limits = self._limits(hard)
+        return format_resource_list({name: raised for name, now, old, raised in limits if old <= now < raised})
 
     def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
         """Returns the change that takes back what was added; no limit rises by it. `exactly`: only a limit that equals
         its raised value. Any other value was written by a person, and stays."""
-        now, raised = parse_resource_list(hard), self.raised_limits
-        back = {n: limit for n, limit in self.limits.items() if n in now and limit < now[n]}
-        return format_resource_list({n: limit for n, limit in back.items() if not exactly or now[n] == raised[n]})
+        limits = self._limits(hard)
+        back = {name: old for name, now, old, raised in limits if old < now and (now == raised or not exactly)}
+        return format_resource_list(back)
+
+    def _limits(self, hard: Mapping[str, RawQuantity]) -> Iterator[tuple[str, Quantity, Quantity, Quantity]]:
+        """Yields the names that the quota limits, as the budget spells them (upstream), with the limit as it is, as it
+        was and as it shall be while it is raised."""
+        now, additional = parse_resource_list(hard), parse_resource_list(self.additional)
+        for name, old in parse_resource_list(self.hard).items():
+            if name in now:
+                yield name, now[name], old, old + additional.get(name, ZERO)
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
@@ -178,30 +172,6 @@ def record_of(quota: ResourceQuota) -> Record | None:
         if quota.name in annotation.quotas:
             return Record(readable(annotation.quotas[quota.name]), readable(annotation.additional))
     return None
-
-
-class Recorded(NamedTuple):
-    """What is recorded of a namespace's window: nothing while none is open."""
-
-    records: dict[str, Record]
-    """How the raised quotas were, by name."""
-    status_records: dict[str, Record]
-    """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
-    members: dict[str, Sequence[str]]
-    """The migrations that share the window, by name, and the quotas that refused each."""
-
-
-def recorded(quotas: Iterable[ResourceQuota], budgets: Iterable[VirtualMachineMigrationResourceQuota]) -> Recorded:
-    """Returns what these quotas and the statuses of these budgets record."""
-    found = Recorded({quota.name: record for quota in quotas if (record := record_of(quota))}, {}, {})
-    for budget in budgets:
-        status = budget.status
-        added = readable(status.additional_migration_resources or budget.additional)
-        for original in status.original_blocking_resource_quotas or ():
-            found.status_records[original.name] = Record(readable(original.spec.hard or {}), added)
-        for name, blocking in (status.migrations_to_blocking_resource_quotas or {}).items():
-            found.members[name] = blocking or ()
-    return found
 
 
 def is_in_use(budget: VirtualMachineMigrationResourceQuota) -> bool:

@@ -17,7 +17,7 @@ from kubeloop.api.meta import Object, RawQuantity
 from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util.constants import ANNOTATION_HOLDER, ANNOTATION_ORIGINALS, LOCK_LABELS
-from pkg.util.managedtenantquota.lock import admitted_by, is_current, lock_body
+from pkg.util.managedtenantquota.lock import admitted_by, lock_body
 from pkg.util.managedtenantquota.model import is_in_use, is_lowering_enforced
 from pkg.util.managedtenantquota.window import Change, Window
 
@@ -82,7 +82,7 @@ def _lock(window: Window) -> Step | None:
         owner, longest = observed.lock_owner, window.seconds_left
         body = lock_body(observed.namespace, webhook, now=observed.now, owner=owner, reason=reason, longest=longest)
         return Write("MakeLock", None, body, f"locked for the migration of {reason}")
-    if is_current(lock, webhook):
+    if len(webhooks := lock.configuration.webhooks or ()) == 1 and webhook.items() <= webhooks[0].items():
         return None
     # It is another installation's, the CA has changed, or it is for others.
     version, annotations = lock.configuration.metadata.resource_version, {ANNOTATION_HOLDER: observed.lock_owner}

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from kubeloop.api.core import Pod, ResourceQuota
 from kubeloop.api.meta import RawQuantity
 from kubeloop.api.objects import by_creation
-from kubeloop.api.quantity import ZERO, Quantity, QuantityError
+from kubeloop.api.quantity import NANOS, ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import VMI, controller_of, trusted_status
-from pkg.util.kubevirt.migration import abort_requested, is_refused, parallel_limit_reason, second_of
+from pkg.util.kubevirt.migration import abort_requested, is_refused, migration_of, parallel_limit_reason, second_of
 from pkg.util.managedtenantquota.lock import admission_key, admitted_by
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.problems import Problem
@@ -42,8 +42,6 @@ class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
-    node: str
-    """In which its VM runs, "" if unknown."""
     launcher: bool
     """False: only the attachment pods are missing."""
     admission_key: str
@@ -53,12 +51,12 @@ class RefusedTarget:
     blocking: Sequence[str] = ()
     """The names of the quotas that are raised to release it; none: it is not released."""
     lacks_room: bool = False
-    """The budget does not suffice for it beside the others."""
 
 
 class Judgement(NamedTuple):
-    """What a quota says about a target."""
+    """What a quota says about a target, and the quota with the target admitted."""
 
+    admitted: "WindowQuota"
     is_refused: bool
     """Before it is raised, the quota refuses the pod that is created next."""
     shortages: Mapping[str, str]
@@ -67,8 +65,6 @@ class Judgement(NamedTuple):
     """The target's own entry, which the budget has room for, holds all of them: others use what is added."""
     is_certain: bool
     """The cache shows the target pods that status.used counts of them."""
-    admitted: "WindowQuota"
-    """The quota with the target admitted."""
 
 
 class WindowQuota:
@@ -81,7 +77,7 @@ class WindowQuota:
         self.name = quota.name
         self.is_taken = has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
         """The annotation strategy, ours or Harvester's own, has something on it: not to be raised by both."""
-        self._max_headroom = {name: _whole(name, amount) for name, amount in max_headroom.items()}
+        self._max_headroom = max_headroom
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
         self._vms = vms
         self._sum_of_all = total(vm.used_headroom for vm in vms.values() if isinstance(vm, VmUsage))
@@ -107,19 +103,18 @@ class WindowQuota:
         }
         first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
         lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
-        own = self._capped(entry) if lacking else {}
+        shortages, own = {}, self._capped(entry)
+        for name in lacking:
+            amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
+            text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
+            shortages[f"{self.name}/{name}"] = text.format(name, self.name, *amounts)
         return Judgement(
+            admitted,
             is_refused=bool(lacking_resources(first_pod, self._hard, self._used)),
-            shortages={f"{self.name}/{name}": self._shortage(name, need[name], raised[name]) for name in lacking},
+            shortages=shortages,
             is_by_others=all(need[name] <= own.get(name, ZERO) for name in lacking),
             is_certain=all(self._used.get(name, ZERO) <= self._shown[name] for name in lacking),
-            admitted=admitted,
         )
-
-    def _shortage(self, name: str, need: Quantity, raised: Quantity) -> str:
-        amounts = format_distinctly(name, need, self._used.get(name, ZERO), self._hard[name], raised)
-        text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
-        return text.format(name, self.name, *amounts)
 
     @property
     def headroom(self) -> ResourceList:
@@ -135,14 +130,6 @@ class WindowQuota:
     def _capped(self, amounts: ResourceList) -> ResourceList:
         granted = minimum(self._max_headroom, amounts)
         return {name: amount for name, amount in granted.items() if name in self._hard}
-
-
-def _whole(name: str, amount: Quantity) -> Quantity:
-    """Returns an amount that a limit may have: the API server refuses a fraction of what counts objects or devices."""
-    if name not in ("pods", "persistentvolumeclaims") and not is_extended(name):
-        return amount
-    rounded_up = amount.value()
-    return Quantity.of(rounded_up - (Quantity.of(rounded_up) > amount))
 
 
 def facts_by_scopes(observed: Observed) -> dict[str, Facts]:
@@ -175,8 +162,9 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
         vmi, vm = facts.instances.get(name), vms.get(name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        pods = launchers[vmi.uid]
-        if targets := [pod for pod in pods if _is_target(pod, migration)]:
+        pods, second = launchers[vmi.uid], second_of(migration)
+        # Tenants may write the label of a target to an older pod.
+        if targets := [pod for pod in pods if migration_of(pod) == migration.uid and second_of(pod) >= second]:
             # Whatever became of it. No condition says that quota refused its attachment pod.
             is_running = any(pod.status.phase == constants.PHASE_RUNNING for pod in targets)
             lacks_attachment = isinstance(vm, VmUsage) and bool(vm.pending_attachment) and not vm.pending_launcher
@@ -186,18 +174,11 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and sum(not pod.terminal for pod in pods) <= 1
         if is_missing:
-            node = trusted_status(vmi).node_name or ""
-            target = RefusedTarget(migration, node, not targets, admission_key(migration.uid, name))
+            target = RefusedTarget(migration, not targets, admission_key(migration.uid, name))
             first = first_by_vm.setdefault(name, target)
             target.wait_reason = "" if first is target else f"migration {first.migration.name} of the same VM is first"
             result.append(target)
     return result
-
-
-def _is_target(launcher: Pod, migration: VirtualMachineInstanceMigration) -> bool:
-    """Reports whether a launcher has the label of the migration's target. Tenants may write it to an older one."""
-    is_labelled = launcher.labels.get(constants.LABEL_MIGRATION_JOB_UID) == migration.uid
-    return is_labelled and second_of(launcher) >= second_of(migration)
 
 
 class Selection:
@@ -226,6 +207,9 @@ class Selection:
             max_headroom = parse_resource_list(observed.budgets[0].additional)
             if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
                 raise QuantityError(f"{negative}: less than nothing")
+            for name, amount in max_headroom.items():
+                if name in ("pods", "persistentvolumeclaims") or is_extended(name):
+                    max_headroom[name] = Quantity.of(amount.nanos // NANOS)  # a limit may have no fraction of these
             self._quotas = [
                 WindowQuota(
                     quota,
@@ -269,9 +253,10 @@ class Selection:
         if target.wait_reason or too_late:
             reason = target.wait_reason or "a window is open for other migrations: it is for the next one"
             return self._policy.sweep, reason
-        facts = self._observed.facts
-        limits = facts.rendering.kubevirt.migrations
-        limit_reason = parallel_limit_reason(facts.running, target.node, limits) if target.launcher else ""
+        facts, limit_reason = self._observed.facts, ""
+        if target.launcher:
+            node = trusted_status(facts.instances[target.migration.spec.vmi_name]).node_name or ""
+            limit_reason = parallel_limit_reason(facts.running, node, facts.rendering.kubevirt.migrations)
         return self._policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
     def _judge(self, target: RefusedTarget, is_member: bool) -> None:

@@ -11,8 +11,7 @@ from kubeloop.api.resource_list import ResourceList, format_resource_list, maxim
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.managedtenantquota import model
-from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, readable, record_of
 from pkg.util.managedtenantquota.targets import RefusedTarget, Selection
 from pkg.util.problems import Problem
 
@@ -35,7 +34,19 @@ class Window:
         self.seconds_left = policy.lock_limit + policy.grace - self.age
         """Seconds until the lock has to end."""
         self.overdue = self.lock is not None and self.seconds_left <= 0
-        self.records, self.status_records, self.members = model.recorded(observed.quotas, observed.budgets)
+        self.records = {quota.name: record for quota in observed.quotas if (record := record_of(quota))}
+        """How the raised quotas were, by name."""
+        self.status_records: dict[str, Record] = {}
+        """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
+        self.members: dict[str, Sequence[str]] = {}
+        """The migrations that share the window, by name, and the quotas that refused each."""
+        for budget in observed.budgets:
+            status = budget.status
+            additional = readable(status.additional_migration_resources or budget.additional)
+            for original in status.original_blocking_resource_quotas or ():
+                self.status_records[original.name] = Record(readable(original.spec.hard or {}), additional)
+            for name, blocking in (status.migrations_to_blocking_resource_quotas or {}).items():
+                self.members[name] = blocking or ()
         self.refused_targets: Sequence[RefusedTarget] = ()
         self.headroom: Mapping[str, ResourceList] = {}
         self.timers, self.recheck_after = observed.timers, math.inf
@@ -136,8 +147,11 @@ class Window:
                 f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
             )
             return self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, message, names)
-        if self._has_to_go_back():
+        was_deleted = self.lock is None and (self.records or self.status_records or self.members)
+        if observed.budgets[0].deleting or observed.refused_writes or was_deleted:
             return ()
+        if any(change.quota.name not in self.records for change in self.to_restore()):
+            return ()  # all quotas are restored before a window is opened, or opened anew
         selection = Selection(observed, self.policy, self.records, self.members)
         self.refused_targets, self.headroom = selection.refused_targets, selection.headroom
         self.problems, self.recheck_after = selection.problems, selection.recheck_after
@@ -154,14 +168,6 @@ class Window:
         if targets and self.lock is not None and self.next_to_raise() is None:
             self.timers = replace(self.timers, refusals=0)
         return targets
-
-    def _has_to_go_back(self) -> bool:
-        """Reports whether all quotas are restored before a window is opened, or opened anew."""
-        (budget,) = self.observed.budgets
-        was_deleted = self.lock is None and (self.records or self.status_records or self.members)
-        if budget.deleting or self.observed.refused_writes or was_deleted:
-            return True
-        return any(change.quota.name not in self.records for change in self.to_restore())
 
     def _at_the_limit(self, targets: Sequence[RefusedTarget]) -> Sequence[RefusedTarget]:
         """Closes the window: the target pods did not come in time. When everything was raised for them, they are left

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.model import is_in_use, recorded
+from pkg.util.managedtenantquota.model import Observed, WindowPolicy, is_in_use
+from pkg.util.managedtenantquota.window import Window
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -62,10 +63,10 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
 
 def test_a_budget_at_work_and_the_saved_specs_are_whole() -> None:
     mtq = read(IN_USE)
-    assert recorded([], [mtq]).members == {"one": ["a", "b"], "two": ()}
-    records = recorded([], [mtq]).status_records
-    assert set(records) == {"a", "b"}
-    assert records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
+    window = Window(Observed("ns1", exists=True, budgets=[mtq], quotas=[], now=0.0), WindowPolicy())
+    assert window.members == {"one": ["a", "b"], "two": ()}
+    assert set(window.status_records) == {"a", "b"}
+    assert window.status_records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
     assert is_in_use(mtq)
     saved = mtq.status.original_blocking_resource_quotas
     assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]
