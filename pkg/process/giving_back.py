@@ -66,11 +66,10 @@ async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
-    quotas, clock = client.resource(RESOURCE_QUOTAS), client.transport.server_clock
-    deadline = loop_time() + SILENCE
-    reverts, source, released = Reverts(client, clock), Source(), replace(EXACT, released=True)
+    quotas, deadline = client.resource(RESOURCE_QUOTAS), loop_time() + SILENCE
+    reverts, released = Reverts(client, client.transport.server_clock), replace(EXACT, released=True)
     # One for all passes: it remembers since when the quota may be lowered.
-    handler = ResourceQuotaHandler(client, rancher, reverts, source, events, released, clock=clock)
+    handler = ResourceQuotaHandler(client, rancher, reverts, Source(), events, released)
     while loop_time() < deadline:
         handler.source = replace(await _source(client, quota.namespace), asks=rancher.asks)
         try:

@@ -56,22 +56,20 @@ _EVENTS = {
     "Raise": (constants.EVENT_RAISED, ""),
     "Unlock": (constants.EVENT_UNLOCKED, ""),
 }
-"""By the name of a write: the event about the migrations of a raise, else about budgets, and its text, if it is not the
-write's: the same of each lock, so that Kubernetes counts it in one."""
+"""By the name of a write: its event, and the text where it is not the write's: that of each lock is the same, so that
+Kubernetes counts it in one."""
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
-_MOST_WRITES = 100
-"""In one go; a namespace with more blocking quotas than that goes on after a pause."""
-_FIRST_PAUSE = 0.05
-"""Seconds after the first error of a namespace; twice as long after each further one."""
+_MOST_WRITES = 100  # in one go; a namespace with more blocking quotas than that goes on after a pause
+_FIRST_PAUSE = 0.05  # seconds after the first error of a namespace; twice as long after each further one
 _OPENING_SECONDS = 12.0
-"""A write that opens a window keeps the namespace locked, whether an answer comes or not. By default the API server
-itself waits 10 for another webhook, and then goes on without it or names it."""
+"""The namespace is locked while a write that opens a window has no answer. By default the API server itself waits 10
+for another webhook, and then goes on without it or names it."""
 _REMEMBERED = 4096
 _REFUSED = {
     "Restore": (constants.EVENT_RESTORE_REFUSED, "resource quota {} is still raised, restoring it will be retried: {}"),
     "Unlock": (constants.EVENT_UNLOCK_REFUSED, "lock {} still stands, deleting it will be retried: {}"),
 }
-"""By the name of a write that does not keep the other ones from being done: what is said when it is refused."""
+"""By the name of a write that, refused, does not keep the other ones from being done: the event about that."""
 
 
 class Writer:
@@ -144,8 +142,8 @@ class WindowHandler:
         """A lock's uid to the time by the event loop when it was first seen."""
         self._timers: defaultdict[str, WindowTimers] = defaultdict(WindowTimers)
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
-        self._refusals: dict[str, Exception] = {}
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
+        self._refusals: dict[str, Exception] = {}
         self._reported = Once(600.0, most=_REMEMBERED, clock=loop_time)
 
     async def on_namespace_changed(self, key: str, _namespace: Namespace | None) -> None:

@@ -33,9 +33,8 @@ from pkg.util.resourcequota.policy import RancherQuotas
 _KNOWN_SECONDS = 0.5
 """For so long the caches may lack what was written; then the API server is asked again: they may stand still."""
 _PROVEN_SECONDS = 5.0
-"""For so long it counts that the API server has reached the webhook. A lock that stands then needs no answer for what
-it lets through, and refuses the rest."""
-
+"""For so long it counts that the API server has reached the webhook. A lock needs no answer for what it lets through,
+and refuses the rest."""
 _NOT_REGISTERED = (
     f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with a "
     "caBundle): run `headroom controller --webhook` or `headroom webhook`"
@@ -61,10 +60,10 @@ class WindowObserver:
     _proven: TTLCache[str, dict[str, Any]] = field(
         default_factory=lambda: TTLCache(1, _PROVEN_SECONDS, timer=loop_time), init=False
     )
-    """The clientConfig by which the API server has reached the webhook, as long as that counts."""
+    """The clientConfig by which the API server has reached the webhook."""
     windows: LRUCache[str, tuple[float, bool, Observed]] = field(default_factory=lambda: LRUCache(4096), init=False)
-    """By locked namespace the observation after its last write, when that was kept, and whether the cache had the lock
-    by then. None while something is being written."""
+    """By locked namespace when the observation after its last write was kept, whether the cache had the lock by then,
+    and the observation. None while something is being written."""
 
     def concerns_us(self, namespace: str) -> bool:
         """Reports whether there is a budget, a lock or a quota with a record: most namespaces have none."""
@@ -129,7 +128,8 @@ class WindowObserver:
         return replace(observed, render_webhook=render_webhook, lock_owner=owner, lock_unavailable_reason=reason)
 
     async def _lock_renderer(self, namespace: str) -> Callable[[Collection[str]], Webhook]:
-        """Returns the function that renders the namespace's lock. Raises CannotLock, ApiError."""
+        """Returns the function that renders the namespace's lock, with the clientConfig by which the API server reaches
+        the webhook: that of the probe, as a broken registration is not copied. Raises CannotLock, ApiError."""
         kubevirts, settings = self.source.kubevirts.list(), self.settings
         never = [*NEVER_LOCKED, settings.namespace, *settings.never_lock, *(obj.namespace for obj in kubevirts)]
         if any(fnmatchcase(namespace, pattern) for pattern in never):
@@ -138,32 +138,25 @@ class WindowObserver:
         locked = ", ".join(quota.name for quota in quotas if is_default(quota) and self.rancher.lock)
         if locked and not may_write:
             raise CannotLock(f"only Rancher may write resource quota {locked} ({self.rancher.reason})")
-        config = await self._proven_config()
+        if (config := self._proven.get(PROBE_CONFIGURATION)) is None:
+            proven, served = await asyncio.gather(
+                registered(self.client, MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION),
+                registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME),
+            )
+            config = client_config(proven.webhooks if proven else None, served.webhooks if served else None)
+            if config is None:
+                raise CannotLock(_NOT_REGISTERED)
+            try:
+                await probe(self.client, settings.namespace)
+            except NotReached as exc:
+                raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
+            self._proven[PROBE_CONFIGURATION] = config
         self._own_user = self._own_user or await own_user(self.client)
         users = [user for user in (self._own_user, *settings.controller_users) if user]
         if not users:
             raise CannotLock("the API server does not report headroom's user name: set it with --controller-user")
         accounts = virt_controllers(kubevirts, settings.kubevirt_users)
         return partial(lock_webhook, namespace, config, owners=users, virt_controllers=accounts)
-
-    async def _proven_config(self) -> dict[str, Any]:
-        """Returns the clientConfig by which the API server reaches the webhook: of the configuration that is probed, as
-        a broken registration is not copied. Raises CannotLock, ApiError."""
-        if (known := self._proven.get(PROBE_CONFIGURATION)) is not None:
-            return known
-        proven, served = await asyncio.gather(
-            registered(self.client, MUTATING_WEBHOOK_CONFIGURATIONS, PROBE_CONFIGURATION),
-            registered(self.client, VALIDATING_WEBHOOK_CONFIGURATIONS, WEBHOOK_CONFIGURATION_NAME),
-        )
-        config = client_config(proven.webhooks if proven else None, served.webhooks if served else None)
-        if config is None:
-            raise CannotLock(_NOT_REGISTERED)
-        try:
-            await probe(self.client, self.settings.namespace)
-        except NotReached as exc:
-            raise CannotLock(f"the API server does not reach headroom's webhook: {exc}") from exc
-        self._proven[PROBE_CONFIGURATION] = config
-        return config
 
 
 def _objects(observed: Observed) -> list[Any]:

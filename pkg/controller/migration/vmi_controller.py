@@ -23,12 +23,9 @@ from pkg.util import constants
 from pkg.util.kubevirt import migration
 from pkg.util.kubevirt.evidence import leftover_pods, trusted_status
 
-PODS_BY_MIGRATION = "migrationJobUID"
-"""The index of a migration's target pod and attachment pods by `namespace/<vmim uid>`."""
-SETTLED = 0.5
-"""Seconds for which a VMI shows another state than its migration's before that is written."""
-_EARLY = 0.001
-"""Seconds by which a timer may come too early: less than that is not waited for again."""
+PODS_BY_MIGRATION = "migrationJobUID"  # the index of the pods of a migration's target by `namespace/<vmim uid>`
+SETTLED = 0.5  # seconds for which a VMI shows another state than its migration's before that is written
+_EARLY = 0.001  # seconds by which a timer may come too early: less than that is not waited for again
 
 
 @dataclass(eq=False)
@@ -74,14 +71,11 @@ class VMIHandler:
     async def _write(self, vmi: VirtualMachineInstance, state: dict[str, str | None]) -> VirtualMachineInstance | None:
         """Writes the state and returns the VMI, or None if it is gone."""
         # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
-        patch = {"metadata": {"uid": vmi.uid, "annotations": state}}
-        try:
+        patch, written = {"metadata": {"uid": vmi.uid, "annotations": state}}, None
+        with suppress(NotFound):
             written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
-        except NotFound:
-            return None
-        if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
-            stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
-            with suppress(NotFound):
+            if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
+                stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
                 await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         return written
 

@@ -1,12 +1,10 @@
-"""Two controllers of Namespaces: one labels those whose pods the webhook shall see, the other one creates the default
-ResourceQuota where no Rancher does (`--render-default-quota`).
+"""Two controllers: of the label of namespaces whose pods the webhook shall see, and of default ResourceQuotas.
 
 The label is on namespaces with a managed quota and a VM, long before headroom is added. An API server learns of it by a
 watch, and pods that it admitted just before still have to pass quota admission: where the label is new, `before_raise`
 delays the raise until both have happened. With failurePolicy Fail an outage would stop the pods of all these: there,
 only namespaces that hold added headroom have it, or are about to, and the first migration of a namespace waits for it.
-
-A default quota is only created here: its limits are then restored by the ResourceQuota controller."""
+"""
 
 import asyncio
 import contextlib
@@ -14,7 +12,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
+from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from kubeloop.api.meta import Object
 from kubeloop.api.registry import NAMESPACES
 from kubeloop.api.resource_list import format_resource_list
@@ -39,14 +37,12 @@ from pkg.util.resourcequota.rancher import annotation_of
 
 log = logging.getLogger(__name__)
 
-SETTLE = 0.25
-"""Seconds from the label to the raise, at least: by then every API server has seen the label, and the pods admitted
-before have been counted."""
+SETTLE, LONGEST_SETTLE = 0.25, 2.0
+"""Seconds from the label to the raise, at least and at most: by then every API server has seen the label, and the pods
+admitted before have been counted."""
 SETTLE_FACTOR = 10.0
 """The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
-LONGEST_SETTLE = 2.0
-LINGER = 30.0
-"""Seconds that the label stays when nothing is held any more."""
+LINGER = 30.0  # seconds that the label stays when nothing is held any more
 EVENT_LABEL_REMOVED = "ReserveLabelRemoved"
 _REMOVED = (
     f"another client has removed the label {constants.LABEL_HOLDING}: until it is set again, any pod may take the "
@@ -182,40 +178,32 @@ def _namespace_of(obj: Object) -> list[str]:
     return [obj.namespace]
 
 
-@dataclass(eq=False)
-class NamespaceHandler:
-    quotas: Controller[ResourceQuota]
-    events: EventRecorder
+def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+    """Registers the controller of default quotas, with `--render-default-quota` alone."""
+    namespaces, quotas = management.namespaces, management.resource_quotas
 
-    async def on_namespace_changed(self, _key: str, namespace: Namespace | None) -> None:
+    async def on_namespace_changed(_key: str, namespace: Namespace | None) -> None:
         """Creates the default quota of a namespace that has the annotation and no such quota."""
         if namespace is None or namespace.deleting or switched_off(namespace):
             return
         annotation = annotation_of(namespace)
-        if not annotation or any(map(is_managed, self.quotas.cache().list(namespace.name))):
+        if not annotation or any(map(is_managed, quotas.cache().list(namespace.name))):
             return
         try:
             hard = format_resource_list(parse_base(annotation))
         except ResourceQuotaError as exc:
-            self.events.event(namespace, "Warning", exc.reason, str(exc))
+            events.event(namespace, WARNING, exc.reason, str(exc))
             return
         # Asked of the server: the name is generated, so a second one would not collide with the first.
-        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        if hard and not await self.quotas.client.list(namespace.name, label_selector=selector):
-            metadata = {
-                "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
-                "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: "true"},
-                "annotations": {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation},
-            }
+        labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
+        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
+        if hard and not await quotas.client.list(namespace.name, label_selector=selector):
+            annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
+            name = constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME
+            metadata = {"generateName": name, "labels": labels, "annotations": annotations}
             body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
-            await self.quotas.client.create(body, namespace=namespace.name)
+            await quotas.client.create(body, namespace=namespace.name)
 
-
-def register(management: Management, events: EventRecorder, settings: Settings) -> None:
-    """Registers the controller of default quotas, with `--render-default-quota` alone."""
-    if not settings.policy.render:
-        return
-    namespaces, quotas = management.namespaces, management.resource_quotas
-    handler = NamespaceHandler(quotas, events)
-    namespaces.on_change("namespaceController", handler.on_namespace_changed)
-    namespaces.watch_related(quotas, _namespace_of)
+    if settings.policy.render:
+        namespaces.on_change("namespaceController", on_namespace_changed)
+        namespaces.watch_related(quotas, _namespace_of)

@@ -33,50 +33,29 @@ def register(
     management: Management, events: EventRecorder, settings: Settings, before_raise: BeforeRaise | None = None
 ) -> None:
     """Registers the writer of quotas. `before_raise` readies a namespace for added headroom."""
-    quotas, rancher = management.resource_quotas, management.rancher
+    client, quotas = management.client, management.resource_quotas
+    rancher, reverts = management.rancher, management.reverts
     source = replace(management.source(settings.profile), asks=rancher.asks)
     if not settings.dry_run:  # which needs no rights for what it never writes
         rancher.registrations = management.locks.cache()
     handler = ResourceQuotaHandler(
-        management.client,
-        rancher,
-        management.reverts,
-        source,
-        events,
-        settings.policy,
-        before_raise=before_raise,
-        dry_run=settings.dry_run,
-        clock=management.clock,
+        client, rancher, reverts, source, events, settings.policy, before_raise=before_raise, dry_run=settings.dry_run
     )
     quotas.on_change("resourceQuotaController", handler.on_resource_quota_changed, reads=lambda quota: quota.uid)
     _watch(management, Pace(quotas, source, handler.is_as_written), settings)
 
 
 def _watch(management: Management, pace: "Pace", settings: Settings) -> None:
-    """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations."""
+    """Watches all that enqueues the quotas of its namespace, or of every namespace with migrations: VMIs that migrate,
+    and where an administrator lets volumes move, VMs and claims too."""
     quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
+    vmis, pods = management.virtual_machine_instances, management.pods
 
     def keys_in_namespace(obj: Object) -> list[str]:
         return [quota.key for quota in quotas.cache().list(obj.namespace or obj.name)]
 
     def keys_with_migrations(_: object) -> set[str]:
         return {key for migration in migrations.cache().list() for key in keys_in_namespace(migration)}
-
-    migrations.informer.add_event_handler(pace.migration_handlers())
-    quotas.informer.add_event_handler(pace.quota_handlers())
-    management.pods.informer.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
-    quotas.watch_related(management.namespaces, keys_in_namespace)
-    quotas.watch_related(management.limit_ranges, keys_in_namespace)
-    quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
-    quotas.watch_related(management.settings, keys_with_migrations)
-    quotas.watch_related(management.kubevirts, keys_with_migrations)
-    _watch_machines(management, pace, keys_in_namespace)
-    _watch_rancher(management, settings)
-
-
-def _watch_machines(management: Management, pace: "Pace", keys_in_namespace: Callable[[Object], list[str]]) -> None:
-    """Watches VMIs that migrate, and where an administrator lets volumes move, VMs and claims too."""
-    quotas, migrations = management.resource_quotas, management.virtual_machine_instance_migrations
 
     def where_volumes_move(obj: Object) -> list[str]:
         namespace = management.namespaces.cache().get(name=obj.namespace)
@@ -90,11 +69,19 @@ def _watch_machines(management: Management, pace: "Pace", keys_in_namespace: Cal
     def keys_of_pvc(pvc: PersistentVolumeClaim) -> list[str]:
         return keys_in_namespace(pvc) if pvc.name.startswith(claims.STATE_PREFIX) else where_volumes_move(pvc)
 
-    vms, pvcs = management.virtual_machines, management.persistent_volume_claims
-    vmis = management.virtual_machine_instances
+    migrations.informer.add_event_handler(pace.migration_handlers())
+    quotas.informer.add_event_handler(pace.quota_handlers())
+    pods.informer.add_event_handler(EnqueueHandler(keys_in_namespace, pace.soon, [read_of_pod]))
     vmis.informer.add_event_handler(EnqueueHandler(keys_of_vmi, pace.soon, [read_of_vmi]))
-    quotas.watch_related(vms, where_volumes_move, reads=lambda vm: vm.spec)
+    quotas.watch_related(management.namespaces, keys_in_namespace)
+    quotas.watch_related(management.limit_ranges, keys_in_namespace)
+    quotas.watch_related(management.virtual_machine_migration_resource_quotas, keys_in_namespace)
+    quotas.watch_related(management.settings, keys_with_migrations)
+    quotas.watch_related(management.kubevirts, keys_with_migrations)
+    quotas.watch_related(management.virtual_machines, where_volumes_move, reads=lambda vm: vm.spec)
+    pvcs = management.persistent_volume_claims
     quotas.watch_related(pvcs, keys_of_pvc, reads=lambda pvc: (pvc.uid, pvc.labels, pvc.spec, pvc.status))
+    _watch_rancher(management, settings)
 
 
 def _watch_rancher(management: Management, settings: Settings) -> None:

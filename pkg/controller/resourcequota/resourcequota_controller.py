@@ -49,10 +49,8 @@ log = logging.getLogger(__name__)
 
 BeforeRaise = Callable[[str], Awaitable[None]]
 """Called with a namespace's name before a quota of its is raised; may raise RetryAfter."""
-_TURN: Final = 0.05
-"""Seconds after which a namespace looks again whether the request of another one of its Rancher project is answered."""
-_GONE: Final = 60.0
-"""Seconds after which a problem that was no longer found is reported again when it comes back."""
+_TURN: Final = 0.05  # seconds after which a namespace looks whether the request before it is answered
+_GONE: Final = 60.0  # seconds without a problem after which it is reported anew
 _MOST_PROBLEMS: Final = 10_000
 _LONGEST: Final = 2048
 """Characters that are read of an event's texts: a tenant may write a million, into as many events as it likes."""
@@ -70,12 +68,9 @@ class _QuotaState:
     lower_since: float | None = None
     """Headroom is to be given back, and nothing is to be added."""
     decided_at: float = float("-inf")
-    """The last decision, with its patch if it made one."""
     written_at: float = float("-inf")
-    """The last patch."""
     written: ResourceQuota | None = None
-    """What our last patch returned: newer than the cache until the watch has caught up. Where Rancher is asked, the
-    quota as it was at the last request."""
+    """What our last patch returned, which the cache may lack yet. Where Rancher is asked, what the last request saw."""
     namespace: Namespace | None = None
     """The namespace as our last request left it, until the watch has caught up."""
     granted_entries: Mapping[str, str] | None = None
@@ -94,7 +89,6 @@ class ResourceQuotaHandler:
     events: EventRecorder
     policy: Policy
     _: KW_ONLY
-    clock: Callable[[], float]
     before_raise: BeforeRaise | None = None
     dry_run: bool = False
     _slices: TimeSlices = field(default_factory=TimeSlices, init=False)
@@ -103,18 +97,24 @@ class ResourceQuotaHandler:
 
     def __post_init__(self) -> None:
         self._quotas, self._namespaces = self.client.resource(RESOURCE_QUOTAS), self.client.resource(NAMESPACES)
-        self._reported: TTLCache[tuple[str, str], bool] = TTLCache(_MOST_PROBLEMS, _GONE, self.clock)
+        self._clock = self.client.transport.server_clock
         # By a quota's uid and the key of its problem.
+        self._reported: TTLCache[tuple[str, str], bool] = TTLCache(_MOST_PROBLEMS, _GONE, self._clock)
 
     async def on_resource_quota_changed(self, key: str, quota: ResourceQuota | None) -> None:
         """Brings the quota to where its namespace's migrations need it. Raises RetryAfter when it has to be re-checked
-        later."""
+        later; soon after a decision, and for an urgent one soon after a patch, it only waits for more events."""
         if quota is None:
             self._states.pop(key, None)
             return
-        state = self._states[key]
+        state, source = self._states[key], self.source
         quota = newer(quota, state.written)
-        self._batch(quota, state)
+        if state.written and quota.hard == state.written.hard:  # else another client changed it: a repair never waits
+            urgent = timing.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
+            since = state.written_at if urgent else state.decided_at
+            seconds_left = timing.batch_until(quota.annotations, since, urgent=urgent) - self._clock()
+            if 0 < seconds_left <= timing.LONGEST:  # more than that: the clock was set back
+                raise RetryAfter(seconds_left)
         await self.rancher.look()
         try:
             decided = await self._apply_with_retry(quota, state)
@@ -151,19 +151,17 @@ class ResourceQuotaHandler:
 
     async def _plan_and_write(self, quota: ResourceQuota, state: _QuotaState) -> Plan:
         """Plans and writes once. Raises Conflict when the quota is no longer what was decided from."""
-        await self._slices.work_out(self.source.observe(quota, self.clock()), self.policy, charges=False)
-        state.decided_at = now = self.clock()
-        observed = self._observe(quota, now, state)
-        decided = self._plan(observed, state)
+        await self._slices.work_out(self.source.observe(quota, self._clock()), self.policy, charges=False)
+        state.decided_at = self._clock()
+        observed, decided = self._decide(quota, state, self.source)
         if live := compensates_more(quota, decided):  # a target pod that is counted already lacks nothing
             # The quota first, so that no pod is in its count that is not in the list.
             quota = await self._quotas.get(name=quota.name, namespace=quota.namespace)
             pods = await self.client.resource(PODS).list(quota.namespace, label_selector=constants.KUBEVIRT_PODS)
-            observed = self._observe(quota, now, state, replace(self.source, pods=Listed(pods)))
-            decided = self._plan(observed, state)
+            observed, decided = self._decide(quota, state, replace(self.source, pods=Listed(pods)))
         state.timers = decided.timers
         if observed.rancher.asks:
-            self._report_granted(observed, state)
+            self._note_grant(observed, state)
         state.lower_since = state.lower_since if decided.hard else None
         await self._report_problems(observed, decided.problems)
         if not decided or self._report_dry_run(quota, state, decided):
@@ -187,20 +185,25 @@ class ResourceQuotaHandler:
             await self._report_problems(observed, await self._lacking_devices(observed))
         return decided
 
-    def _observe(self, quota: ResourceQuota, now: float, state: _QuotaState, source: Source | None = None) -> Facts:
-        cached = self.source.namespaces.get(name=quota.namespace)
+    def _decide(self, quota: ResourceQuota, state: _QuotaState, source: Source) -> tuple[Facts, Plan]:
+        """Observes and plans. Uses the records of our last write if it raised the quota and another client has removed
+        them both: what was added could not be told from the base."""
+        cached, written = source.namespaces.get(name=quota.namespace), state.written
         if cached is not None and newer(cached, state.namespace) is cached:
             state.namespace = None
-        observed = (source or self.source).observe(quota, now, state.timers, state.namespace)
-        request = request_of(observed.rancher.namespace) if observed.rancher.asks else None
-        if request is None or is_granted(request, quota):
-            self._turns.end(project_of(observed.rancher.namespace), quota.namespace)
-        return observed
+        observed = source.observe(quota, state.decided_at, state.timers, state.namespace)
+        own_annotations = written.annotations if written and written.uid == quota.uid else {}
+        records = {key: text for key, text in own_annotations.items() if key in RECORDS}
+        if observed.rancher.asks or records.keys() != RECORDS or not RECORDS.isdisjoint(observed.quota.annotations):
+            return observed, plan(observed, self.policy)
+        recorded = edit(observed.quota, metadata={"annotations": {**observed.quota.annotations, **records}})
+        decided = plan(replace(observed, quota=recorded), self.policy)
+        return observed, replace(decided, annotations={**records, **decided.annotations})
 
     async def _request(self, observed: Facts, state: _QuotaState, decided: Plan) -> None:
         """Has Rancher write the quota, or ends a request of ours. Raises RetryAfter while another namespace of the
         project has the turn, Invalid when the namespace is no longer what was decided from."""
-        namespace, now = observed.rancher.namespace, self.clock()
+        namespace, now = observed.rancher.namespace, self._clock()
         requests = decided.namespace.get(constants.ANNOTATION_REQUEST)
         if requests and not self._turns.take(project_of(namespace), namespace.name):
             raise RetryAfter(_TURN, "another namespace of the Rancher project has a request under way")
@@ -208,30 +211,6 @@ class ResourceQuotaHandler:
         state.written, state.written_at, state.decided_at, state.lower_since = observed.quota, now, now, None
         _WRITES.labels("requested").inc()
         log.info("%s: requested of Rancher: %s", observed.quota.key, _summary(observed.quota, decided))
-
-    def _plan(self, observed: Facts, state: _QuotaState) -> Plan:
-        """Returns the plan. Uses the records of our last write if it raised the quota and another client has removed
-        them both: what was added could not be told from the base."""
-        quota, written = observed.quota, state.written
-        own_annotations = written.annotations if written and written.uid == quota.uid else {}
-        records = {key: text for key, text in own_annotations.items() if key in RECORDS}
-        if observed.rancher.asks or records.keys() != RECORDS or not RECORDS.isdisjoint(quota.annotations):
-            return plan(observed, self.policy)
-        recorded = edit(quota, metadata={"annotations": {**quota.annotations, **records}})
-        decided = plan(replace(observed, quota=recorded), self.policy)
-        return replace(decided, annotations={**records, **decided.annotations})
-
-    def _batch(self, quota: ResourceQuota, state: _QuotaState) -> None:
-        """Raises RetryAfter soon after a decision, and for an urgent one soon after a patch; unless another client
-        changed spec.hard: a repair never waits."""
-        if state.written is None or quota.hard != state.written.hard:
-            return
-        source = self.source
-        urgent = timing.is_urgent(quota, source.migrations.list(quota.namespace), source.instances)
-        since = state.written_at if urgent else state.decided_at
-        seconds_left = timing.batch_until(quota.annotations, since, urgent=urgent) - self.clock()
-        if 0 < seconds_left <= timing.LONGEST:  # more than that: the clock was set back
-            raise RetryAfter(seconds_left)
 
     async def _wait_to_lower(self, observed: Facts, state: _QuotaState, decided: Plan) -> RawResourceList:
         """Raises RetryAfter until headroom may be given back; taking back what another client added does not wait for
@@ -241,7 +220,7 @@ class ResourceQuotaHandler:
         quota = observed.quota
         if not decided.hard or _raises(quota, decided) or decided.annotations.get(constants.ANNOTATION_TOUCHED):
             return {}
-        now = self.clock()
+        now = self._clock()
         since = state.lower_since = now if state.lower_since is None else state.lower_since
         migrations, pending_usage = observed.migrations, timing.waiting_for_target(observed, decided)
         is_own_limit = state.written is not None and quota.hard == state.written.hard
@@ -261,7 +240,7 @@ class ResourceQuotaHandler:
         return used
 
     async def _write(self, quota: ResourceQuota, state: _QuotaState, decided: Plan, used: RawResourceList) -> None:
-        now, quotas, patch = self.clock(), self.rancher.quotas(quota), decided.patch(quota, used)
+        now, quotas, patch = self._clock(), self.rancher.quotas(quota), decided.patch(quota, used)
         state.written = await quotas.json_patch(patch, name=quota.name, namespace=quota.namespace)
         state.written_at, state.decided_at, state.lower_since = now, now, None
         _WRITES.labels("written").inc()
@@ -282,12 +261,13 @@ class ResourceQuotaHandler:
                 reason, change = constants.EVENT_RAISED, f" is raised by {amounts} for its migration"
             self.events.event(vmi, "Normal", reason, f"quota {observed.quota.name}{change}")
 
-    def _report_granted(self, observed: Facts, state: _QuotaState) -> None:
-        """Reports the entries of a request once Rancher has written the quota by it, and their end. What was granted
-        before this process came is not reported."""
+    def _note_grant(self, observed: Facts, state: _QuotaState) -> None:
+        """Ends the namespace's turn once Rancher has written the quota by its request, and reports the entries of that,
+        or their end. What was granted before this process came is not reported."""
         request = request_of(observed.rancher.namespace)
-        entries = request.entries if request else {}
         if request is None or is_granted(request, observed.quota):
+            self._turns.end(project_of(observed.rancher.namespace), observed.quota.namespace)
+            entries = request.entries if request else {}
             if state.granted_entries is not None:
                 self._report_entries(observed, state.granted_entries, entries)
             state.granted_entries = entries
@@ -317,8 +297,7 @@ class ResourceQuotaHandler:
     async def _lacking_devices(self, observed: Facts) -> list[Problem]:
         """Returns a problem for each VM that is refused although it has an entry: the devices that only its target asks
         for, and the quota's base lacks. KubeVirt's events name them."""
-        quota, problems = observed.quota, []
-        entries = read(quota.annotations).by_key
+        quota, entries, problems = observed.quota, read(observed.quota.annotations).by_key, []
         try:
             events = self.client.resource(EVENTS).transformed(as_read)
             listed = await events.list(quota.namespace, field_selector=f"reason={constants.EVENT_FAILED_CREATE}")
@@ -328,10 +307,8 @@ class ResourceQuotaHandler:
         for migration in filter(is_refused, observed.migrations):
             name, since = migration.spec.vmi_name, migration.metadata.creation_timestamp or ""
             entry = present_entry(entries, keys_of(entries, name, observed.instances.get(name)))
-            messages = (
-                (event.last_timestamp or "", event.message) for event in listed if event.involved_object.name == name
-            )
-            at, message = max(messages, default=("", ""))
+            of_vm = [event for event in listed if event.involved_object.name == name]
+            at, message = max(((event.last_timestamp or "", event.message) for event in of_vm), default=("", ""))
             devices = extra_devices_text(message, entry) if entry and at >= since else ""
             if devices and refusing_quota(message) == quota.name:
                 problems.append(Problem(EVENT_DEVICE, f"VM {name}: {devices}", vm=name))

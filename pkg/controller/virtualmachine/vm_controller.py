@@ -23,12 +23,9 @@ from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.start_check import run_strategy, shortage_of, wants_to_run
 
-LAUNCHERS_BY_VM = "launchers-by-vm"
-"""The index of launcher pods by `namespace/<VM name>`."""
-CONFIRM = 1.0
-"""Seconds that a shortage has to last: status.used follows a pod that ended a little later."""
-AGAIN = 5.0
-"""Seconds until a VM that wants to run and has no pod yet is re-checked."""
+LAUNCHERS_BY_VM = "launchers-by-vm"  # the index of launcher pods by `namespace/<VM name>`
+CONFIRM = 1.0  # seconds that a shortage has to last: status.used follows a pod that ended a little later
+AGAIN = 5.0  # seconds until a VM that wants to run and has no pod yet is re-checked
 _REASON = constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA
 
 
@@ -67,7 +64,14 @@ class VMHandler:
         shortage = None if has_pod else await self._shortage(vm, quotas, replace(self.source, pods=Listed(pods)))
         if shortage is None:
             raise RetryAfter(AGAIN, "the caches are stale, the VM fits")
-        await self._halt(vm, shortage)
+        patch = {
+            "metadata": {"resourceVersion": vm.metadata.resource_version, "annotations": {_REASON: shortage}},
+            "spec": {"runStrategy": constants.RUN_STRATEGY_HALTED, "running": None},  # KubeVirt takes only one
+        }
+        message = f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}"
+        with suppress(NotFound):
+            await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
+            self.events.event(vm, "Warning", constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA, message)
         self._short_since.pop(key, None)
 
     async def _shortage(self, vm: VirtualMachine, quotas: Iterable[ResourceQuota], source: Source) -> str | None:
@@ -80,21 +84,11 @@ class VMHandler:
         return None
 
     async def _list_live(self, namespace: str) -> tuple[Sequence[ResourceQuota], Sequence[Pod]]:
-        """Once for all VMs that wait: a tenant may start all of its own again and again."""
-        # The quotas first: a pod that is created in between is then in the list, and there is no shortage.
+        """Lists the quotas first: a pod that is created in between is then in the list, and there is no shortage. Once
+        for all VMs that wait: a tenant may start all of its own again and again."""
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
         quotas = await self.quotas.client.list(namespace, label_selector=selector)
         return quotas, await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
-
-    async def _halt(self, vm: VirtualMachine, shortage: str) -> None:
-        patch = {
-            "metadata": {"resourceVersion": vm.metadata.resource_version, "annotations": {_REASON: shortage}},
-            "spec": {"runStrategy": constants.RUN_STRATEGY_HALTED, "running": None},  # KubeVirt takes only one
-        }
-        message = f"Set runStrategy to {constants.RUN_STRATEGY_HALTED}: {shortage}"
-        with suppress(NotFound):
-            await self.vms.merge_patch(patch, name=vm.name, namespace=vm.namespace)
-            self.events.event(vm, "Warning", constants.EVENT_INSUFFICIENT_RESOURCE_QUOTA, message)
 
     async def _clear(self, vm: VirtualMachine) -> None:
         """Removes the reason once the VM runs: a person who starts it again may want to read it before."""

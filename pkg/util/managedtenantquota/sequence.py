@@ -82,7 +82,7 @@ def _lock(window: Window) -> Step | None:
         owner, longest = observed.lock_owner, window.seconds_left
         body = lock_body(observed.namespace, webhook, now=observed.now, owner=owner, reason=reason, longest=longest)
         return Write("MakeLock", None, body, f"locked for the migration of {reason}")
-    if len(webhooks := lock.configuration.webhooks or ()) == 1 and webhook.items() <= webhooks[0].items():
+    if len(webhooks := lock.configuration.webhooks or []) == 1 and webhook.items() <= webhooks[0].items():
         return None
     # It is another installation's, the CA has changed, or it is for others.
     version, annotations = lock.configuration.metadata.resource_version, {ANNOTATION_HOLDER: observed.lock_owner}
