@@ -92,6 +92,21 @@ class Observed:
         """Returns a problem about its budgets and `also`; with the same `key` it is the same, whatever the text."""
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
+    def recorded(self) -> tuple[dict[str, "Record"], dict[str, "Record"], dict[str, Sequence[str]]]:
+        """Returns how the raised quotas were, by name; the same by a status, of those without a record that KubeVirt's
+        own controller may have left raised; and by name the migrations that share the window, with the quotas that
+        refused each."""
+        records = {quota.name: record for quota in self.quotas if (record := record_of(quota))}
+        status_records, members = dict[str, Record](), dict[str, Sequence[str]]()
+        for budget in self.budgets:
+            status = budget.status
+            additional = readable(status.additional_migration_resources or budget.additional)
+            for original in status.original_blocking_resource_quotas or ():
+                status_records[original.name] = Record(readable(original.spec.hard or {}), additional)
+            for name, blocking in (status.migrations_to_blocking_resource_quotas or {}).items():
+                members[name] = blocking or ()
+        return records, status_records, members
+
 
 def observe(source: Source, lock: Lock | None, namespace: str, now: float) -> Observed:
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""

@@ -22,7 +22,7 @@ from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import VMI, controller_of, trusted_status
-from pkg.util.kubevirt.migration import abort_requested, is_refused, migration_of, parallel_limit_reason, second_of
+from pkg.util.kubevirt.migration import abort_requested, is_refused, parallel_limit_reason, second_of
 from pkg.util.managedtenantquota.lock import admission_key, admitted_by
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.problems import Problem
@@ -162,9 +162,10 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
         vmi, vm = facts.instances.get(name), vms.get(name)
         if vmi is None or migration.phase != constants.PHASE_PENDING or migration.deleting:
             continue
-        pods, second = launchers[vmi.uid], second_of(migration)
-        # Tenants may write the label of a target to an older pod.
-        if targets := [pod for pod in pods if migration_of(pod) == migration.uid and second_of(pod) >= second]:
+        pods = launchers[vmi.uid]
+        labelled = [pod for pod in pods if pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) == migration.uid]
+        # Tenants may write the label to an older pod.
+        if targets := [pod for pod in labelled if second_of(pod) >= second_of(migration)]:
             # Whatever became of it. No condition says that quota refused its attachment pod.
             is_running = any(pod.status.phase == constants.PHASE_RUNNING for pod in targets)
             lacks_attachment = isinstance(vm, VmUsage) and bool(vm.pending_attachment) and not vm.pending_launcher

@@ -11,7 +11,7 @@ from kubeloop.api.resource_list import ResourceList, format_resource_list, maxim
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
-from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, readable, record_of
+from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.managedtenantquota.targets import RefusedTarget, Selection
 from pkg.util.problems import Problem
 
@@ -34,19 +34,7 @@ class Window:
         self.seconds_left = policy.lock_limit + policy.grace - self.age
         """Seconds until the lock has to end."""
         self.overdue = self.lock is not None and self.seconds_left <= 0
-        self.records = {quota.name: record for quota in observed.quotas if (record := record_of(quota))}
-        """How the raised quotas were, by name."""
-        self.status_records: dict[str, Record] = {}
-        """The same by a status, for quotas without a record: KubeVirt's own controller may have left them raised."""
-        self.members: dict[str, Sequence[str]] = {}
-        """The migrations that share the window, by name, and the quotas that refused each."""
-        for budget in observed.budgets:
-            status = budget.status
-            additional = readable(status.additional_migration_resources or budget.additional)
-            for original in status.original_blocking_resource_quotas or ():
-                self.status_records[original.name] = Record(readable(original.spec.hard or {}), additional)
-            for name, blocking in (status.migrations_to_blocking_resource_quotas or {}).items():
-                self.members[name] = blocking or ()
+        self.records, self.status_records, self.members = observed.recorded()
         self.refused_targets: Sequence[RefusedTarget] = ()
         self.headroom: Mapping[str, ResourceList] = {}
         self.timers, self.recheck_after = observed.timers, math.inf

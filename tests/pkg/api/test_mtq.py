@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.util.managedtenantquota.model import Observed, WindowPolicy, is_in_use
-from pkg.util.managedtenantquota.window import Window
+from pkg.util.managedtenantquota.model import Observed, is_in_use
 
 EXAMPLE = """
 apiVersion: mtq.kubevirt.io/v1alpha1
@@ -63,10 +62,10 @@ def test_one_that_grants_nothing(body: dict[str, Any]) -> None:
 
 def test_a_budget_at_work_and_the_saved_specs_are_whole() -> None:
     mtq = read(IN_USE)
-    window = Window(Observed("ns1", exists=True, budgets=[mtq], quotas=[], now=0.0), WindowPolicy())
-    assert window.members == {"one": ["a", "b"], "two": ()}
-    assert set(window.status_records) == {"a", "b"}
-    assert window.status_records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
+    _, status_records, members = Observed("ns1", exists=True, budgets=[mtq], quotas=[], now=0.0).recorded()
+    assert members == {"one": ["a", "b"], "two": ()}
+    assert set(status_records) == {"a", "b"}
+    assert status_records["b"].additional == {"requests.memory": "512Mi", "pods": 2}
     assert is_in_use(mtq)
     saved = mtq.status.original_blocking_resource_quotas
     assert msgspec.to_builtins(saved) == IN_USE["status"]["originalBlockingResourceQuotas"]
