@@ -22,7 +22,6 @@ from kubeloop.webhook.registration import (
     Webhook,
     registered,
     split_key,
-    with_their_bundle,
 )
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
@@ -89,8 +88,8 @@ class Registrar(Registration):
         self._differing = 0
         # Invariant: how many looks in a row were answered by a replica with other flags.
         self._is_outage_reported = False
-        self._last_webhooks: dict[tuple[str, str], list[Webhook]] = {}
-        # By kind and name: the webhooks as the last look left them.
+        self._last_webhooks: dict[str, list[Webhook]] = {}
+        # By kind and name: what the last look has kept registered.
 
     written = staticmethod(configuration_written)
 
@@ -112,7 +111,14 @@ class Registrar(Registration):
         self._is_outage_reported = False
         UNREACHABLE.set(0)
         _LAST_REACHED.set(time.time())
-        self._compare(mark)
+        # At the second look in a row: then it is no rollout.
+        self._differing = self._differing + 1 if mark != self.mark else 0
+        DRIFT.set(bool(self._differing))
+        if self._differing:
+            self._other_seen = loop_time()
+        if self._differing == 2:
+            message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
+            _warn(self._report, EVENT_OTHER_FLAGS, message)
         if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
         else:
@@ -133,26 +139,14 @@ class Registrar(Registration):
         webhooks: list[Webhook],
         annotations: Mapping[str, str],
     ) -> bool:
-        """Writes a configuration and reports that another client changed or deleted it since the last look."""
-        key, present = (resource.kind, name), (current and current.webhooks) or []
-        last_webhooks = self._last_webhooks.get(key, present)
+        """Writes a configuration, and reports that another client changed or deleted it since the last look."""
+        subject = f"{resource.kind} {name}"
         is_written = await super().put(resource, name, current, webhooks, annotations)
-        self._last_webhooks[key] = with_their_bundle(webhooks, present) if is_written else present
-        if is_written and last_webhooks != present:
+        if is_written and self._last_webhooks.get(subject) == webhooks:
             change = "changed" if current else "deleted"
-            message = f"{resource.kind} {name} was {change} by another client, and is written again"
-            _warn(self._report, EVENT_CHANGED, message)
+            _warn(self._report, EVENT_CHANGED, f"{subject} was {change} by another client, and is written again")
+        self._last_webhooks[subject] = webhooks
         return is_written
-
-    def _compare(self, mark: str) -> None:
-        """Warns of a replica with other flags, at the second look in a row: then it is no rollout."""
-        self._differing = self._differing + 1 if mark != self.mark else 0
-        DRIFT.set(bool(self._differing))
-        if self._differing:
-            self._other_seen = loop_time()
-        if self._differing == 2:
-            message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
-            _warn(self._report, EVENT_OTHER_FLAGS, message)
 
     async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
         """Returns an answering replica's mark and whether this one's address is probed. Raises NotReached, ApiError."""
@@ -225,15 +219,14 @@ class Leftovers:
     _was_registered: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        look = self._unregister if self.remove else self.check
-        await repeat(look, LEFTOVERS_PERIOD, retry=LEFTOVERS_PERIOD, subject="webhook configurations")
-
-    async def _unregister(self) -> None:
-        if await unregister(self.client):
-            log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
+        await repeat(self.check, LEFTOVERS_PERIOD, retry=LEFTOVERS_PERIOD, subject="webhook configurations")
 
     async def check(self) -> None:
         """Looks once; reports a deletion, and webhooks that two looks in a row did not reach. Raises ApiError."""
+        if self.remove:
+            if await unregister(self.client):
+                log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
+            return
         configuration = await registered(self.client, *_VALIDATING)
         fault = ""
         if configuration is not None:
