@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,12 +28,10 @@ _UNKNOWN: Final = "unknown"
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """A reason for which headroom cannot do its work, and what waits because of it.
-
-    `by` names who refuses ("webhook X", "ValidatingAdmissionPolicy X (binding Y)", "RBAC"; "" where nobody answers), or
-    who undoes what was written ("field manager X"). `status` is the HTTP status, 0 where no request was refused,
-    `reason` the sentence that was given. `objects` are "Kind namespace/name", or a plural for a kind that may not be
-    read: the first of `count`."""
+    """A reason for which headroom cannot do its work, and what waits because of it. `by` names who refuses ("webhook
+    X", "ValidatingAdmissionPolicy X (binding Y)", "RBAC"; "" where nobody answers), or who undoes what was written
+    ("field manager X"). `status` is the HTTP status, 0 where no request was refused, `reason` the sentence that was
+    given. `objects` are "Kind namespace/name", or a plural for a kind that may not be read: the first of `count`."""
 
     by: str
     status: int
@@ -52,8 +50,7 @@ class Cause(msgspec.Struct, frozen=True):
 
     def line(self, namespace: str = "") -> str:
         """Returns the text with what waits, in the namespace if there is something, and how many others."""
-        objects_here = (obj for obj in self.objects if _is_in(namespace, obj))
-        waiting_object = next(objects_here, self.objects[0] if self.objects else "")
+        waiting_object = next((obj for obj in self.objects if _is_in(namespace, obj)), next(iter(self.objects), ""))
         rest = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"{self.text}: {waiting_object}{rest}" if waiting_object else self.text
 
@@ -71,13 +68,8 @@ def _is_in(namespace: str, obj: str) -> bool:
     return key.startswith(f"{namespace}/") or (kind, key) == ("Namespace", namespace)
 
 
-def encode_causes(causes: Sequence[Cause]) -> str:
-    """Encodes the causes for the ConfigMap; "" for none."""
-    return msgspec.json.encode(causes).decode() if causes else ""
-
-
 def decode_causes(text: str) -> list[Cause]:
-    """Decodes what `encode_causes` wrote; returns nothing of what another program did."""
+    """Decodes what is published as JSON; returns nothing of what another program wrote."""
     try:
         return msgspec.json.decode(text, type=list[Cause])
     except msgspec.MsgspecError:
@@ -100,25 +92,24 @@ class Reverts:
         if len(times) < MANY or times[0] < now - WINDOW:
             return ""
         if quota.key not in self._managers:
-            self._managers[quota.key] = await self._manager(quota, lowered)
+            self._managers[quota.key] = await self._last_manager(quota, {f"f:{name}" for name in lowered})
         return self._managers[quota.key]
 
-    async def _manager(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
-        """Returns the last one that wrote any of these limits."""
+    async def _last_manager(self, quota: ResourceQuota, fields: Set[str]) -> str:
+        """Returns the last one that wrote any of these limits, by their names in a metav1.ManagedFieldsEntry."""
         try:  # no cache keeps managedFields
             answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
             entries = msgspec.json.decode(answer)["metadata"].get("managedFields") or ()
         except ApiError as exc:
             log.debug("%s: its field managers are not read: %s", quota.key, exc)
             return _UNKNOWN
-        limits = {f"f:{name}" for name in lowered}  # a metav1.ManagedFieldsEntry names what its manager wrote last
-
-        def owns(entry: dict[str, Any]) -> bool:
-            hard = ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:hard") or {}
-            return not limits.isdisjoint(hard)
-
+        owners = [
+            entry
+            for entry in entries
+            if not fields.isdisjoint(((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:hard") or ())
+        ]
         # Who may write the quota may leave out the time and the manager.
-        last: dict[str, Any] = max(filter(owns, entries), key=lambda entry: entry.get("time") or "", default={})
+        last: dict[str, Any] = max(owners, key=lambda entry: entry.get("time") or "", default={})
         return last.get("manager") or _UNKNOWN
 
     def causes(self) -> list[Cause]:

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final
 
 from kubeloop.api.registry import Resource
 from kubeloop.metrics import Metric, table
@@ -26,17 +27,12 @@ _DENIAL: Final = _ASKED | {
     "reason": "`migrating`: VMs migrate; `no-room`: nothing is left; `locked`: the namespace is; and what is"
     " wrong with the object: `invalid`, `too-large`, `unreadable`"
 }
-_NONE: Final[dict[str, str]] = {}
+_webhook: Final = partial(Metric, exported="webhook")
 
 
-def _leader(name: str, help: str, labels: Mapping[str, str] = _NONE) -> Metric:
+def _leader(name: str, help: str, labels: Mapping[str, str] | None = None) -> Metric:
     """Returns a gauge that the leader exports."""
-    return Metric(name, "gauge", help, labels, "leader")
-
-
-def _webhook(name: str, kind: Literal["counter", "gauge"], help: str, labels: Mapping[str, str] = _NONE) -> Metric:
-    """Returns a metric that the processes with webhooks export."""
-    return Metric(name, kind, help, labels, "webhook")
+    return Metric(name, "gauge", help, labels or {}, "leader")
 
 
 METRICS: Final = table(
@@ -44,7 +40,7 @@ METRICS: Final = table(
     _leader("headroom_migrations_refused_oldest_seconds", "For how long the oldest of them has been refused.", _PLACE),
     Metric(
         "headroom_migration_wait_seconds", "histogram",
-        "From a migration's creation until KubeVirt has created its target pod, to the second.", _NONE, "leader",
+        "From a migration's creation until KubeVirt has created its target pod, to the second.", exported="leader",
     ),
     _leader("headroom_quotas_managed", "Quotas that are managed."),
     _leader("headroom_quotas_raised", "Quotas that something is added to now."),

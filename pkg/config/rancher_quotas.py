@@ -7,6 +7,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
 
 from cachetools import TTLCache
 
@@ -24,21 +26,20 @@ from pkg.util.resourcequota.rancher import SILENCE
 
 log = logging.getLogger(__name__)
 
-_DENIED_BY_RANCHER = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
-RANCHER_SUDO = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
+_DENIED_BY_RANCHER: Final = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
+RANCHER_SUDO: Final = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 """The user and its groups, for ClientConfig.impersonate."""
-_MOST_PROJECTS = 10_000
-ASKS_AGAIN = 0.5
+_MOST_PROJECTS: Final = 10_000
+ASKS_AGAIN: Final = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
-_LOOK = 60.0
-_QUOTAS = frozenset({"*", "*/*", "resourcequotas"})
-_UPDATES = frozenset({"*", "UPDATE"})
+_LOOK: Final = 60.0
 
 
 def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> bool:
     """Reports whether Rancher's webhooks are asked about updates of ResourceQuotas."""
     return any(
-        not (_QUOTAS.isdisjoint(rule.get("resources") or ()) or _UPDATES.isdisjoint(rule.get("operations") or ()))
+        {"*", "*/*", "resourcequotas"}.intersection(rule.get("resources") or ())
+        and {"*", "UPDATE"}.intersection(rule.get("operations") or ())
         for registration in registrations
         if registration.name.startswith(RANCHER_WEBHOOKS)
         for webhook in registration.webhooks or ()
@@ -47,14 +48,13 @@ def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> boo
 
 
 class RancherWrites:
-    """The way in use, by the operator's choice and what is known of Rancher; and the client for each quota.
-
-    `registrations` are all webhook configurations; None: not read, a lock shows by a denied write."""
+    """The way in use, by the operator's choice and what is known of Rancher; and the client for each quota."""
 
     def __init__(self, client: Client, owner: Client | None = None, choice: RancherQuotas = RancherQuotas.AUTO) -> None:
         """`owner` impersonates Rancher; None: nobody does."""
         self._client, self._owner, self._choice = client, owner, choice
         self.registrations: Reader[ValidatingWebhookConfiguration] | None = None
+        """All webhook configurations; None: not read, a lock shows by a denied write."""
         self._denied = False
         self._may_impersonate = False
         self._looked_at = float("-inf")
@@ -62,7 +62,7 @@ class RancherWrites:
 
     @property
     def way(self) -> RancherQuotas:
-        """The way in use, never AUTO."""
+        """Never AUTO."""
         if self._choice is not RancherQuotas.AUTO:
             return self._choice
         if not self.lock:
@@ -71,7 +71,6 @@ class RancherWrites:
 
     @property
     def reason(self) -> str:
-        """Returns why the way is in use, in a few words."""
         if self._choice is not RancherQuotas.AUTO:
             return f"--rancher-quotas={self._choice}"
         return self.lock or "no webhook of Rancher covers resourcequotas"
@@ -106,23 +105,18 @@ class RancherWrites:
         """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""
         if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.lock:
             return
+        namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
+        user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
+        group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
+        reviews = self._client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
         async with self._looking:  # the way is not known before the answer: other quotas wait for it, too
-            if loop_time() >= self._looked_at + _LOOK:
-                self._looked_at = loop_time()
-                self._may_impersonate = await may_impersonate(self._client)
-
-
-async def may_impersonate(client: Client) -> bool:
-    """Reports whether the account may act as Rancher does; False where the API server does not say."""
-    namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
-    user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
-    group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
-    reviews = client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
-    try:
-        answers = [await reviews.create({"spec": {"resourceAttributes": attributes}}) for attributes in (user, group)]
-    except ApiError:
-        return False
-    return all(review.status.allowed for review in answers)
+            if loop_time() < self._looked_at + _LOOK:
+                return
+            self._looked_at, answers = loop_time(), [False]
+            with suppress(ApiError):
+                reviewed = [await reviews.create({"spec": {"resourceAttributes": right}}) for right in (user, group)]
+                answers = [review.status.allowed for review in reviewed]
+            self._may_impersonate = all(answers)
 
 
 class ProjectTurns:
@@ -134,7 +128,7 @@ class ProjectTurns:
         self._holders: TTLCache[str, str] = TTLCache(_MOST_PROJECTS, SILENCE, loop_time)
         """By project: the namespace whose request has no answer yet, for as long as it is waited for."""
         self._next: TTLCache[str, str] = TTLCache(_MOST_PROJECTS, ASKS_AGAIN, loop_time)
-        """By project: a namespace that waits, for as long as it is expected to ask again."""
+        """By project: the namespace that is next, for as long as it is expected to ask again."""
 
     def take(self, project: str, namespace: str) -> bool:
         """Gives the namespace the turn until `end` or SILENCE; returns False where another one has it, or is next."""

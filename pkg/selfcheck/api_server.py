@@ -34,12 +34,7 @@ PROBE_MARK: Final = "headroom.harvesterhci.io/answered-by"
 """An annotation: the hash of what the replica that answered would register."""
 ANNOTATION_HASH: Final = "headroom.harvesterhci.io/configuration-hash"
 """On the registered configurations: the same hash, of the replica that wrote them."""
-_SECONDS: Final = 7.0
-"""More than the webhook's timeoutSeconds."""
 PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"
-_FAILED: Final = f'failed calling webhook "{PROBE_WEBHOOK}"'
-"""Of the API server's error (apiserver/pkg/admission/plugin/webhook/errors); it has no reason of its own. Another
-webhook that fails on the probe's object says nothing about ours."""
 
 
 async def repeat(check: Callable[[], Awaitable[object]], period: float, *, retry: float, subject: str) -> NoReturn:
@@ -55,17 +50,11 @@ async def repeat(check: Callable[[], Awaitable[object]], period: float, *, retry
         await asyncio.sleep(pause)
 
 
-class _Version(msgspec.Struct, rename="camel"):
-    """apimachinery version.Info."""
-
-    git_version: str = ""
-
-
 async def ask_version(client: Client) -> str:
     """Returns the version of the API server that answers, "" if it cannot be read. Raises ApiError."""
     answer = await client.transport.request("GET", "/version")
-    try:
-        return msgspec.json.decode(answer, type=_Version).git_version
+    try:  # apimachinery version.Info has texts alone
+        return msgspec.json.decode(answer, type=dict[str, str]).get("gitVersion", "")
     except msgspec.MsgspecError:
         return ""
 
@@ -74,7 +63,6 @@ class KubernetesVersion:
     """`run` until cancelled."""
 
     def __init__(self, *known_versions: str) -> None:
-        """`known_versions`: what API servers have already said."""
         self._answers: deque[str] = deque(maxlen=ANSWERS)
         for version in known_versions:
             self.record(version)
@@ -135,11 +123,13 @@ async def probe(client: Client, namespace: str) -> str:
             EVENTS.path(namespace),
             params={"dryRun": "All"},
             body=msgspec.json.encode(event),
-            timeout=_SECONDS,
+            timeout=7.0,  # more than the webhook's timeoutSeconds
             retry=False,
         )
     except ApiError as exc:
-        if _FAILED in exc.message:
+        # apiserver/pkg/admission/plugin/webhook/errors: it has no reason of its own. Another webhook that fails on the
+        # probe's object says nothing about ours.
+        if f'failed calling webhook "{PROBE_WEBHOOK}"' in exc.message:
             raise NotReached(exc.message) from exc
         raise
     mark = msgspec.json.decode(answer, type=Object).annotations.get(PROBE_MARK)

@@ -14,7 +14,7 @@ from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.workqueue.queue import loop_time
-from pkg.config.causes import Cause, encode_causes
+from pkg.config.causes import Cause
 from pkg.selfcheck.api_server import repeat
 from pkg.util.constants import CONFIG_MAP, TRUE
 from pkg.util.resourcequota.policy import EXACT, EstimateKind, Mode, RancherQuotas
@@ -52,13 +52,13 @@ class Installation:
     problem: str = ""
     """The sentence about what keeps the controller from its work."""
     refused: str = ""
-    """The same for programs, as far as somebody else has to act: a JSON list of Cause."""
+    """The same for programs, as far as somebody else has to act: a JSON list of Cause; "" for none."""
     seen: str = ""
     """When the controller wrote it last, RFC 3339, by the API server's clock."""
     ended: str = ""
     """"true" once the controller has ended."""
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
-    """The way in which quotas with Rancher's label are raised now; `rancher_reason` says why."""
+    """The way in use; `rancher_reason` says why."""
     rancher_reason: str = ""
     hold_limit: float = EXACT.hold_limit
     only_namespaces: str = ""
@@ -84,12 +84,10 @@ class Publisher:
 
     client: Client
     namespace: str
-    """Headroom's own."""
     installation: Callable[[], Installation]
     faults: Callable[[], Sequence[str]]
     """Returns what is wrong with the installation now, a line each."""
     causes: Callable[[], Sequence[Cause]]
-    """Returns who refuses requests."""
     _last_without_fault: float = field(default_factory=loop_time, init=False)
     _due: float = field(default=float("-inf"), init=False)
     _published: Installation | None = field(default=None, init=False)
@@ -119,7 +117,8 @@ class Publisher:
         lines = [*(cause.line() for cause in causes), *lasting_faults]
         rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
         problem = lines[0] + rest if lines else ""
-        installation = replace(self.installation(), problem=problem, refused=encode_causes(causes))
+        refused = msgspec.json.encode(causes).decode() if causes else ""
+        installation = replace(self.installation(), problem=problem, refused=refused)
         published = self._published
         if published is not None and published.problem and problem:
             published = replace(published, problem=problem)  # in other words: how long a cache is behind goes on

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
-from msgspec import to_builtins
 
 from kubeloop.api import registry
 from kubeloop.api.meta import rfc3339
@@ -24,7 +24,7 @@ from kubeloop.testing.scripted_server import GET, LIST, POST, Reply, body, group
 from pkg.api.harvesterhci import SETTINGS
 from pkg.api.instancetype import INSTANCETYPES
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES
-from pkg.config.causes import Cause, encode_causes
+from pkg.config.causes import Cause
 from pkg.util.amounts import format_amount, format_amounts, format_distinctly
 from tests.decisions import charged, sentences
 from tests.fork_server import ForkedProcess
@@ -354,7 +354,7 @@ def test_who_refuses_is_the_first_line_of_every_command(
     error, name = case
     by, reason, _ = error.refusal
     cause = Cause(by, error.status, reason, [f"ResourceQuota {NS}/default-abc"], 1)
-    published(server, "takeover", "exact", problem=cause.line(), refused=encode_causes([cause]))
+    published(server, "takeover", "exact", problem=cause.line(), refused=msgspec.json.encode([cause]).decode())
     for words in (["status"], ["explain", f"{NS}/vm1"], ["status", "--check", "controller"]):
         answer = call(*words)
         first_line = answer.out.partition("\n")[0]
@@ -588,7 +588,7 @@ def test_what_others_wrote_moves_no_cursor(case: list[str], server: ThreadedServ
 def test_one_namespace_needs_no_right_to_the_whole_cluster(server: ThreadedServer, call: Call) -> None:
     migrations = VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
     server.server.always(LIST, migrations.path(), status(403, "Forbidden"))
-    server.server.always(LIST, migrations.path(NS), listing([to_builtins(REFUSED)], "10"))
+    server.server.always(LIST, migrations.path(NS), listing([msgspec.to_builtins(REFUSED)], "10"))
     server.server.always(LIST, KUBEVIRTS.path(), status(403, "Forbidden"))
     server.server.always(LIST, SETTINGS.path(), status(403, "Forbidden"))
     answer = json.loads(call("explain", f"{NS}/vm1", "-o", "json").out)
@@ -761,7 +761,7 @@ def test_a_watch_shows_what_changes(
             path = registry.RESOURCE_QUOTAS.path("" if command == ["status"] else NS)
             server.server.always(LIST, path, status(403, "Forbidden", "not now"))
             eventually(lambda: "not now, trying again" in text() + (tmp_path / "err").read_text(), why=text)
-            server.server.always(LIST, path, listing([to_builtins(RAISED)], "11"))
+            server.server.always(LIST, path, listing([msgspec.to_builtins(RAISED)], "11"))
             next_text = {"status": "9.8Gi", "explain": "waits for KubeVirt"} if terminal else SAID_THEN
             eventually(lambda: next_text[command[0]] in text(), why=text)
         finally:

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from kubeloop.api.core import ValidatingWebhookConfiguration
+from kubeloop.api.registry import SELF_SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
+from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import virtual_time
-from pkg.config import rancher_quotas
 from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -82,17 +83,18 @@ async def test_a_lock_between_a_decision_and_its_write_is_learned() -> None:
     assert writes.learn(DENIED)
 
 
-async def test_quotas_decided_at_once_take_the_way_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, questions = asyncio.Event(), 0
+@pytest.mark.parametrize(("rights", "expected"), [(2, IMPERSONATE), (1, ANNOTATION), (0, ANNOTATION)])
+async def test_quotas_decided_at_once_take_the_way_of_one_answer(rights: int, expected: RancherQuotas) -> None:
+    server, answer, questions = Server(), asyncio.Event(), list[Any]()
 
-    async def may_impersonate(_: object) -> bool:
-        nonlocal questions
-        questions += 1
-        await answer.wait()
-        return True
+    async def review(request: Request) -> None:
+        if request.plural == SELF_SUBJECT_ACCESS_REVIEWS.plural:
+            questions.append(request.body["spec"]["resourceAttributes"]["resource"])
+            await answer.wait()
+            request.body["status"] = {"allowed": len(questions) <= rights}
 
-    monkeypatch.setattr(rancher_quotas, "may_impersonate", may_impersonate)
-    client = Server().client()
+    server.reactors.append(review)
+    client = server.client()
     writes = RancherWrites(client, client)
     writes.registrations = Listed([registration()])
 
@@ -103,7 +105,7 @@ async def test_quotas_decided_at_once_take_the_way_of_one_answer(monkeypatch: py
     ways = [asyncio.create_task(way()) for _ in range(3)]
     await asyncio.sleep(0)
     answer.set()
-    assert (await asyncio.gather(*ways), questions) == ([IMPERSONATE] * 3, 1)
+    assert (await asyncio.gather(*ways), questions) == ([expected] * 3, ["serviceaccounts", "groups"])
 
 
 @virtual_time

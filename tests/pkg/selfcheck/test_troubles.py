@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
@@ -11,7 +12,7 @@ from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
-from pkg.config.causes import Cause, decode_causes, encode_causes
+from pkg.config.causes import Cause, decode_causes
 from pkg.config.management import Management
 from pkg.selfcheck.installation import about
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
@@ -168,7 +169,7 @@ async def test_many_objects_are_one_cause_for_each_who_refuses() -> None:
     assert (webhook.count, len(webhook.objects), rbac.count) == (1000, 200, 1)
     assert waiting("webhook q.example.org") == 1000
     assert webhook.line("ns0007").endswith("not by you: ResourceQuota ns0007/q and 999 more")
-    assert len(encode_causes(rig.troubles.causes)) < 20_000
+    assert len(msgspec.json.encode(rig.troubles.causes)) < 20_000
 
 
 LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
