@@ -23,9 +23,6 @@ from pkg.util.resourcequota.observe import Listed, Source
 
 T = TypeVar("T", bound=Object)
 
-LONGEST_RETRY = 25.0
-"""Seconds until a failed key is tried again, at most: no event tells that a right was granted or a webhook is gone."""
-
 
 class _CachedKind(Generic[T]):
     """A property of Management: the controller of a kind, or of its objects of that name or with those labels.
@@ -76,8 +73,9 @@ class Management(ControllerFactory):
             client,
             workers=workers,
             selects=selects,
+            # 25 s: no event tells that a right was granted or a webhook is gone.
             rate_limiter=lambda: MaxOfRateLimiter(
-                ItemExponentialFailureRateLimiter(max=LONGEST_RETRY), BucketRateLimiter(qps=50.0, burst=100)
+                ItemExponentialFailureRateLimiter(max=25.0), BucketRateLimiter(qps=50.0, burst=100)
             ),
         )
         self.rancher = rancher or RancherWrites(client)

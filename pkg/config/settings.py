@@ -18,9 +18,8 @@ RANCHER_USERS: Final = (
     "system:serviceaccount:cattle-fleet-system:*",
     "cattle-cluster-agent",
 )
-"""Rancher's own accounts: its server and the cluster agent (service account `cattle` of cattle-system), fleet's agent,
-and the agent's user where it comes with a client certificate. People who work through Rancher come under their own
-names (it impersonates them) and are people here."""
+"""Rancher's own accounts: its server and the cluster agent (`cattle` of cattle-system), fleet's agent, and the agent's
+user where it comes with a client certificate. People who work through Rancher come under their own names."""
 WEBHOOKS: Final = ("namespaces", "virtualmachines", "resourcequotas", "pods")
 """What a failure policy can be given to."""
 

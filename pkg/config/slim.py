@@ -32,7 +32,6 @@ _LONGEST_SHARED: Final = 4096
 """Bytes of a value that is held for others: equal ones that are larger are rare, and a tenant may write many."""
 _MOST_SHARED: Final = 5000
 """Different values that are held; tenants choose how many there are."""
-_MOST_CONTAINERS: Final = 4 * LONGEST
 
 _POD_LABELS = (
     constants.LABEL_APP,
@@ -42,7 +41,6 @@ _POD_LABELS = (
     constants.LABEL_VM_NAME,
 )
 _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
-_VMI_ANNOTATIONS = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
 
 _encode = msgspec.json.Encoder().encode
 _write = msgspec.structs.force_setattr
@@ -55,12 +53,14 @@ class CacheTransforms:
         self._shared: dict[tuple[str, bytes], Any] = {}
 
     def pod(self, pod: core.Pod) -> core.Pod:
-        """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what is larger
-        than anything that KubeVirt starts is no VM's."""
+        """A fifth of a launcher pod remains. Never less than quota counts, however large that is; but what has more
+        containers than KubeVirt makes, or more resources than a VMI's, is no VM's."""
         spec, status = pod.spec, pod.status
-        _keep_metadata(pod, _POD_LABELS)
-        if _exceeds_launchers(spec):
-            _keep_metadata(pod)
+        containers = [*spec.containers, *(spec.init_containers or ())]
+        parts = [container.resources for container in containers]
+        resources = [spec.overhead, *(part.limits for part in parts), *(part.requests for part in parts)]
+        exceeds_launchers = len(containers) > 4 * LONGEST or any(len(part or ()) > 2 * LONGEST for part in resources)
+        _keep_metadata(pod, () if exceeds_launchers else _POD_LABELS)
         # When the containers of a pod that is over ended, its condition Ready tells.
         _keep_conditions(status, ("PodResizePending", "Ready") if pod.terminal else ("PodResizePending",))
         self._share(spec, "containers", "init_containers")
@@ -69,7 +69,8 @@ class CacheTransforms:
 
     def instance(self, vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstance:
         """Half of a VMI without disks remains."""
-        _keep_metadata(vmi, (constants.LABEL_OUTDATED_LAUNCHER,), _VMI_ANNOTATIONS)
+        annotations = (*_TEMPLATE_ANNOTATIONS, *constants.VMI_STATE_ANNOTATIONS)
+        _keep_metadata(vmi, (constants.LABEL_OUTDATED_LAUNCHER,), annotations)
         _keep_conditions(vmi.status, (constants.CONDITION_CPU_CHANGE, constants.CONDITION_MEMORY_CHANGE))
         self._keep_spec(vmi.spec)
         _cut_lists(vmi.status)
@@ -83,10 +84,10 @@ class CacheTransforms:
     def claim(self, claim: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
         _keep_metadata(claim, (), (ANNOTATION_STORAGE_CLASS,))
-        spec, status = claim.spec, claim.status
-        for part, names in ((spec, ("access_modes", "volume_mode", "volume_name")), (status, ("capacity", "phase"))):
-            for name in names:
-                _write(part, name, None)
+        for name in ("access_modes", "volume_mode", "volume_name"):
+            _write(claim.spec, name, None)
+        for name in ("capacity", "phase"):
+            _write(claim.status, name, None)
         self._share(claim, "spec", "status")
         return claim
 
@@ -132,7 +133,6 @@ def _read_annotations(metadata: ObjectMeta, keys: Collection[str]) -> dict[str, 
 
 
 def _with_keys(texts: Mapping[str, str] | None, keys: Collection[str]) -> dict[str, str] | None:
-    """Returns those of the keys that exist."""
     return {key: texts[key][:LONGEST] for key in keys if key in texts} or None if texts else None
 
 
@@ -144,20 +144,11 @@ def _keep_conditions(status: core.PodStatus | kubevirt.VirtualMachineInstanceSta
 
 
 def _cut_lists(part: Struct) -> None:
-    """Cuts its lists and maps."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
         if isinstance(value, list | dict) and len(value) > LONGEST:
             first_elements = islice(value.items() if isinstance(value, dict) else value, LONGEST)
             _write(part, name, type(value)(first_elements))
-
-
-def _exceeds_launchers(spec: core.PodSpec) -> bool:
-    """Reports whether a pod has more containers than KubeVirt makes, or more resources than a VMI's."""
-    containers = [*spec.containers, *(spec.init_containers or ())]
-    parts = [container.resources for container in containers]
-    resources = [spec.overhead, *(part.limits for part in parts), *(part.requests for part in parts)]
-    return len(containers) > _MOST_CONTAINERS or any(len(amounts or ()) > 2 * LONGEST for amounts in resources)
 
 
 def _within_size(obj: T) -> T:

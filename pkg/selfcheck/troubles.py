@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 EVENT_REFUSED: Final = "RequestRefused"
 EVENT_UNANSWERED: Final = "RequestUnanswered"
-CHECK_PERIOD: Final = 1.0
 REPORT_AFTER: Final = 2.0
 """Seconds after which a refusal is told: by then the request was tried about ten times."""
 END_AFTER: Final = 3.0
@@ -34,9 +33,6 @@ END_AFTER: Final = 3.0
 _MOST_OBJECTS, _MOST_CAUSES, _LONGEST = 200, 10, 1000
 """The most that the ConfigMap holds: objects of a cause, causes, characters of a sentence."""
 
-_VALIDATION: Final = "validation"
-"""Of a tenant's VM or VMI, as with annotations of nearly 256 KiB: the object's own fault, nobody refuses headroom."""
-_NO_ANSWER: Final = "no answer"
 _WAITING = METRICS["headroom_requests_refused"].gauge()
 
 
@@ -48,12 +44,6 @@ class _OngoingTrouble:
     since: float
     last_seen: float
     is_reported: bool = False
-
-    @property
-    def waiting_object(self) -> str:
-        """The object that waits."""
-        resource = self.controller.informer.resource
-        return f"{resource.kind} {self.trouble.key}" if self.trouble.key else self.controller.name
 
 
 @dataclass(eq=False)
@@ -74,54 +64,53 @@ class Troubles:
     async def run(self) -> None:
         while True:
             self.check()
-            await asyncio.sleep(CHECK_PERIOD)
+            await asyncio.sleep(1.0)
 
     def check(self) -> None:
         """Checks once: reports what is new, and forgets what is over."""
         now = loop_time()
         for controller, trouble in self.find_troubles():
-            cause, resource = _cause_of(trouble), controller.informer.resource
-            if cause.by == _VALIDATION and resource in (VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES):
+            cause, resource = _cause_of(controller, trouble), controller.informer.resource
+            # A tenant's VM or VMI with annotations of nearly 256 KiB: nobody refuses headroom.
+            if cause.by == "validation" and resource in (VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES):
                 continue
             ongoing = _OngoingTrouble(controller, trouble, cause, now, now)
             ongoing = self._ongoing.setdefault((controller.name, trouble.key, cause.by), ongoing)
             ongoing.trouble, ongoing.cause, ongoing.last_seen = trouble, cause, now
         self._ongoing = {key: ongoing for key, ongoing in self._ongoing.items() if now - ongoing.last_seen <= END_AFTER}
-        groups: dict[tuple[str, int], list[_OngoingTrouble]] = {}
+        groups: dict[tuple[str, int], list[Cause]] = {}
         for ongoing in self._ongoing.values():
             # A missing answer was waited for already.
             if ongoing.trouble.error is None or ongoing.last_seen - ongoing.since >= REPORT_AFTER:
-                groups.setdefault((ongoing.cause.by, ongoing.cause.status), []).append(ongoing)
+                groups.setdefault((ongoing.cause.by, ongoing.cause.status), []).append(ongoing.cause)
                 if not ongoing.is_reported:
                     self._report(ongoing)
-        self.causes = [*map(_cause_of_all, islice(groups.values(), _MOST_CAUSES)), *self.more_causes()]
+        self.causes = [*map(_merged, islice(groups.values(), _MOST_CAUSES)), *self.more_causes()]
         _WAITING.clear()
         for cause in self.causes:  # causes by the same one may have several statuses
-            _WAITING.labels(cause.by or _NO_ANSWER).inc(cause.count)
+            _WAITING.labels(cause.by or "no answer").inc(cause.count)
 
     def _report(self, ongoing: _OngoingTrouble) -> None:
         ongoing.is_reported = True
-        trouble, text = ongoing.trouble, ongoing.cause.text
+        trouble, cause = ongoing.trouble, ongoing.cause
         if trouble.error is None:
-            log.warning("%s waits for an answer: %s: %s", trouble.handler, ongoing.waiting_object, text)
-        if trouble.handler in self.silent:
-            return
-        waiting_object = ongoing.controller.informer.indexer.get_by_key(trouble.key) if trouble.key else None
-        reason = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED
-        if waiting_object is not None:
-            self.events.event(waiting_object, WARNING, reason, text)
-        else:
-            self.events.event(self.own_object, WARNING, reason, f"{text}: {ongoing.waiting_object}")
+            log.warning("%s waits for an answer: %s: %s", trouble.handler, cause.objects[0], cause.text)
+        if trouble.handler not in self.silent:
+            cached = ongoing.controller.informer.indexer.get_by_key(trouble.key)
+            reason, text = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED, cause.text if cached else cause.line()
+            self.events.event(cached or self.own_object, WARNING, reason, text)
 
 
-def _cause_of(trouble: Trouble) -> Cause:
+def _cause_of(controller: Controller[Any], trouble: Trouble) -> Cause:
+    """Returns the cause with the one object that waits, or the plural of a kind that may not be read."""
+    objects = [f"{controller.informer.resource.kind} {trouble.key}" if trouble.key else controller.name]
     if trouble.error is None:
-        return Cause("", 0, "the API server, or a webhook that it asks, does not answer")
+        return Cause("", 0, "the API server, or a webhook that it asks, does not answer", objects, 1)
     by, reason, _ = trouble.error.refusal
-    return Cause(by, trouble.error.status, printable(one_line(reason))[:_LONGEST])
+    return Cause(by, trouble.error.status, printable(one_line(reason))[:_LONGEST], objects, 1)
 
 
-def _cause_of_all(troubles: Sequence[_OngoingTrouble]) -> Cause:
+def _merged(causes: Sequence[Cause]) -> Cause:
     """Returns the cause that came first, with everything that waits because of it."""
-    objects = sorted({ongoing.waiting_object for ongoing in troubles})
-    return msgspec.structs.replace(troubles[0].cause, objects=objects[:_MOST_OBJECTS], count=len(objects))
+    objects = sorted({obj for cause in causes for obj in cause.objects})
+    return msgspec.structs.replace(causes[0], objects=objects[:_MOST_OBJECTS], count=len(objects))

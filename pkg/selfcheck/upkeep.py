@@ -28,17 +28,12 @@ PERIOD: Final = 360.0
 """Seconds between two checks."""
 RETRY: Final = 30.0
 """Seconds until the next check when the API server did not answer."""
-MEANING: Final = (
-    "tenants can create pods that look like a VM's, or KubeVirt none: see docs/runbooks/HeadroomPolicyMissing.md"
-)
 EVENT: Final = "PodPolicyMissing"
 _REFUSES: Final = "refuses KubeVirt's own pods"
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""
 _ABSENT: Final = {name: f"there is no ValidatingAdmissionPolicy {name}" for name in POLICIES}
-_NARROWING: Final = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
-"""The fields that leave pods out of a binding."""
 
 _IN_FORCE = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
@@ -65,7 +60,8 @@ class Upkeep:
     async def check(self) -> None:
         """Checks once. Raises ApiError."""
         faults = await self._policy_problems()
-        in_force, message = not faults, f"{'; '.join(faults)}: {MEANING}"
+        in_force, effect = not faults, "tenants can create pods that look like a VM's, or KubeVirt none"
+        message = f"{'; '.join(faults)}: {effect}: see docs/runbooks/HeadroomPolicyMissing.md"
         _IN_FORCE.set(in_force)
         if in_force != self.management.policy_in_force:
             self.management.policy_in_force = in_force
@@ -120,7 +116,10 @@ def problems(
             continue
         weaknesses = _weaknesses(policy.spec, operation, accounts)
         faults += [f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in weaknesses]
-        if binding is None or not _binds(binding.spec, name):
+        bound = binding.spec if binding else {}
+        narrowing = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
+        is_narrow = any((bound.get("matchResources") or {}).get(part) for part in narrowing)
+        if is_narrow or bound.get("policyName") != name or "Deny" not in (bound.get("validationActions") or ()):
             faults.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
     return faults
 
@@ -136,11 +135,3 @@ def _weaknesses(spec: Mapping[str, Any], operation: str, accounts: Sequence[str]
         f"{_REFUSES}: it does not name {', '.join(accounts)}": not names_account,
     }
     return [weakness for weakness, is_present in weaknesses.items() if is_present]
-
-
-def _binds(spec: Mapping[str, Any], name: str) -> bool:
-    return (
-        spec.get("policyName") == name
-        and "Deny" in (spec.get("validationActions") or ())
-        and not any((spec.get("matchResources") or {}).get(part) for part in _NARROWING)
-    )
