@@ -6,6 +6,7 @@ server may still ask by the lock as it was before the last change."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
@@ -29,7 +30,6 @@ _OBJECTS: Final = {
     "virtualmachinemigrationresourcequotas": "migration resource quotas",
 }
 _VERBS: Final = {"CREATE": "created", "UPDATE": "changed", "DELETE": "deleted"}
-CLUSTER_ADMINS: Final = "system:masters"
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,10 @@ class Accounts:
     virt_controllers: Callable[[], Collection[str]]
     """Called each time: the KubeVirt CR may appear later."""
 
-    def can_change_quotas(self, user: UserInfo) -> bool:
-        return any(owner and fnmatchcase(user.username, owner) for owner in self.lock_owners)
-
     def makes_targets(self, user: UserInfo) -> bool:
         """Reports whether a user makes target pods: virt-controller, or who may do everything anyway."""
         is_virt_controller = bool(user.username) and user.username in self.virt_controllers()
-        return is_virt_controller or CLUSTER_ADMINS in (user.groups or ())
+        return is_virt_controller or "system:masters" in (user.groups or ())
 
 
 def is_exempt(request: AdmissionRequest, accounts: Accounts) -> bool:
@@ -54,7 +51,7 @@ def is_exempt(request: AdmissionRequest, accounts: Accounts) -> bool:
     user = request.user_info
     if request.resource.resource != "pods":
         ends_namespace = request.operation == "DELETE" and user.username in locks.NAMESPACE_CONTROLLERS
-        return ends_namespace or accounts.can_change_quotas(user)
+        return ends_namespace or any(owner and fnmatchcase(user.username, owner) for owner in accounts.lock_owners)
     makes_target = request.operation == "CREATE" and accounts.makes_targets(user)
     return makes_target and bool(request.new(Pod).labels.get(LABEL_MIGRATION_JOB_UID))
 
@@ -63,9 +60,7 @@ async def is_granted(view: View, namespace: str, pod: Pod) -> bool:
     """Reports whether a target pod uses no more of any quota than a window adds for its VM. Raises NoAnswer."""
     job, releases = pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), view.releases()
     for quota in view.quotas(namespace):
-        if not is_charged(pod, quota.spec, releases=releases):
-            continue
-        facts: Facts | None = view.observe(quota)
+        facts: Facts | None = view.observe(quota) if is_charged(pod, quota.spec, releases=releases) else None
         if facts and all(migration.uid != job for migration in facts.migrations):
             facts = await view.observe_live(quota)
         if facts and not is_within_window(facts, pod, job, releases):
@@ -123,7 +118,6 @@ class LockValidator:
         pod = request.new(Pod)
         if locks.admission_key(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in locks.admitted_by(lock):
             return True
-        try:
+        with suppress(NoAnswer):
             return await self.is_granted(request.namespace, pod)
-        except NoAnswer:
-            return False
+        return False

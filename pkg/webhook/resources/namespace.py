@@ -23,7 +23,6 @@ from pkg.webhook.view import NoAnswer, View, defaults
 _CHECKED: Final = ((LIMITS_CPU, "LimitsCPU", "CPU"), (LIMITS_MEMORY, "LimitsMemory", "Memory"))
 """Resource, Rancher's name of the field, and what a person calls it."""
 _FORMAT: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-_SUFFIX: Final = "unable to parse quantity's suffix"
 _PARTS: Final = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[-+]?[0-9]*")
 
 
@@ -64,21 +63,17 @@ def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str 
     except InvalidNamespaceAnnotation as exc:
         return f"invalid NamespaceResourceQuota {annotation[:MAX_LENGTH]}, error: {exc}"
     for resource, field, word in _CHECKED:
-        if resource not in limits:
+        if (text := limits.get(resource)) is None:
             continue
         try:
-            limit = Quantity.parse(limits[resource])
-        except QuantityError:
-            return f"invalid {field} {limits[resource]}, error: {_go_error(limits[resource])}"
+            limit = Quantity.parse(text)
+        except QuantityError:  # in apimachinery's words (resource.ParseQuantity)
+            error = "unable to parse quantity's suffix" if text and _PARTS.fullmatch(text) else _FORMAT
+            return f"invalid {field} {text}, error: {error}"
         current = quantity_of(used, resource)
         if current > limit:
             return f"new {word} limit {limit} is lower than the current used {word} limit {current}"
     return None
-
-
-def _go_error(text: str) -> str:
-    """Returns apimachinery's words for what is no quantity (resource.ParseQuantity)."""
-    return _SUFFIX if text and _PARTS.fullmatch(text) else _FORMAT
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:

@@ -41,12 +41,15 @@ class Guard:
     """EventRecorder.event."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
-        if self._is_exempt(request) or _is_written_as_rancher(request):
+        of_status = request.sub_resource == "status"
+        exempt = (NAMESPACE_CONTROLLER, *self.settings.passes, *(QUOTA_CONTROLLERS if of_status else ()))
+        is_exempt = self.settings.quota_guard is QuotaGuard.OFF or request.user_info.username in exempt
+        if is_exempt or _is_written_as_rancher(request):
             return ALLOW
         old = request.old(ResourceQuota)
         if request.operation == "DELETE":
             return await self._refuse_while_migrating(old, "it can be deleted")
-        quota, of_status = request.new(ResourceQuota), request.sub_resource == "status"
+        quota = request.new(ResourceQuota)
         if switched_off(quota):
             return switching_off(f"resource quota {quota.key}", self.view.migrating(old) if is_served(old) else ())
         if lowest := await self._too_low(old, quota, of_status=of_status):
@@ -76,11 +79,6 @@ class Guard:
             warnings=[f"{self._describe(quota)}, corrected: {wants}"],
             audit={"corrected": ",".join(f"{name}={value}" for name, value in lowest.items())},
         )
-
-    def _is_exempt(self, request: AdmissionRequest) -> bool:
-        of_status = QUOTA_CONTROLLERS if request.sub_resource == "status" else ()
-        exempt = (NAMESPACE_CONTROLLER, *of_status, *self.settings.passes)
-        return self.settings.quota_guard is QuotaGuard.OFF or request.user_info.username in exempt
 
     async def _too_low(
         self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
@@ -119,6 +117,6 @@ def _is_written_as_rancher(request: AdmissionRequest) -> bool:
     return request.old(ResourceQuota).annotations != request.new(ResourceQuota).annotations
 
 
-def _join_names(names: Sequence[str], limit: int = 10) -> str:
-    text = ", ".join(names[:limit])
-    return f"{text} and {len(names) - limit} more" if len(names) > limit else text or "names unknown"
+def _join_names(names: Sequence[str]) -> str:
+    text = ", ".join(names[:10])
+    return f"{text} and {len(names) - 10} more" if len(names) > 10 else text or "names unknown"

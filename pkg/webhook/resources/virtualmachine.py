@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from kubeloop.api.core import ResourceQuota, ResourceRequirements
-from kubeloop.api.meta import Struct
+from kubeloop.api.core import PersistentVolumeClaim, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import parse_resource_list, total
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
@@ -24,18 +23,7 @@ from pkg.util.resourcequota.rancher import annotation_of
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.webhook.view import NoAnswer, View, defaults
 
-_STORAGE: Final = "storage"
-
-
-class _ClaimSpec(Struct):
-    resources: ResourceRequirements = ResourceRequirements()
-
-
-class _ClaimTemplate(Struct):
-    spec: _ClaimSpec = _ClaimSpec()
-
-
-_TEMPLATES = msgspec.json.Decoder(Annotated[list[_ClaimTemplate], msgspec.Meta(max_length=256)] | None)
+_TEMPLATES: Final = msgspec.json.Decoder(Annotated[list[PersistentVolumeClaim], msgspec.Meta(max_length=256)] | None)
 """As many as KubeVirt lets a VM have of volumes."""
 
 
@@ -43,7 +31,7 @@ def storage_of(vm: VirtualMachine) -> Quantity:
     """Returns the storage that the VM's volume claim templates request together. Raises ValueError for garbage."""
     try:
         templates = _TEMPLATES.decode(vm.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null") or []
-        requests = [(template.spec.resources.requests or {}).get(_STORAGE, 0) for template in templates]
+        requests = [(template.spec.resources.requests or {}).get("storage", 0) for template in templates]
         return sum(map(Quantity.parse, requests), ZERO)
     except (msgspec.DecodeError, QuantityError, RecursionError) as exc:
         raise ValueError(f"failed to unmarshal the volumeClaimTemplates annotation: {exc}") from exc
@@ -72,7 +60,7 @@ def decide(
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    return deny(insufficient(_STORAGE), reason="no-room") if is_short else ALLOW
+    return deny(insufficient("storage"), reason="no-room") if is_short else ALLOW
 
 
 def _lacks_room(quota: ResourceQuota, limit: Quantity, need: Quantity) -> bool:
