@@ -44,18 +44,18 @@ NAMES: Final = {
 }
 """Path to the name that flags, metrics and pages have for the webhook."""
 
-_SAFE_PATTERN = re.compile(r"[A-Za-z0-9:._@/*?-]+")
-
 
 def validating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
     """Returns the webhooks of the ValidatingWebhookConfiguration. `bundle` None: no caBundle is set."""
-    make = partial(_webhook, endpoint, settings, bundle)
+    make, templates = partial(_webhook, endpoint, settings, bundle), constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES
     # Metadata is written through the subresources too.
     namespaces = rule(["namespaces", "namespaces/status", "namespaces/finalize"], ["UPDATE"], scope="Cluster")
+    quota_changes = f"{_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)} || ({_SWITCHED_OFF})"
     vms = rule(["virtualmachines"], ["CREATE", "UPDATE"], group="kubevirt.io")
+    volumes_change = f"{_text('object', templates)} != '' && {_changes(templates)}"
     webhooks = [
-        make(VALIDATE_NAMESPACE, [namespaces], {"quota-annotation-changes": _QUOTA_ANNOTATION_CHANGES}),
-        make(VALIDATE_VIRTUAL_MACHINE, [vms], {"volumes-change": _VOLUMES_CHANGE}),
+        make(VALIDATE_NAMESPACE, [namespaces], {"quota-annotation-changes": quota_changes}),
+        make(VALIDATE_VIRTUAL_MACHINE, [vms], {"volumes-change": volumes_change}),
     ]
     if settings.quota_guard is not QuotaGuard.OFF:
         quotas = rule(["resourcequotas", "resourcequotas/status"], ["UPDATE", "DELETE"])
@@ -116,6 +116,13 @@ def _webhook(
 
 
 def _guard_conditions(settings: Settings) -> dict[str, str]:
+    base, owner = constants.ANNOTATION_BASE, constants.ANNOTATION_OWNER
+    loses = " || ".join(f"({_is_true('oldObject', label)} && !({_is_true('object', label)}))" for label in _MANAGED)
+    # A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back, which has to
+    # be possible while no webhook answers.
+    is_skipped = _is_true("object", constants.ANNOTATION_SKIP_AUTO_SCALING, "annotations")
+    loses_owner = f"{_has('oldObject', owner)} && !({_has('object', owner)}) && {is_skipped}"
+    changes_base = f"{_has('oldObject', base)} && (!({_has('object', base)}) || {_changes(base)})"
     conditions = {
         "managed": " || ".join(_is_true("oldObject", label) for label in _MANAGED),
         # Most updates leave the limits alone.
@@ -126,7 +133,9 @@ def _guard_conditions(settings: Settings) -> dict[str, str]:
         " && object.status.hard != oldObject.status.hard"
         # Anybody may bring it to spec.hard.
         " && !(has(object.spec.hard) && object.status.hard == object.spec.hard))"
-        f" || ({_SWITCHED_OFF}) || ({_LOSES_LABEL}) || ({_LOSES_OWNER}) || ({_CHANGES_BASE})",
+        # A label that goes takes all headroom with it; the base is recorded on quotas without Rancher.
+        f" || ({_SWITCHED_OFF}) || ({loses}) || ({loses_owner})"
+        f" || ({_is_true('oldObject', constants.LABEL_MANAGED)} && {changes_base})",
         "not-the-namespace-controller": f"request.userInfo.username != '{NAMESPACE_CONTROLLER}'",
         "not-the-quota-controller": "!(has(request.subResource) && request.subResource == 'status'"
         f" && request.userInfo.username in {json.dumps(QUOTA_CONTROLLERS)})",
@@ -139,7 +148,7 @@ def _guard_conditions(settings: Settings) -> dict[str, str]:
 def _matches(subject: str, patterns: Sequence[str]) -> str:
     """Returns the condition that a name matches a pattern. Raises ValueError where it would break the expression."""
     for pattern in patterns:
-        if not _SAFE_PATTERN.fullmatch(pattern):
+        if not re.fullmatch(r"[A-Za-z0-9:._@/*?-]+", pattern):
             raise ValueError(f"{pattern!r} is not a pattern of names")
     expressions = "|".join(map(re.escape, patterns)).replace(r"\*", ".*").replace(r"\?", ".")
     return f"{subject}.matches(r'^(?:{expressions})$')"
@@ -173,23 +182,3 @@ _MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAG
 """The labels that make a quota managed."""
 _SWITCHED_OFF: Final = f"{_is_off('object')} && !{_is_off('oldObject')}"
 """In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""
-_QUOTA_ANNOTATION_CHANGES: Final = f"{_changes(constants.ANNOTATION_RANCHER_RESOURCE_QUOTA)} || ({_SWITCHED_OFF})"
-_VOLUMES_CHANGE: Final = (
-    f"{_text('object', constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)} != ''"
-    f" && {_changes(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES)}"
-)
-_LOSES_LABEL: Final = " || ".join(
-    f"({_is_true('oldObject', label)} && !({_is_true('object', label)}))" for label in _MANAGED
-)
-"""That takes all of its headroom."""
-_LOSES_OWNER: Final = (
-    f"{_has('oldObject', constants.ANNOTATION_OWNER)} && !({_has('object', constants.ANNOTATION_OWNER)})"
-    f" && {_is_true('object', constants.ANNOTATION_SKIP_AUTO_SCALING, 'annotations')}"
-)
-"""A skip without that mark is a person's, and the quota left alone. Both go when a quota is given back, which has to be
-possible while no webhook answers."""
-_CHANGES_BASE: Final = (
-    f"{_is_true('oldObject', constants.LABEL_MANAGED)} && {_has('oldObject', constants.ANNOTATION_BASE)}"
-    f" && (!({_has('object', constants.ANNOTATION_BASE)}) || {_changes(constants.ANNOTATION_BASE)})"
-)
-"""Of a quota without Rancher."""

@@ -68,12 +68,10 @@ class Webhooks:
 
 def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Management) -> Mapping[str, Hook]:
     """Returns all handlers by path: the API server may still ask by the settings of a replica from before."""
-    locks = management.locks
-    kubevirts = management.kubevirts.cache()
-    accounts = lock.Accounts(
-        [settings.own_user, *settings.controller_users],
-        lambda: virt_controllers(kubevirts.list(), settings.kubevirt_users),
-    )
+    locks, kubevirts = management.locks, management.kubevirts.cache()
+    owners = [settings.own_user, *settings.controller_users]
+    accounts = lock.Accounts(owners, lambda: virt_controllers(kubevirts.list(), settings.kubevirt_users))
+    granted = partial(lock.is_granted, view)
     guard = resourcequota.Guard(view, settings, management.recorder("headroom").event)
     mark = paths.fingerprint(endpoint, settings)
     return {
@@ -82,9 +80,7 @@ def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Manage
         paths.VALIDATE_RESOURCE_QUOTA: guard.validate,
         paths.MUTATE_RESOURCE_QUOTA: guard.mutate,
         paths.VALIDATE_POD: pod.PodValidator(view, settings, accounts.makes_targets).validate,
-        LOCK_PATH: lock.LockValidator(
-            locks.cache(), locks.client, management.clock, accounts, partial(lock.is_granted, view)
-        ).validate,
+        LOCK_PATH: lock.LockValidator(locks.cache(), locks.client, management.clock, accounts, granted).validate,
         paths.VALIDATE_VIRTUAL_MACHINE: partial(virtualmachine.validate, view),
     }
 

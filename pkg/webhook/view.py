@@ -1,8 +1,8 @@
 """The webhooks' reads: the caches, the API server itself where a cache may be stale, and all pods of a few namespaces.
 
-A process caches KubeVirt's pods only, for a cluster has many others. Of the namespaces that hold added headroom a live
-list would do for one question, but the API server makes it wait for its own cache, and a tenant may ask a hundred times
-a second: they are watched, from the first question on, until the last question is IDLE seconds old."""
+A process caches KubeVirt's pods only, for a cluster has many others. Those of a namespace that holds added headroom are
+watched, from the first question on, until the last one is IDLE seconds old: a live list waits for the API server's own
+cache, and a tenant may ask a hundred times a second."""
 
 import asyncio
 import logging
@@ -41,14 +41,11 @@ T = TypeVar("T")
 _TIMEOUTS = METRICS["headroom_admission_timeouts_total"].counter()
 
 IDLE: Final = 300.0
-"""Seconds."""
 MOST: Final = 40
 """Namespaces watched at once, the last asked about: each holds one of the connections that all requests share."""
 ENDED: Final = 5.0
-"""Seconds for which it is remembered that a pod ended: status.used may still count it, the reserve remembers pods that
-were not seen (`pod.EXPIRY`), and a watch may be late."""
-_ENDED_MOST: Final = 1000
-"""So many of a namespace."""
+"""Seconds for which it is remembered that a pod ended, of 1000 in a namespace: status.used may still count it, the
+reserve remembers pods that were not seen (`pod.EXPIRY`), and a watch may be late."""
 
 
 class NoAnswer(Exception):
@@ -129,7 +126,7 @@ class View:
         return self.observe(quota, replace(source, pods=Listed(pods or []))) if source else None
 
     async def source_live(self, namespace: str) -> Source | None:
-        """Returns namespace, VMIMs and VMIs, all read at once. None if the namespace is gone."""
+        """Returns namespace, VMIMs and VMIs, all read at once; None if the namespace is gone."""
         live, migrations, instances = await asyncio.gather(
             self.namespace_live(namespace),
             read_in_time(list_installed(self._migrations, namespace)),
@@ -215,7 +212,7 @@ class NamespacePods:
     def _start_watch(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)
         informer = SharedIndexInformer(self._pods.select(namespace=namespace), transform=self._transform)
-        finished: TTLCache[str, Pod] = TTLCache(_ENDED_MOST, ENDED, asyncio.get_running_loop().time)
+        finished: TTLCache[str, Pod] = TTLCache(1000, ENDED, asyncio.get_running_loop().time)
 
         def on_update(old: Pod, new: Pod) -> None:
             if new.terminal and not old.terminal:

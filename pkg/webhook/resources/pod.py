@@ -9,7 +9,7 @@ counts its own pods twice, in the other one's place: two replicas together excee
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kubeloop.api.core import Pod, ResourceQuota
@@ -152,28 +152,19 @@ class PodValidator:
         return NamespaceRooms.from_facts(quotas, self._settings.policy, pods)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """Not the pod itself: a tenant's may be large."""
-
-    namespace: str
-    usages: Usages
-    since: float
-
-
 class Ledger:
     """Remembers admitted pods. Everything is sync: nothing else runs between a read and the entry that follows."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str | None], _Entry] = {}
-        # Invariant: by uid and replaced version, the oldest first.
-        self._silent = False
+        self._entries: dict[tuple[str, str | None], tuple[str, Usages, float]] = {}
+        # Invariant: by uid and replaced version, the oldest first. Not the pod itself: a tenant's may be large.
+        self._silent, self._answered_at = False, float("-inf")
         # Invariant: what was let in before the next answer of the API server may be stored as late as that comes.
 
     def remember(self, pod: Candidate, usages: Usages) -> None:
         if usages:
             self._entries.pop((pod.uid, pod.replaced), None)
-            self._entries[pod.uid, pod.replaced] = _Entry(pod.namespace, usages, loop_time())
+            self._entries[pod.uid, pod.replaced] = pod.namespace, usages, loop_time()
             self._forget(loop_time())
 
     def suspend(self) -> None:
@@ -183,24 +174,22 @@ class Ledger:
     def answered(self, requested_at: float) -> None:
         """Forgets the pods that had not turned up when a read began that the API server has answered."""
         if self._silent:
-            self._silent = False
-            for entry in self._entries.values():
-                entry.since = loop_time()
+            self._silent, self._answered_at = False, loop_time()
         self._forget(requested_at)
 
     def unseen(self, namespace: str, versions: Mapping[str, str | None]) -> list[Usages]:
         """Returns the usages of the pods that a read did not show; `versions`, by uid, are of those that it did.
         Nothing is forgotten because it was seen: another read, which began earlier, may not show it."""
         return [
-            entry.usages
-            for (uid, replaced), entry in self._entries.items()
-            if entry.namespace == namespace and versions.get(uid, replaced) == replaced
+            usages
+            for (uid, replaced), (of_namespace, usages, _) in self._entries.items()
+            if of_namespace == namespace and versions.get(uid, replaced) == replaced
         ]
 
     def _forget(self, requested_at: float) -> None:
         while self._entries and not self._silent:
-            key, entry = next(iter(self._entries.items()))
-            if requested_at < entry.since + EXPIRY:
+            key, (_, _, since) = next(iter(self._entries.items()))
+            if requested_at < max(since, self._answered_at) + EXPIRY:
                 break
             del self._entries[key]
         _REMEMBERED.set(len(self._entries))
