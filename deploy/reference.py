@@ -41,8 +41,8 @@ kubectl get kubevirts,settings.harvesterhci.io,namespaces,resourcequotas,limitra
   | headroom delta -f - --estimate exact
 ```
 
-Nothing but the input is read; the files of a support bundle will do. Plain KubeVirt has no `settings.harvesterhci.io`:
-leave it out. Add `runtimeclasses` and `network-attachment-definitions` where they are in use; for VirtualMachines,
+Nothing but the input is read, and to its end first; the files of a support bundle will do. Plain KubeVirt has no
+`settings.harvesterhci.io`: leave it out. Add `runtimeclasses` and `network-attachment-definitions` where they are in use; for VirtualMachines,
 `virtualmachineclusterinstancetypes`, `virtualmachineclusterpreferences` and those of namespaces, before `vms`. Without
 any such object, the quota is assumed to limit cpu and memory, the ratio to be 1.5 and KubeVirt to be 1.8.
 

@@ -16,7 +16,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
 from pkg.cmd.flags import group, option, optional
-from pkg.cmd.manifests import ManifestError, read_objects, reading_file
+from pkg.cmd.manifests import ManifestError, read_file, read_objects
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, collected_files, restore_snapshot
 from pkg.report.reader import Absent, home_namespaces, read_snapshot
@@ -106,14 +106,11 @@ def load_collected(folder: str) -> Snapshot:
     path = Path(folder)
     if not (path / ABOUT).is_file():
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")
-    objects: list[Mapping[str, Any]] = []
-    for name in (COLLECTED, MORE):
-        with reading_file(path / name) as stream:
-            objects += [document for _place, document in read_objects(stream)]
+    contents = [read_file(path / name) for name in (COLLECTED, MORE)]
     try:
-        with reading_file(path / ABOUT) as stream:
-            return restore_snapshot(msgspec.json.decode(stream.read()), objects)
-    except (msgspec.MsgspecError, KeyError, ValueError, TypeError, RecursionError) as exc:
+        objects = [document for data in contents for _place, document in read_objects(data)]
+        return restore_snapshot(msgspec.json.decode(read_file(path / ABOUT)), objects)
+    except (ManifestError, msgspec.MsgspecError, KeyError, ValueError, TypeError, RecursionError) as exc:
         raise ManifestError(f"{folder}: not what `headroom collect` writes ({exc})") from exc
 
 

@@ -1,18 +1,14 @@
 """Reads objects from a file or a pipe: YAML documents, JSON (also several in a row), JSON lines, lists of objects.
 
-Promises: reads as it goes where the form allows it (JSON lines, YAML documents); whatever is wrong is a ManifestError
-of one line that names the document. Forbids: trusting what it reads."""
+Promises: whatever is wrong is a ManifestError of one line that names the document. Forbids: trusting what it reads."""
 
 import codecs
-import contextlib
-import io
-import itertools
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -20,10 +16,7 @@ from kubeloop.errors import ReportedError, one_line
 from pkg.cmd.options import remark
 from pkg.util.constants import COLLECTED
 
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_SPACE = re.compile(r"\s*")
-_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
-"""Names that shells give to a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and to nothing."""
+_NO_SPACE = re.compile(r"\S")
 
 
 class ManifestError(ReportedError):
@@ -34,58 +27,46 @@ class Foreign(Exception):
     """An object of a kind that the command does not read."""
 
 
-@contextlib.contextmanager
-def reading(file: str) -> Iterator[BinaryIO]:
-    """Opens the file, "-" for stdin, or a folder of `headroom collect`; ManifestErrors name it. Raises OSError."""
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    collected = Path(file) / COLLECTED
-    with reading_file(collected) if collected.exists() else reading_file(Path(file), is_named=True) as stream:
-        yield stream
-
-
-@contextlib.contextmanager
-def reading_file(path: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file of a folder by others; `is_named`: of a person's choice, or a shell's pipe. Raises as `reading`."""
-    try:
-        # A FIFO waits for ever, a device has no end.
-        if not is_named and (path.is_symlink() or not path.is_file()):
-            raise ManifestError("it is missing, or a link, a pipe or a device")
-        if path.exists() and not (path.is_file() or path.is_dir() or str(path).startswith(_PIPES)):
-            raise ManifestError("it is a pipe or a device, not a file: name a file, or - to read a pipe")
-        with path.open("rb") as stream:
-            yield stream
-    except ManifestError as error:
-        raise ManifestError(f"{path}: {error}") from error
+def read_file(path: Path) -> bytes:
+    """Returns the contents of a file in a folder of others. Raises ManifestError, OSError."""
+    if path.is_symlink() or not path.is_file():  # a FIFO waits for ever, a device has no end
+        raise ManifestError(f"{path}: it is missing, or a link, a pipe or a device")
+    return path.read_bytes()
 
 
 def describe_each(
     file: str, kinds: Sequence[str], describe: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 ) -> int:
-    """Prints what `describe` says of each object of the file as a JSON line; returns the exit code. One of the `kinds`
-    that a line is printed for may be wrong: it is named on stderr, Foreign ones at the end. Raises ManifestError where
-    the file cannot be read, another object is wrong (the lines depend on it), or none is of these kinds."""
+    """Prints what `describe` says of each object of the file ("-" for stdin, or a folder of `headroom collect`) as a
+    JSON line; returns the exit code. One of the `kinds` that a line is printed for may be wrong: it is named on stderr,
+    Foreign ones at the end. Raises ManifestError where the file cannot be read, another object is wrong (the lines
+    depend on it), or none is of these kinds; OSError."""
+    collected = Path(file) / COLLECTED
+    if collected.exists():
+        file, data = str(collected), read_file(collected)
+    else:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     kind_names = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
     lines = faults = 0
     foreign: list[str] = []
     try:
-        with reading(file) as stream:
-            for place, document in read_objects(stream):
-                try:
-                    line = describe(document)
-                except Foreign:
-                    foreign.append(name_of(place, document))
-                except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError, ManifestError) as error:
-                    message = f"{name_of(place, document)}: {one_line(error)}"
-                    if document.get("kind", kinds[0]) not in kinds:
-                        raise ManifestError(message) from error
-                    faults += 1
-                    remark(message)
-                else:
-                    if line is not None:
-                        lines += 1
-                        sys.stdout.write(json.dumps(line) + "\n")
+        for place, document in read_objects(data):
+            try:
+                line = describe(document)
+            except Foreign:
+                foreign.append(name_of(place, document))
+            except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError, ManifestError) as error:
+                message = f"{name_of(place, document)}: {one_line(error)}"
+                if document.get("kind", kinds[0]) not in kinds:
+                    raise ManifestError(message) from error
+                faults += 1
+                remark(message)
+            else:
+                if line is not None:
+                    lines += 1
+                    sys.stdout.write(json.dumps(line) + "\n")
+    except ManifestError as error:
+        raise ManifestError(str(error) if file == "-" else f"{file}: {error}") from error
     finally:
         sys.stdout.flush()
     skipped = f"{foreign[0]}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}" if foreign else ""
@@ -96,10 +77,13 @@ def describe_each(
     return 1 if faults else 0
 
 
-def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every object in the stream with its place; the items of a List one by one. Raises ManifestError."""
+def read_objects(data: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields every object with its place; the items of a List one by one. Raises ManifestError. Text in UTF-16, as
+    PowerShell writes it, says so by its first two bytes."""
+    is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        for number, document in enumerate(_documents(stream), start=1):
+        text = data.decode("utf-16" if is_utf_16 else "utf-8-sig")
+        for number, document in enumerate(_documents(text), start=1):
             for item, value in _values(document):
                 if not isinstance(value, dict):
                     raise ManifestError(f"document {number}{item}: not an object")
@@ -108,6 +92,21 @@ def read_objects(stream: BinaryIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise ManifestError("nested too deeply") from None
     except UnicodeDecodeError:
         raise ManifestError("not UTF-8 text") from None
+
+
+def _documents(text: str) -> Iterator[Any]:
+    """Yields JSON documents in a row; from the first that is none on, YAML documents."""
+    decoder, start = json.JSONDecoder(), 0
+    while (first := _NO_SPACE.search(text, start)) and first[0] in "{[":
+        try:
+            document, start = decoder.raw_decode(text, first.start())
+        except ValueError:
+            break
+        yield document
+    if first:
+        from pkg.cmd.manifest_loader import load_documents  # JSON needs none of it, and it is the dearest import here
+
+        yield from load_documents(text[start:])
 
 
 def _values(document: Any) -> Iterator[tuple[str, Any]]:
@@ -136,48 +135,6 @@ def group_of(document: Mapping[str, Any]) -> str | None:
     """Returns the API group, "" for Kubernetes' core; None where the document says none."""
     version = document.get("apiVersion")
     return version.rpartition("/")[0] if isinstance(version, str) else None
-
-
-def _documents(stream: BinaryIO) -> Iterator[Any]:
-    lines = _lines(stream)
-    first_line = next((line for line in lines if line.strip()), "")
-    read = _json_documents if first_line.lstrip().startswith(("{", "[")) else _yaml_documents
-    return read(itertools.chain([first_line], lines)) if first_line else iter(())
-
-
-def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yields lines of text; a file in UTF-16, as PowerShell writes it, says so by its first two bytes."""
-    first_line = stream.readline()
-    if first_line.startswith(_UTF_16):
-        return io.StringIO((first_line + stream.read()).decode("utf-16"))
-    return codecs.iterdecode(itertools.chain([first_line], stream), "utf-8-sig")
-
-
-def _json_documents(lines: Iterator[str]) -> Iterator[Any]:
-    """Yields JSON lines as they come; from the first one that is no document, documents in a row; and from the first
-    that is none, what only YAML takes for documents."""
-    for line in lines:
-        try:
-            if line.strip():
-                yield msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            break
-    else:
-        return
-    text, decoder, end = "".join([line, *lines]), json.JSONDecoder(), 0
-    while (start := _SPACE.match(text, end).end()) < len(text):  # type: ignore[union-attr]  # matches everywhere
-        try:
-            document, end = decoder.raw_decode(text, start)
-        except ValueError:
-            yield from _yaml_documents(io.StringIO(text[start:]))
-            return
-        yield document
-
-
-def _yaml_documents(lines: Iterator[str]) -> Iterator[Any]:
-    from pkg.cmd.manifest_loader import load_documents  # JSON needs none of it, and it is the dearest import here
-
-    return load_documents(lines)
 
 
 def name_of(place: str, document: Mapping[str, Any]) -> str:
