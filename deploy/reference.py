@@ -42,9 +42,10 @@ kubectl get kubevirts,settings.harvesterhci.io,namespaces,resourcequotas,limitra
 ```
 
 Nothing but the input is read, and to its end first; the files of a support bundle will do. Plain KubeVirt has no
-`settings.harvesterhci.io`: leave it out. Add `runtimeclasses` and `network-attachment-definitions` where they are in use; for VirtualMachines,
-`virtualmachineclusterinstancetypes`, `virtualmachineclusterpreferences` and those of namespaces, before `vms`. Without
-any such object, the quota is assumed to limit cpu and memory, the ratio to be 1.5 and KubeVirt to be 1.8.
+`settings.harvesterhci.io`: leave it out. Add `runtimeclasses` and `network-attachment-definitions` where they are in
+use; for VirtualMachines, `virtualmachineclusterinstancetypes`, `virtualmachineclusterpreferences` and those of
+namespaces, before `vms`. Without any such object, the quota is assumed to limit cpu and memory, the ratio to be 1.5
+and KubeVirt to be 1.8.
 
 The output is one JSON line per VMI: `target` is everything that quota will count of the target launcher and its
 attachment pods, by resource name. An object in the input applies to the VMIs that follow it, until a later one of the

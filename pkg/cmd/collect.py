@@ -5,6 +5,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,7 @@ from kubeloop.api import registry
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from pkg.cmd import reports
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import ManifestError, read_file, read_objects
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.report.collect import ABOUT, MORE, collected_files, restore_snapshot
@@ -29,7 +30,7 @@ _LOG_LINES = "2000"
 _OWN_PODS = "app.kubernetes.io/name=headroom"
 
 
-@group()
+@dataclass(frozen=True)
 class CollectOptions:
     output: str = option(
         "headroom-collect.tar.gz",

@@ -1,9 +1,8 @@
 """`headroom delta`: what a migration adds to the quota, for VMIs from a file or a pipe."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import reduce
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +17,7 @@ from kubeloop.controllers.cache_reader import CacheReader
 from pkg.api.harvesterhci import Setting
 from pkg.api.instancetype import INSTANCETYPES
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, KubeVirt, VirtualMachine, VirtualMachineInstance
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile, remark
 from pkg.report.collect import AROUND_VMIS
@@ -51,8 +50,6 @@ _DOMAINS: Final = {"VirtualMachineInstance": "spec.domain", "VirtualMachine": "s
 """The paths of their domains, by kind."""
 _QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
-_ALIASES = ("cpu", "memory", "ephemeral-storage")
-"""Names under which a quota may limit requests; `delta` has them as requests.… only."""
 
 
 class Arch(StrEnum):
@@ -60,7 +57,7 @@ class Arch(StrEnum):
     ARM64 = "arm64"
 
 
-@group()
+@dataclass(frozen=True)
 class DeltaOptions:
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     overhead_ratio: str | None = optional(
@@ -87,8 +84,7 @@ def delta(options: DeltaOptions) -> int:
     PersistentVolumeClaim objects (RuntimeClass, NetworkAttachmentDefinition, instancetypes and preferences too) hold
     for the VMIs that follow them. Without any such object the quota is taken to limit both cpu and memory."""
     check_ratio(options.overhead_ratio)
-    profile = None if options.kubevirt_profile is None else overhead_profile(options.kubevirt_profile)
-    cluster = _Cluster(profile, options.overhead_ratio)
+    cluster = _Cluster(overhead_profile(options.kubevirt_profile), options.overhead_ratio)
 
     def describe(document: Mapping[str, Any]) -> dict[str, Any] | None:
         if cluster.take(document):
@@ -121,7 +117,8 @@ def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: "_Cluster
     pods = target_usage(vmi, cluster.source(vmi), rendering, core.ResourceQuotaSpec())
     claims = {claim.name: claim for claim in cluster.objects.claims.list(vmi.namespace)}
     target = format_resource_list(add(pods, target_claim_usage(vmi, claims, rendering)))
-    counted = {name: amount for name, amount in target.items() if name not in _ALIASES}
+    # Names under which a quota may limit requests, too: `delta` has them as requests.… only.
+    counted = {name: text for name, text in target.items() if name not in ("cpu", "memory", "ephemeral-storage")}
     return {"overhead": overhead_of(vmi, rendering), "delta": counted, "target": target}
 
 
@@ -131,10 +128,11 @@ def _vmi_in(document: Mapping[str, Any], instancetypes: Instancetypes) -> Virtua
     kind = str(document.get("kind", VIRTUAL_MACHINE_INSTANCES.kind))
     if kind not in _DOMAINS or group_of(document) not in (None, VIRTUAL_MACHINE_INSTANCES.group):
         raise Foreign
-    if not isinstance(reduce(_part, _DOMAINS[kind].split("."), document), dict):
-        if "kind" not in document:
-            raise Foreign
-        raise ManifestError(f"no {_DOMAINS[kind]}")
+    domain: Any = document
+    for name in _DOMAINS[kind].split("."):
+        domain = domain.get(name) if isinstance(domain, dict) else None
+    if not isinstance(domain, dict):
+        raise ManifestError(f"no {_DOMAINS[kind]}") if "kind" in document else Foreign
     if kind == VIRTUAL_MACHINE_INSTANCES.kind:
         return msgspec.convert(document, VirtualMachineInstance)
     vm = instancetypes.expanded(msgspec.convert(document, VirtualMachine))
@@ -145,20 +143,11 @@ def _vmi_in(document: Mapping[str, Any], instancetypes: Instancetypes) -> Virtua
     return vmi_of(vm)
 
 
-def _part(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
-
-
-_CONTROLLER: Final = "controller"
-
-
 class _Cluster:
     """The cluster, as far as it was read. `profile` and `ratio` override the KubeVirt object."""
 
     def __init__(self, profile: Profile | None, ratio: str | None) -> None:
-        self._names_unknown = profile is None
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
-        self._indexers[core.Pod].add_indexers({_CONTROLLER: _controllers})
         self.instancetypes = Instancetypes()
         readers: dict[str, Any] = {
             name: CacheReader(self._indexers[kind]) for name, kind in LISTS.items() if kind in AROUND_VMIS
@@ -172,18 +161,15 @@ class _Cluster:
             return False
         obj = msgspec.convert(document, kind)
         match obj:
-            case KubeVirt() if obj.status.phase is None:  # written by hand
-                obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
+            case KubeVirt():
+                if obj.status.phase is None:  # written by hand
+                    obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
+                if self.objects.profile is None and is_unknown(version := observed_version([obj])):
+                    remark(f"KubeVirt {version} is not known, profile {NEWEST!r} is used")
             case core.Pod():
                 obj = apply_limit_ranges(obj, ())
-        if BY_TYPE.get(kind) in INSTANCETYPES:
-            self.instancetypes.add(obj)
-            return True
-        self._indexers[kind].add(obj)
-        version = observed_version(self.objects.kubevirts.list())
-        if self._names_unknown and is_unknown(version):
-            self._names_unknown = False
-            remark(f"KubeVirt {version} is not known, profile {NEWEST!r} is used")
+        store = self.instancetypes if BY_TYPE.get(kind) in INSTANCETYPES else self._indexers[kind]
+        store.add(obj)
         return True
 
     def rendering(self, namespace: str) -> Rendering:
@@ -203,15 +189,7 @@ class _Cluster:
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
         """Returns the side in which a VM runs, of several the newest."""
-        launchers = self._controlled_by(vmi)
-        attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
-        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
-
-    def _controlled_by(self, owner: Object) -> list[core.Pod]:
-        """Returns its pods; none of an object without a uid."""
-        return self._indexers[core.Pod].by_index(_CONTROLLER, f"{owner.namespace}/{owner.uid}") if owner.uid else []
-
-
-def _controllers(pod: core.Pod) -> list[str]:
-    owners = pod.metadata.owner_references or ()
-    return [f"{pod.namespace}/{owner.uid}" for owner in owners if owner.controller][:1]
+        pods = tuple(self.objects.pods.list(vmi.namespace))
+        key = "controlled pods", vmi.namespace
+        controlled_pods = self.objects.cache.get_or_compute(key, pods, lambda: ControlledPods(pods))
+        return next(reversed(sides_of(vmi, (), controlled_pods).source), None)

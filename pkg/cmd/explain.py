@@ -1,5 +1,6 @@
 """`headroom explain NS/VM`: why a migration waits, or whether one would."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from kubeloop.client.client import Client
 from pkg.api.kubevirt import VIRTUAL_MACHINES
 from pkg.cmd import reports
 from pkg.cmd.collect import load_collected
-from pkg.cmd.flags import group, optional
+from pkg.cmd.flags import optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
 from pkg.report.explain import Explanation, Verdict, halted_reason, not_running
@@ -18,7 +19,7 @@ from pkg.report.reader import FAILURE_SELECTOR, Absent, require
 from pkg.report.snapshot import Snapshot
 
 
-@group()
+@dataclass(frozen=True)
 class CollectedOptions:
     folder: str | None = optional("Folder of `headroom collect`, instead of a cluster.", "--from", metavar="DIR")
 

@@ -6,9 +6,9 @@ spelling and its environment variable HEADROOM_<FLAG> follow from the field; a f
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -16,18 +16,6 @@ from typer.core import TyperCommand
 _FLAG = "headroom.flag"
 _METAVARS: dict[type, str] = {float: "SECONDS", Path: "FILE"}
 _Function = Callable[..., int | None]
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def group(title: str = "Options") -> Callable[[type[T]], type[T]]:
-    """Makes a frozen dataclass of a class: a group of flags, which --help shows under the title."""
-
-    def decorate(cls: type[T]) -> type[T]:
-        cls.title = title  # type: ignore[attr-defined]
-        return dataclass(frozen=True, kw_only=True)(cls)
-
-    return decorate
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:

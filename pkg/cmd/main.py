@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Annotated, Final, NoReturn
+from typing import Final
 
 import typer
 
-from kubeloop.errors import ReportedError
+from kubeloop.errors import ReportedError, one_line
 from pkg.cmd.flags import add_command
 from pkg.cmd.options import WrongCall, remark
 
@@ -62,50 +62,39 @@ def run(arguments: list[str]) -> int:
     try:
         app = application(own_commands or OWN)
         if not own_commands:
-            add_lab(app)
+            add_lab(app, *arguments[:1])
         code = app(args=arguments, prog_name="headroom", standalone_mode=False)
     except SystemExit as exc:
         code = exc.code
-    except typer.Exit as exc:
-        return exc.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except _UsageError as exc:
         message: str = exc.format_message()  # type: ignore[attr-defined]
-        if "\n" not in message:
-            return _say(message, USAGE)
-        print(message, file=sys.stderr)  # the help, where the command itself is missing
+        # The help, where the command itself is missing, has several lines.
+        print(message, file=sys.stderr) if "\n" in message else remark(message)
         return USAGE
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (closed at exit: nothing is left to flush)
         return FAILURE
     except (ReportedError, OSError) as exc:
         text = f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) and exc.filename else str(exc)
-        return _say(text, getattr(exc, "exit_code", FAILURE))
+        remark(one_line(text))
+        return getattr(exc, "exit_code", FAILURE)
     except Exception as exc:
         if os.environ.get("HEADROOM_TRACEBACK"):
             raise
-        return _say(f"{type(exc).__name__}: {exc}", FAILURE)
+        remark(one_line(f"{type(exc).__name__}: {exc}"))
+        return FAILURE
     return code if isinstance(code, int) else 0
 
 
-def add_lab(app: typer.Typer) -> None:
-    """Mounts the lab's commands; without the lab, commands that say what to install."""
-    for entry in entry_points(group=LAB_GROUP):
+def add_lab(app: typer.Typer, command: str = "") -> None:
+    """Mounts the lab's commands. Raises WrongCall where the command is one of them and the lab is not installed."""
+    entries = entry_points(group=LAB_GROUP)
+    for entry in entries:
         entry.load()(app)
-        return
-    settings = {"ignore_unknown_options": True, "help_option_names": []}
-    for name in LAB_COMMANDS:
-        app.command(name, help="Part of the lab, which is not installed.", context_settings=settings)(_missing)
-
-
-def _missing(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> NoReturn:
-    raise WrongCall(
-        f"{', '.join(LAB_COMMANDS)} are part of the lab, which is not installed: run `make install` in a clone of "
-        "headroom, or `pip install ./lab` there"
-    )
-
-
-def _say(message: str, code: int) -> int:
-    remark(" ".join(message.split()))
-    return code
+    if not entries and command in LAB_COMMANDS:
+        raise WrongCall(
+            f"{', '.join(LAB_COMMANDS)} are part of the lab, which is not installed: run `make install` in a clone of "
+            "headroom, or `pip install ./lab` there"
+        )

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import printable, stream_handler
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.config.settings import RANCHER_USERS, WEBHOOKS, QuotaGuard, Settings
 from pkg.util.resourcequota.policy import EXACT, LOCK_LIMIT, EstimateKind, Mode, Policy, RancherQuotas
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pkg.util.kubevirt.profiles import Profile
 
 DEFAULT_SECRET: Final = "headroom-webhook-tls"
-_POLICIES: Final = ("Ignore", "Fail")
 
 
 class WrongCall(ReportedError):
@@ -54,15 +54,17 @@ class Switch(StrEnum):
     OFF = "off"
 
 
-@group("Cluster")
+@dataclass(frozen=True)
 class ClusterOptions:
+    title: ClassVar = "Cluster"
     kubeconfig: str | None = optional(
         "Kubeconfig file. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.", metavar="FILE"
     )
 
 
-@group("Logging")
+@dataclass(frozen=True)
 class LogOptions:
+    title: ClassVar = "Logging"
     log_format: LogFormat = option(LogFormat.TEXT, "Format of the log lines.")
     verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
 
@@ -74,13 +76,14 @@ class LogOptions:
             logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-@group()
+@dataclass(frozen=True)
 class OutputOptions:
     output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
 
 
-@group("Process")
+@dataclass(frozen=True)
 class ProcessOptions:
+    title: ClassVar = "Process"
     namespace: str | None = optional(
         "Namespace of headroom's own objects: the Lease, the certificate's Secret and the Service. Default: the pod's "
         "namespace, else the kubeconfig context's.",
@@ -97,8 +100,9 @@ class ProcessOptions:
     )
 
 
-@group("Policy")
+@dataclass(frozen=True)
 class PolicyOptions:
+    title: ClassVar = "Policy"
     mode: Mode = option(Mode.TAKEOVER, "takeover replaces Harvester's migration-quota controllers, assist joins them.")
     estimate: EstimateKind = option(
         EstimateKind.EXACT,
@@ -139,8 +143,9 @@ class PolicyOptions:
     )
 
 
-@group("Controllers")
+@dataclass(frozen=True)
 class ControllerOptions:
+    title: ClassVar = "Controllers"
     workers: int = option(10, "Workers of each kind's queue.", metavar="COUNT", min=1, max=1000)
     compensate: bool = option(
         EXACT.compensate, "Raise the quota further for a migration that is still refused although its entry is applied."
@@ -173,8 +178,9 @@ class ControllerOptions:
     )
 
 
-@group("Leader election")
+@dataclass(frozen=True)
 class ElectionOptions:
+    title: ClassVar = "Leader election"
     leader_elect: bool | None = optional(
         "Write only while holding the Lease headroom; other replicas stand by with warm caches. "
         "Default: on in a cluster, off outside.",
@@ -196,8 +202,9 @@ class ElectionOptions:
             raise WrongCall(f"--leader-elect-*: {error}") from error
 
 
-@group("Webhooks")
+@dataclass(frozen=True)
 class WebhookOptions:
+    title: ClassVar = "Webhooks"
     bind_address: str | None = optional(
         "Address that the webhooks listen on. Default: :9443 in a pod, else 127.0.0.1:9443.", metavar="HOST:PORT"
     )
@@ -261,7 +268,7 @@ def settings_of(
             compensate=controllers.compensate,
             render=controllers.render_default_quota,
         ),
-        profile=None if policy.kubevirt_profile is None else overhead_profile(policy.kubevirt_profile),
+        profile=overhead_profile(policy.kubevirt_profile),
         namespace=process.namespace or "",
         reserve=policy.mode is Mode.TAKEOVER if policy.reserve is None else policy.reserve is Switch.ON,
         rancher_quotas=policy.rancher_quotas,
@@ -293,21 +300,21 @@ def strict_webhooks(texts: Iterable[str]) -> list[str]:
     policies: dict[str, str] = {}
     for text in texts:
         webhook, is_single, policy = text.rpartition("=")
-        if policy not in _POLICIES:
-            raise WrongCall(f"--failure-policy: {text!r} does not end in one of {', '.join(_POLICIES)}")
+        if policy not in ("Ignore", "Fail"):
+            raise WrongCall(f"--failure-policy: {text!r} does not end in one of Ignore, Fail")
         if is_single and webhook not in WEBHOOKS:
             raise WrongCall(f"--failure-policy: {webhook!r} is not one of the webhooks {', '.join(WEBHOOKS)}")
         policies[webhook] = policy
     return [name for name in WEBHOOKS if policies.get(name, policies.get("")) == "Fail"]
 
 
-def overhead_profile(name: str) -> Profile:
-    """Returns the overhead constants of a profile's name or of any KubeVirt version. Raises WrongCall."""
+def overhead_profile(name: str | None) -> Profile | None:
+    """Returns the overhead constants of --kubevirt-profile, a profile's name or any version. Raises WrongCall."""
     from pkg.util.kubevirt.profiles import PROFILES, profile_for_version
     from pkg.util.quotacount.releases import version_of
 
-    if name in PROFILES:
-        return PROFILES[name]
+    if name is None or name in PROFILES:
+        return None if name is None else PROFILES[name]
     if version_of(name) is None:
         raise WrongCall(f"--kubevirt-profile must be a KubeVirt version or main, not {name!r}")
     return profile_for_version(name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 from rich.console import RenderableType
@@ -13,7 +13,7 @@ from kubeloop.api.resource_list import total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from pkg.cmd import reports
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall, check_ratio
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
@@ -28,7 +28,7 @@ _WIDE = 96
 """Columns of a terminal from which on a table has reasons in a column of its own."""
 
 
-@group()
+@dataclass(frozen=True)
 class PlanOptions(NamespaceOptions):
     overhead_ratio: str | None = optional(
         "additional-guest-memory-overhead-ratio to try, 1.0 to 10.0. Default: the configured one.", metavar="RATIO"

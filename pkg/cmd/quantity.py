@@ -3,10 +3,11 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kubeloop.api.quantity import Quantity, QuantityError
-from pkg.cmd.flags import group, option
+from pkg.cmd.flags import option
 from pkg.cmd.options import WrongCall
 
 _OPERATIONS: dict[str, Callable[[Quantity, Quantity], str | int]] = {
@@ -16,7 +17,7 @@ _OPERATIONS: dict[str, Callable[[Quantity, Quantity], str | int]] = {
 }
 
 
-@group()
+@dataclass(frozen=True)
 class QuantityOptions:
     add: bool = option(False, "Lines A<TAB>B: A + B.", "--add")
     sub: bool = option(False, "Lines A<TAB>B: A - B.", "--sub")

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
@@ -17,7 +18,7 @@ from kubeloop.client.loading import load_config
 from kubeloop.errors import ReportedError
 from kubeloop.leaderelection.elector import LeaderElectionConfig, LeaderElector
 from kubeloop.leaderelection.lease_lock import LeaseLock
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import DEFAULT_SECRET, ClusterOptions, ElectionOptions, LogOptions
 from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.namespace.namespace_controller import unlabel_all
@@ -42,8 +43,9 @@ class Part(StrEnum):
     QUOTAS = "quotas"
 
 
-@group("Installation")
+@dataclass(frozen=True)
 class ReleaseOptions:
+    title: ClassVar = "Installation"
     namespace: str | None = optional(
         "Namespace of headroom's own objects, which are removed. Default: the pod's namespace, else the kubeconfig "
         "context's.",

@@ -24,7 +24,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError
 from kubeloop.client.loading import load_config
 from kubeloop.logs import printable
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import Output, OutputOptions, WrongCall, remark
 from pkg.report.page import page
 from pkg.report.reader import read_snapshot
@@ -45,7 +45,7 @@ _PERIOD = 1.0
 GOOD, RAISED, WRONG = "green", "yellow", "red"
 
 
-@group()
+@dataclass(frozen=True)
 class ReportOptions(OutputOptions):
     mode: Mode | None = optional("Report for this mode. Default: the running controller's, else takeover.")
     estimate: EstimateKind | None = optional("Report for this estimate. Default: the running controller's, else exact.")
@@ -66,12 +66,12 @@ class ReportOptions(OutputOptions):
         return replace(snapshot, basis=snapshot.basis.with_flags(self.mode, self.estimate))
 
 
-@group()
+@dataclass(frozen=True)
 class WatchOptions:
     watch: bool = option(False, "Go on until Ctrl-C: on a terminal in place, else a line a change.", "--watch", "-w")
 
 
-@group()
+@dataclass(frozen=True)
 class NamespaceOptions:
     # In headroom's own pods HEADROOM_NAMESPACE is the namespace of headroom itself.
     namespace: str | None = optional("Only this namespace.", "--namespace", "-n", metavar="NAMESPACE", envvar=None)

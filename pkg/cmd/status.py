@@ -1,6 +1,7 @@
 """`headroom status`: what is added to each quota, for which VM, and since when."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from rich.console import RenderableType
 from kubeloop.api.registry import NODES
 from kubeloop.client.client import Client
 from pkg.cmd import reports
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions, WatchOptions
 from pkg.report.installation import Installed
@@ -25,7 +26,7 @@ class CheckedPart(StrEnum):
     WEBHOOKS = "webhooks"
 
 
-@group()
+@dataclass(frozen=True)
 class StatusOptions(NamespaceOptions):
     check: list[CheckedPart] | None = optional(
         "Print only what is wrong with headroom itself, and exit with 1 where anything is, or where this part is not "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from kubeloop.api.core import PersistentVolumeClaim, Pod, ResourceClaim
 from kubeloop.api.meta import from_rfc3339
 from kubeloop.api.resource_list import format_resource_list
-from pkg.cmd.flags import group, option, optional
+from pkg.cmd.flags import option, optional
 from pkg.cmd.manifests import Foreign, describe_each, group_of
 from pkg.cmd.options import WrongCall
 from pkg.util.quotacount.releases import UNKNOWN, releases_of
@@ -18,7 +19,7 @@ from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 _KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
 
 
-@group()
+@dataclass(frozen=True)
 class UsageOptions:
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
     kubernetes: str = option("1.37", "Kubernetes release, 1.30 to 1.37.", metavar="VERSION")

@@ -16,7 +16,6 @@ from kubeloop.controllers.errors import BindError
 from kubeloop.testing.cluster.paths import free_ports
 from kubeloop.testing.scripted_server import GET, raw, status
 from pkg.cmd import main
-from pkg.cmd.options import WrongCall
 from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call, ThreadedServer, kubeconfig_for
 from tests.program import COMMAND, ROOT
@@ -228,7 +227,6 @@ def test_a_developer_may_ask_for_the_traceback(call: Call, monkeypatch: pytest.M
 INTERRUPTIONS = {
     "Ctrl-C": (KeyboardInterrupt(), 130),
     "an abort at a prompt": (typer.Abort(), 130),
-    "typer's exit": (typer.Exit(7), 7),
     "an exit of the process": (SystemExit(3), 3),
     "a reader that went away": (BrokenPipeError(), 1),
 }
@@ -261,20 +259,14 @@ def test_the_program_itself_exits_with_the_code(tmp_path: Path) -> None:
     assert "no-such-file" in completed.stderr
 
 
-@pytest.fixture
-def without_lab(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    monkeypatch.setattr(main, "entry_points", lambda group: ())
-    app = typer.Typer(rich_markup_mode=None)
-    main.add_lab(app)
-    return app
-
-
 @pytest.mark.parametrize("words", ["testcluster up --dir /d", "demo --help", "scale --vms=3", "demo"])
-def test_without_the_lab_its_commands_say_what_to_install(words: str, without_lab: typer.Typer) -> None:
-    result = CliRunner().invoke(without_lab, words)
-    assert isinstance(result.exception, WrongCall)
-    assert result.exception.exit_code == 2
-    assert "pip install ./lab" in str(result.exception)
+def test_without_the_lab_its_commands_say_what_to_install(
+    words: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "entry_points", lambda group: ())
+    result = call(*words.split())
+    assert result.code == 2
+    assert "pip install ./lab" in result.said_in_one_line()
 
 
 def test_with_the_lab_they_are_there() -> None:
