@@ -1,5 +1,5 @@
-"""Explains why a VM's migration waits, or whether one would; and, by name with the part of the page of limits, the
-reasons beside the quotas that headroom manages. Pure."""
+"""Explains why a VM's migration waits, or whether one would. Reasons beside the quotas that headroom manages are named
+with their part of docs/limits.md. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,9 +45,6 @@ _REFUSALS = {
 """Words of the API server's message, and the reason."""
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _START = "headroom adds nothing for a start: enlarge the quota"
-_REQUESTS_STORAGE = "requests.storage"
-_TOO_LARGE = " is requested and "
-"""Part of the reserve's message about a pod that is larger than what is left (pkg/webhook/resources/pod)."""
 _UNEXPLAINED_AFTER = 60.0
 """Seconds until a wait without a reason is one: KubeVirt starts a target within seconds, and retries in minutes."""
 
@@ -120,7 +117,7 @@ def _joined(*sentences: str) -> str:
 
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
     lacks = {
-        fit.quota: [f"{format_amount(a, name)} of {name}" for name, a in fit.missing.items()] for fit in quota_fits
+        fit.quota: (f"{format_amount(a, name)} of {name}" for name, a in fit.missing.items()) for fit in quota_fits
     }
     return _joined(*(f"{quota} lacks {', '.join(amounts)}" for quota, amounts in lacks.items()))
 
@@ -204,22 +201,25 @@ class _Wait:
 
     def _creation_verdict(self) -> tuple[Verdict, str] | None:
         """Returns what keeps KubeVirt from creating a target pod that fits, by its last failure."""
-        name, namespace = self.migration.name, self.instance.namespace
-        quotas = self.snapshot.quotas_of(namespace) if migrations.is_refused(self.migration) else ()
-        own_names = {quota.name for quota in quotas}
-        failures = [event for event in self._failures() if migrations.refusing_quota(event.message) not in own_names]
+        name, own_names = self.migration.name, {q.name for q in self.snapshot.quotas_of(self.instance.namespace)}
+        failures = self._failures()
+        if migrations.is_refused(self.migration):  # what these quotas refused fits by now
+            failures = [event for event in failures if migrations.refusing_quota(event.message) not in own_names]
         if not failures:
             return None
-        latest, note = failures[-1], ""
-        if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' not in latest.message:
-            sentence = f"{name} fits, but KubeVirt could not create its target pod: {event_text(latest)}"
-            reason = refusal_reason(self.snapshot, namespace, latest.message)
-            return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, reason)
-        if _TOO_LARGE in latest.message:
-            changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
-            note = f"the pod asks for {self._more_than_expected}: {changes}"
-        sentence = f"{name} fits, but its target pod is refused: {event_text(latest)}"
-        return Verdict.WAITS_FOR_HEADROOM, _joined(sentence, note)
+        message, text = failures[-1].message, event_text(failures[-1])
+        if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in message:
+            note = ""
+            if " is requested and " in message:  # the reserve, of a pod larger than what is left
+                changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
+                note = f"the pod asks for {self._more_than_expected}: {changes}"
+            return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {text}", note)
+        reasons = [f"{reason}: {ADMISSION}" for words, reason in _REFUSALS.items() if words in message]
+        if (quota := migrations.refusing_quota(message)) and quota not in own_names:
+            is_foreign = "is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota"
+            reasons.append(f"{quota} {is_foreign}: {ADMISSION}")
+        sentence = f"{name} fits, but KubeVirt could not create its target pod: {text}"
+        return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, *reasons[:1])
 
     def _unexplained_note(self) -> str:
         """Explains a wait without a known limit or event: events end after an hour, and not everybody may read them."""
@@ -282,22 +282,13 @@ def pending_target_reason(target: Pod) -> str:
     return f"kube-scheduler has not placed pod {target.name} yet"
 
 
-def refusal_reason(snapshot: Snapshot, namespace: str, message: str) -> str:
-    """Returns what refused a pod, by what KubeVirt quotes of the API server; "" if that is not known."""
-    name = migrations.refusing_quota(message)
-    reasons = [reason for words, reason in _REFUSALS.items() if words in message]
-    if name and name not in {quota.name for quota in snapshot.quotas_of(namespace)}:
-        reasons.append(f"{name} is not a ResourceQuota of the namespace, perhaps a ClusterResourceQuota")
-    return f"{reasons[0]}: {ADMISSION}" if reasons else ""
-
-
 def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[str]:
     """Returns what else is known of a VM: that KubeVirt does not migrate it; that its volumes move, and count twice."""
     notes = list(filter(None, [unmigratable_reason(snapshot, vmi)]))
     if moves := snapshot.moves_of(vmi):
         claims = {claim.name: claim for claim in snapshot.source.claims.list(vmi.namespace)}
-        doubled_size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get(_REQUESTS_STORAGE)
-        effect = f", so that {format_amount(doubled_size, _REQUESTS_STORAGE)} count twice" if doubled_size else ""
+        size = volume_overlap(moves, claims, snapshot.basis.releases()).source.get("requests.storage")
+        effect = f", so that {format_amount(size, 'requests.storage')} count twice" if size else ""
         notes.append(f"its volumes {', '.join(move.volume_name for move in moves)} move{effect}: {STORAGE}")
     return notes
 

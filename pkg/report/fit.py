@@ -5,13 +5,13 @@ A VM that does not migrate is asked about by a hypothetical migration: pending, 
 would do about it is in the plan."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from msgspec import field, structs
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import Condition, ObjectMeta, RawResourceList
+from kubeloop.api.meta import Condition, ObjectMeta
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
@@ -35,6 +35,7 @@ _UNMANAGED = {
     QuotaManagement.SKIPPED: f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}",
 }
 """Why headroom does nothing about a quota."""
+_NO_BASE = "the quota's base grants none of what is missing"
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 """Matches a VM that a problem's sentence is about."""
 
@@ -49,12 +50,10 @@ class PodNeed(Document, frozen=True):
 
 
 class Fit(Document, frozen=True, kw_only=True):
-    """A quota: what is asked of it by resource, and what headroom does about it.
-
-    `fits` is whether the pods fit the quota as it is now; `raised` is what spec.hard gets more of each resource;
-    `fits_then` is whether the pods fit afterwards; `action` says it in a sentence. `refusal` is who refuses the
-    controller's writes of the quota, and why; `not_enforced` is why quota admission, which `fits` is about, goes by
-    other limits than spec.hard; `waits_for_leftover`: pods of an earlier migration take the target's place, and end."""
+    """A quota: what is asked of it by resource, and in `action` what headroom does about it. `fits` is whether the pods
+    fit by the limits that quota admission goes by now, `not_enforced` why these are not spec.hard; `fits_then` is
+    whether they fit once spec.hard is raised by `raised`. `refusal` is who refuses the controller's writes of the
+    quota, and why; `waits_for_leftover`: pods of an earlier migration take the target's place, and end."""
 
     namespace: str
     quota: str = field(name="name")
@@ -75,25 +74,16 @@ class Fit(Document, frozen=True, kw_only=True):
 
 
 def fits(
-    snapshot: Snapshot,
-    namespace: str,
-    vms: Sequence[kubevirt.VirtualMachineInstance],
-    *,
-    would: bool = False,
-    beside: Collection[str] | None = None,
+    snapshot: Snapshot, namespace: str, vms: Sequence[kubevirt.VirtualMachineInstance], *, would: bool = False
 ) -> list[Fit]:
     """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
-    together. `would`: the VMs do not migrate, and a migration of each is assumed. `beside`: the only other VMs that may
-    have an entry."""
+    together. `would`: the VMs do not migrate, and a migration of each is assumed."""
     names = {vmi.name for vmi in vms}
     assumed_migrations = list(map(_assumed_migration, vms)) if would else []
     quota_fits = []
     for quota in snapshot.quotas_of(namespace):
         observed = snapshot.observe(quota)
         observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
-        if beside is not None:
-            instances = {name: vmi for name, vmi in observed.instances.items() if name in names or name in beside}
-            observed = replace(observed, instances=instances)
         fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
         if fit.needs:
             quota_fits.append(fit if fit.fits_then or fit.refusal else _with_budget(fit, snapshot))
@@ -109,7 +99,7 @@ def _assumed_migration(vmi: kubevirt.VirtualMachineInstance) -> kubevirt.Virtual
     )
 
 
-def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: bool) -> Fit:
+def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -> Fit:
     quota, policy, installed = observed.quota, snapshot.basis.policy, snapshot.installed
     vms = [vm for vm in usages_of(observed) if vm.name in names]
     targets = total(add(vm.pending_usage, vm.pending_volumes) for vm in vms)
@@ -118,19 +108,23 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
     kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
     refusal = installed.unserved_reason(quota.namespace) or installed.refusal(kind, key)
     refusal = refusal or _project_refusal(snapshot, observed, decided)
-    planned = dict(quota.hard) if refusal else {**quota.hard, **decided.hard}
-    added = subtract(parse_resource_list(planned), parse_resource_list(quota.hard))
-    raised = positive({name: added[name] for name in sorted(added)})
-    enforced, unenforced = quota.status.hard or {}, unenforced_limits(quota)
-    needs = _needs(quota, {name: enforced.get(name, limit) for name, limit in quota.hard.items()}, targets)
+    hard, enforced = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
+    planned = hard if refusal else hard | parse_resource_list(decided.hard)
+    raised = positive(subtract(planned, hard))
+    needs = _needs(quota, hard | {name: enforced[name] for name in hard.keys() & enforced.keys()}, targets)
     missing = _missing(_needs(quota, planned, targets))
+    problems = map(str, decided.problems)
+    notes = [text for text in problems if not (about := set(_VM_NAME.findall(text))) or about & names]
     reason = next(_reasons(observed, policy.mode, missing, vms), "")
-    notes = [*_problems(decided, names), *filter(None, [reason])]
     if raised:
-        amounts = _raised_amounts(quota, raised) + (", which is not enough" if missing else "")
-        notes.insert(0, f"{'would raise' if would else 'raises'} {amounts}")
-    elif notes == [reason]:
-        notes = [f"nothing: {reason}"]
+        steps = (
+            "{} from {} to {}".format(name, *format_distinctly(name, planned[name] - amount, planned[name]))
+            for name, amount in sorted(raised.items())
+        )
+        enough = ", which is not enough" if missing else ""
+        notes.insert(0, f"{'would raise' if would else 'raises'} {', '.join(steps)}{enough}")
+    elif reason and not notes:
+        reason = f"nothing: {reason}"
     return Fit(
         namespace=quota.namespace,
         quota=quota.name,
@@ -139,14 +133,28 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Collection[str], *, would: 
         needs=needs,
         raised=raised,
         fits_then=not missing,
-        action=(f"nothing: {refusal}" if refusal and observed.mtq else _UNMANAGED.get(management_in(observed)))
-        or ("nothing by itself: the namespace is managed tenant quota's" if observed.mtq else "")
-        or (f"nothing: {refusal}" if refusal else "; ".join(notes))
-        or (f"nothing: {unenforced}" if unenforced and _missing(needs) else _no_action(observed, needs, vms)),
+        action=_action(observed, refusal, "; ".join(filter(None, [*notes, reason])), _missing(needs), vms),
         refusal=refusal,
-        not_enforced=unenforced,
+        not_enforced=unenforced_limits(quota),
         waits_for_leftover=bool(missing) and any(vm.old_sides for vm in vms),
     )
+
+
+def _action(observed: Facts, refusal: str, notes: str, missing: ResourceList, vms: Sequence[VmUsage]) -> str:
+    """Returns what headroom does about the quota, of which `missing` is lacking now."""
+    quota = observed.quota
+    if refusal:
+        return f"nothing: {refusal}"
+    if unmanaged := _UNMANAGED.get(management_in(observed)):
+        return unmanaged
+    if observed.mtq:
+        return "nothing by itself: the namespace is managed tenant quota's"
+    if notes:
+        return notes
+    if missing:
+        return f"nothing: {unenforced_limits(quota) or _NO_BASE}"
+    is_entered = any(key in quota.annotations for vm in vms for key in vm.keys)
+    return "the quota is raised enough already" if is_entered else "nothing: the quota is large enough"
 
 
 def _with_budget(fit: Fit, snapshot: Snapshot) -> Fit:
@@ -170,15 +178,14 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     """Returns headroom's last event about Rancher's project without room for what the plan requests; else ""."""
     if not (decided.asks and decided.namespace.get(constants.ANNOTATION_REQUEST)):
         return ""
-    waiting_since = [m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m)]
-    since = min(waiting_since, default="")
-    failures = snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota, since)
+    waiting_since = (m.metadata.creation_timestamp or "" for m in observed.migrations if not is_finished(m))
+    failures = snapshot.failures_of(EVENT_PROJECT_FULL, observed.quota, min(waiting_since, default=""))
     return event_text(failures[-1]) if failures else ""
 
 
-def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList) -> dict[str, PodNeed]:
+def _needs(quota: ResourceQuota, limits: ResourceList, targets: ResourceList) -> dict[str, PodNeed]:
     used, needs = parse_resource_list(quota.used), {}
-    for name, limit in sorted(parse_resource_list(limits).items()):
+    for name, limit in sorted(limits.items()):
         if (requested := targets.get(name, ZERO)) > ZERO:
             in_use = used.get(name, ZERO)
             needs[name] = PodNeed(requested, in_use, limit, max(ZERO, in_use + requested - limit))
@@ -187,19 +194,6 @@ def _needs(quota: ResourceQuota, limits: RawResourceList, targets: ResourceList)
 
 def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
     return {name: need.missing for name, need in needs.items() if need.missing}
-
-
-def _no_action(observed: Facts, needs: Mapping[str, PodNeed], vms: Sequence[VmUsage]) -> str:
-    if _missing(needs):
-        return "nothing: the quota's base grants none of what is missing"
-    entered = any(key in observed.quota.annotations for vm in vms for key in vm.keys)
-    return "the quota is raised enough already" if entered else "nothing: the quota is large enough"
-
-
-def _problems(decided: Plan, names: Collection[str]) -> list[str]:
-    """Returns the plan's problems, without those about other VMs alone."""
-    texts = map(str, decided.problems)
-    return [text for text in texts if not (about := set(_VM_NAME.findall(text))) or about & set(names)]
 
 
 def _reasons(observed: Facts, mode: Mode, missing: ResourceList, vms: Sequence[VmUsage]) -> Iterator[str]:
@@ -221,11 +215,3 @@ def _reasons(observed: Facts, mode: Mode, missing: ResourceList, vms: Sequence[V
             f"the VM has grown by {format_amounts(growing)}, which the quota's base has to cover, "
             f"it lacks {format_amounts(missing)}{since}"
         )
-
-
-def _raised_amounts(quota: ResourceQuota, raised: ResourceList) -> str:
-    limits = dict.fromkeys(raised, ZERO) | parse_resource_list(quota.hard)
-    return ", ".join(
-        "{} from {} to {}".format(name, *format_distinctly(name, limits[name], limits[name] + amount))
-        for name, amount in raised.items()
-    )

@@ -1,7 +1,6 @@
 """Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them; and
 whether the quotas, KubeVirt and the capacity of the other nodes let all VMs leave a node. Pure."""
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +22,7 @@ from pkg.report.explain import unmigratable_reason, vm_notes
 from pkg.report.fit import Fit, fits
 from pkg.report.snapshot import Document, Snapshot
 from pkg.util.amounts import format_amounts
-from pkg.util.kubevirt.evidence import is_running, trusted_status, vm_of
+from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
@@ -95,18 +94,15 @@ def _plans(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> I
     instances = sorted((vmi for vmi in instances if is_running(vmi) and not vmi.deleting), key=lambda vmi: vmi.key)
     for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
         active = {m.spec.vmi_name: m for m in source.migrations.list(namespace) if not is_finished(m)}
-        pod_counts = Counter(vm_of(pod) for pod in source.pods.list(namespace) if not pod.terminal)
-        # Of the other VMs only those that have an entry matter: each look costs what is looked at.
-        with_entries = {*active, *(vm for vm, count in pod_counts.items() if count > 1)}
         for vmi in vmis:
             name, node = vmi.name, trusted_status(vmi).node_name or None
             if migration := active.get(name):
                 note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
                 yield VmPlan(namespace, name, node, True, True, True, True, (), [note]), vmi
                 continue
-            ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True, beside=with_entries)
+            ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True)
             if snapshot.ratio is not None:
-                now_fits = fits(configured, namespace, [vmi], would=True, beside=with_entries)
+                now_fits = fits(configured, namespace, [vmi], would=True)
             plan = VmPlan(
                 namespace,
                 name,

@@ -8,6 +8,7 @@ import pytest
 
 from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
+from pkg.report.explain import explain
 from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota import vm as vm_module
@@ -81,6 +82,13 @@ def test_what_the_base_lacks_without_a_migration_is_not_added() -> None:
     for vm in plan_migrations(snapshot).vms:
         assert not vm.fits_with_headroom
         assert str(vm.fits[0].raised["limits.memory"]) == "4797464313"
+
+
+def test_a_plan_says_what_is_explained_of_the_vm_alone() -> None:
+    """At the larger ratio a VM that rests has outgrown the base, too: what headroom adds for it is in the amounts."""
+    snapshot = replace(running(vms("vm1", "vm2"), ratio="1.0"), ratio="4.5")
+    planned = plan_migrations(snapshot).vms
+    assert [vm.fits for vm in planned] == [explain(snapshot, vmi).fits for vmi in snapshot.instances]
 
 
 def test_a_vm_that_migrates_already_is_not_planned() -> None:
