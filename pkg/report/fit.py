@@ -128,7 +128,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
     return Fit(
         namespace=quota.namespace,
         quota=quota.name,
-        kept_by=keeper_of(observed, policy.mode, installed),
+        kept_by=keeper_of(snapshot, observed),
         fits=not _missing(needs),
         needs=needs,
         raised=raised,

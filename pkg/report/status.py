@@ -10,7 +10,7 @@ from kubeloop.api.meta import rfc3339
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
-from pkg.report.installation import Installed, duration_text
+from pkg.report.installation import duration_text
 from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, seconds_of
@@ -24,8 +24,6 @@ from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode
 from pkg.util.resourcequota.rancher_request import not_granted
 from pkg.util.resourcequota.vm import VmUsage
-
-_DAY: Final = 86400.0
 
 
 class Addition(Document, frozen=True):
@@ -42,13 +40,11 @@ class Addition(Document, frozen=True):
 
     def sentence(self, now: float, hold_limit: float) -> str:
         """Returns the state, how long it has lasted, and what a hold is for, until when at the latest."""
-        began = seconds_of(self.since or "")
-        duration = "" if began is None else f" for {duration_text(max(0.0, now - began))}"
-        end = ""
-        if began is not None and hold_limit < _DAY:  # a time of day does not name a later day, nor the end of no limit
+        began, end = seconds_of(self.since or ""), ""
+        sentence = self.state if began is None else f"{self.state} for {duration_text(max(0.0, now - began))}"
+        if began is not None and hold_limit < 86400.0:  # a time of day does not name a later day
             end = f", until {rfc3339(began + hold_limit)[11:19]} UTC at the latest"
-        leftovers = f": {', '.join(self.left)} still counts{end}" if self.left else ""
-        return f"{self.state}{duration}{leftovers}"
+        return f"{sentence}: {', '.join(self.left)} still counts{end}" if self.left else sentence
 
 
 class Amounts(Document, frozen=True):
@@ -117,10 +113,10 @@ def management_in(observed: Facts) -> QuotaManagement:
     return QuotaManagement.OFF if observed.namespace_off else management_of(observed.quota)
 
 
-def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
+def keeper_of(snapshot: Snapshot, observed: Facts) -> str:
     """Returns who scales a quota."""
     quota, management = observed.quota, management_in(observed)
-    if reason := installed.unserved_reason(quota.namespace):
+    if reason := snapshot.installed.unserved_reason(quota.namespace):
         return f"none: {reason}"
     if observed.mtq:
         return "managed-tenant-quota"
@@ -128,13 +124,13 @@ def keeper_of(observed: Facts, mode: Mode, installed: Installed) -> str:
         return "none: it is switched off"
     if management is QuotaManagement.NONE:
         return "none: it is not managed"
-    if mode is Mode.ASSIST and is_default(quota):
+    if snapshot.basis.mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
     return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
 
 
 def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
-    quota, policy, installed = observed.quota, snapshot.basis.policy, snapshot.installed
+    quota, policy = observed.quota, snapshot.basis.policy
     # Of what the running mode adds to: beside Harvester that is what Harvester adds to.
     base = base_of(quota, observed.limits, policy, observed.rancher.granted)
     added, limits, used = read(quota.annotations), base.limits or {}, parse_resource_list(quota.used)
@@ -143,9 +139,9 @@ def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
         for name, limit in sorted(parse_resource_list(quota.hard).items())
         if is_scaled(name)
     }
-    keeper = keeper_of(observed, policy.mode, installed)
+    keeper = keeper_of(snapshot, observed)
     problems = [
-        installed.refusal(RESOURCE_QUOTAS.kind, quota.key),
+        snapshot.installed.refusal(RESOURCE_QUOTAS.kind, quota.key),
         *map(str, base.problems),
         *map(str, added.invalid.values()),
         *_contradictions(rows),
@@ -190,20 +186,18 @@ def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
 
 def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Addition:
     """Returns the addition of the VM whose entry it is; `nodes`: where its pods are, in words."""
-    if vm is None:
-        return Addition(entry.vm, entry.key, "unexplained", None, entry.resources)
     state, since, left = "unexplained", "", list[str]()
-    if vm.stage >= Stage.WITHOUT_TARGET:
-        active = [migration for migration in vm.migrations if not is_finished(migration)]
-        oldest = min(active, key=lambda m: m.metadata.creation_timestamp or "")
-        state, since = oldest.phase or "not begun", vm.since
-    elif vm.volumes:
+    if vm is not None and vm.stage >= Stage.WITHOUT_TARGET:
+        active = (migration for migration in vm.migrations if not is_finished(migration))
+        state = min(active, key=lambda m: m.metadata.creation_timestamp or "").phase or "not begun"
+        since = vm.since
+    elif vm is not None and vm.volumes:
         state = "volumes move"
-    elif vm.stage is not Stage.FINISHED or any(leftover.usage for leftover in vm.leftovers):
+    elif vm is not None and (vm.stage is not Stage.FINISHED or any(leftover.usage for leftover in vm.leftovers)):
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
         state, since = "held", max(ends, default="")
         left = [leftover.name + nodes.get(leftover.name, "") for leftover in vm.leftovers]
-    return Addition(vm.name, entry.key, state, since or None, entry.resources, left)
+    return Addition(vm.name if vm else entry.vm, entry.key, state, since or None, entry.resources, left)
 
 
 _OF_NODES: Final = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
