@@ -15,8 +15,9 @@ from pkg.cmd.options import ClusterOptions, WrongCall
 from pkg.cmd.reports import Answer, ReportOptions, WatchOptions
 from pkg.report.explain import Explanation, Verdict, halted_reason, not_running
 from pkg.report.explain import explain as explain_instance
-from pkg.report.reader import FAILURE_SELECTOR, Absent, require
+from pkg.report.reader import Absent, require
 from pkg.report.snapshot import Snapshot
+from pkg.util.constants import EVENT_FAILED_CREATE
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def explain(
         raise WrongCall("--from and --watch exclude each other")
 
     async def look(client: Client) -> Answer:
-        snapshot = await report.read(client, namespace, events=FAILURE_SELECTOR)
+        snapshot = await report.read(client, namespace, events=f"reason={EVENT_FAILED_CREATE}")
         if instance := snapshot.source.instances.get(namespace=namespace, name=name):
             return _answer(snapshot, explain_instance(snapshot, instance))
         vm_object = await require(client, VIRTUAL_MACHINES, name, namespace)

@@ -12,8 +12,6 @@ from pkg.config.causes import Cause
 from pkg.util.constants import WEBHOOK_CONFIGURATION_NAME
 from pkg.util.kubevirt.migration import seconds_of
 
-_DURATION = 15.0
-"""Seconds that a Lease is valid for where it does not say: client-go's default."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _REFUSED = {
     "pods": "pods are refused in namespaces with added headroom",
@@ -26,8 +24,8 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """A Lease as its holder has left it: `silent` seconds ago it was renewed or released, None if never; or, not
-    `elected`, the ConfigMap of a controller that runs without a Lease."""
+    """A Lease, renewed or released `silent` seconds ago (None: never); or, not `elected`, the ConfigMap of a controller
+    that runs without one."""
 
     holder: str
     silent: float | None
@@ -36,15 +34,13 @@ class LeaseState:
 
     @property
     def is_live(self) -> bool:
-        """Reports whether the holder may still write: it has not let the Lease run out."""
         return bool(self.holder) and self.silent is not None and self.silent < self.duration
 
 
 def lease_state(spec: LeaseSpec, now: float) -> LeaseState:
     """Returns the state of a Lease. `now`: seconds since the epoch by the API server's clock."""
-    return LeaseState(
-        spec.holder_identity or "", seconds_since(spec.renew_time, now), float(spec.lease_duration_seconds or _DURATION)
-    )
+    silent, duration = seconds_since(spec.renew_time, now), spec.lease_duration_seconds or 15  # client-go's default
+    return LeaseState(spec.holder_identity or "", silent, float(duration))
 
 
 def seconds_since(time: str | None, now: float) -> float | None:
@@ -56,12 +52,11 @@ def seconds_since(time: str | None, now: float) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Installed:
     """The facts about an installation, as far as they can be read. `lease` is None if there is none or it may not be
-    read; `webhooks` are those that are registered, with their failure policies; `unreachable` is what the API server
-    says of a webhook that it does not reach, "" if it answers, None if that is not known; `absent` are the namespaces
-    in which headroom was looked for, if it is nowhere; `drift` is whether the webhooks were registered with other flags
-    than those of the headroom that answers; `problem` and `causes` are what keeps a controller from its work;
-    `unserved` are KubeVirt's kinds that the API server does not know; `served` are patterns of the only namespaces that
-    the controller serves; `places` are the namespaces of controllers that may write the same quotas, if several run."""
+    read; `webhooks` are the registered ones, with their failure policies; `unreachable` is what the API server says of
+    a webhook that it does not reach, "" if it answers, None if that is not known; `absent` are the namespaces in which
+    headroom was looked for, if it is nowhere; `drift`: the webhooks were registered with other flags than those of the
+    headroom that answers; `unserved` are KubeVirt's kinds that the API server does not know; `served` are patterns of
+    the only namespaces that are served; `places` are the namespaces of controllers that may write the same quotas."""
 
     lease: LeaseState | None = None
     webhooks: Mapping[str, str] = field(default_factory=dict)
@@ -131,10 +126,8 @@ class Installed:
 
     def _alarms_of_controller(self, namespace: str) -> Iterator[str]:
         if self.absent:
-            yield (
-                "headroom is not running here: there is no Lease, ConfigMap or webhook of it in "
-                f"{', '.join(self.absent)} (--headroom-namespace names another namespace)"
-            )
+            places = f"there is no Lease, ConfigMap or webhook of it in {', '.join(self.absent)}"
+            yield f"headroom is not running here: {places} (--headroom-namespace names another namespace)"
         if self.lease is not None and not self.lease.is_live:
             since = "" if self.lease.silent is None else f" for {duration_text(self.lease.silent)}"
             yield f"headroom has not been running{since}: nothing is raised or given back"
@@ -151,15 +144,13 @@ class Installed:
             yield f"headroom cannot do its work: {next(lines, self.problem)}"
 
     def _alarms_of_webhooks(self) -> Iterator[str]:
-        blocking = [name for name, policy in self.webhooks.items() if policy == "Fail"] if self.unreachable else ()
-        for name in blocking:
+        blocking = [name for name, policy in self.webhooks.items() if policy == "Fail"]
+        for name in blocking if self.unreachable else ():
             effect = _REFUSED.get(name.removesuffix(f".{WEBHOOK_CONFIGURATION_NAME}"), "what it is about is refused")
             yield f"webhook {name} is registered and does not answer: {effect} ({self.unreachable})"
         if self.unreachable and not blocking:
-            yield (
-                "the webhooks are registered and do not answer: what they are about waits for them, "
-                f"and is not checked ({self.unreachable})"
-            )
+            effect = "what they are about waits for them, and is not checked"
+            yield f"the webhooks are registered and do not answer: {effect} ({self.unreachable})"
         if self.drift:
             yield (
                 "the webhooks were registered with other flags than those of the headroom that answers: "
@@ -176,7 +167,6 @@ class Installed:
             yield "it is not known whether the API server reaches the webhooks"
 
     def document(self) -> dict[str, Any]:
-        """Returns the JSON."""
         return {
             "running": False if self.is_stopped else None if self.lease is None else True,
             "holder": self.lease.holder or None if self.lease and self.lease.elected else None,

@@ -38,12 +38,6 @@ from pkg.util.resourcequota.policy import RancherQuotas
 
 T = TypeVar("T", bound=Object)
 
-FAILURE_SELECTOR: Final = f"reason={constants.EVENT_FAILED_CREATE}"
-"""A field selector: what KubeVirt, and others, say of pods that they could not create."""
-_EVENT_FRESH: Final = 600.0
-"""Seconds for which an event is believed: those of an outage that goes on come at least every five minutes."""
-_ENFORCED_WITHIN: Final = 1.0
-"""Seconds until limits that are not enforced yet are looked at again: kube-controller-manager takes tenths."""
 _EVERYWHERE: Final = ("",)
 """The namespaces of a list of the whole cluster."""
 _MIGRATIONS: Final = kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
@@ -65,8 +59,8 @@ async def read_snapshot(
     scopes = names or _EVERYWHERE
     configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
-    if any(map(unenforced_limits, quotas)):  # for a moment that is so after every write
-        await asyncio.sleep(_ENFORCED_WITHIN)
+    if any(map(unenforced_limits, quotas)):  # so it is for tenths of a second after every write
+        await asyncio.sleep(1.0)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
     basis, installed = await _read_installation(client, own_namespace, configurations)
@@ -110,11 +104,11 @@ async def read_vms(client: Client, namespace: str) -> list[kubevirt.VirtualMachi
 async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[kubevirt.KubeVirt]:
     """Reads them. Who may list neither them nor the setting of the overhead ratio gets one whose ratio is not known."""
     kubevirts = await list_or_none(client, kubevirt.KUBEVIRTS)
-    if kubevirts is not None or settings:
-        return kubevirts or []
-    configuration = kubevirt.KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
-    status = kubevirt.KubeVirtStatus(phase=constants.KUBEVIRT_PHASE_DEPLOYED)
-    return [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
+    if kubevirts is None and not settings:
+        configuration = kubevirt.KubeVirtConfiguration(additional_guest_memory_overhead_ratio=UNKNOWN_RATIO)
+        status = kubevirt.KubeVirtStatus(phase=constants.KUBEVIRT_PHASE_DEPLOYED)
+        return [kubevirt.KubeVirt(spec=kubevirt.KubeVirtSpec(configuration), status=status)]
+    return kubevirts or []
 
 
 async def read_capacity(client: Client) -> NodeCapacity:
@@ -277,7 +271,7 @@ async def _read_installed(
 async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
     """Returns what a replica without the rights to the Lease says, if no controller has it."""
     selector = f"involvedObject.name={constants.CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
-    since = rfc3339(client.transport.server_clock() - _EVENT_FRESH)
+    since = rfc3339(client.transport.server_clock() - 600.0)  # while it goes on, one comes every five minutes
     events = await list_allowed(client, registry.EVENTS, [home.namespace for home in homes], fields=selector)
     recent = [(event.last_timestamp or "", event.message) for event in events if (event.last_timestamp or "") > since]
     return max(recent, default=("", ""))[1]
