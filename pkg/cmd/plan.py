@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.registry import NODES
-from kubeloop.api.resource_list import total
+from kubeloop.api.resource_list import ResourceList, total
 from kubeloop.client.client import Client
 from kubeloop.client.errors import Forbidden
 from pkg.cmd import reports
@@ -19,7 +19,7 @@ from pkg.cmd.reports import Answer, NamespaceOptions, ReportOptions
 from pkg.report.fit import Fit
 from pkg.report.plan import Evacuation, MigrationPlan, VmPlan, evacuations, plan_evacuations, plan_migrations
 from pkg.report.reader import read_capacity, read_vms, require
-from pkg.report.size import Growth, Sizes, sizes
+from pkg.report.size import Sizes, sizes
 from pkg.util.amounts import format_amounts
 
 EVERY_NODE = "all"
@@ -52,14 +52,14 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     would not leave a node; with --size how large a namespace's quotas must be. Writes nothing."""
     namespace = reports.check_namespace(options.namespace)
     _check(options)
-    growth = _growth(options.grow)
+    grown = _grown(options.grow)
 
     async def look(client: Client) -> Answer:
         snapshot = replace(await report.read(client, namespace), ratio=options.overhead_ratio)
         node = options.evacuate
         if options.size:
             vms, at_once = await read_vms(client, namespace), options.at_once or _AT_ONCE
-            needs = sizes(snapshot, namespace, vms, at_once=at_once, growth=growth)
+            needs = sizes(snapshot, namespace, vms, at_once=at_once, grown=grown)
             return Answer(snapshot, needs.document(), _size_parts(needs))
         if node == EVERY_NODE:
             every_node = evacuations(snapshot, await read_capacity(client))
@@ -78,10 +78,10 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     return answer.exit_code
 
 
-def _growth(text: str | None) -> Growth | None:
-    """Returns the growth that `--grow` describes. Raises WrongCall."""
+def _grown(text: str | None) -> dict[str, ResourceList]:
+    """Returns the limits of the VM that `--grow` names. Raises WrongCall."""
     if text is None:
-        return None
+        return {}
     vm, _, limits = text.partition(":")
     size_by_name = dict(part.partition("=")[::2] for part in limits.split(","))
     if not vm or not size_by_name.keys() <= {"cpu", "memory"}:
@@ -92,7 +92,7 @@ def _growth(text: str | None) -> Growth | None:
         raise WrongCall(f"--grow: {exc}") from exc
     if min(limits_of.values()) <= ZERO:
         raise WrongCall(f"--grow must be more than nothing, not {text!r}")
-    return Growth(vm, limits_of)
+    return {vm: limits_of}
 
 
 def _size_parts(sizes: Sizes) -> Iterator[RenderableType]:

@@ -6,7 +6,7 @@ Pure.
 A VM that runs counts as much as it does now or as KubeVirt would render it, whichever is more: a restart renders it
 anew."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -31,21 +31,12 @@ from pkg.util.resourcequota.entries import parse_resources
 from pkg.util.resourcequota.managed import is_served
 
 _RATIOS: Final = ("1.0", "1.5", "2.0", "3.0", "4.5")
-"""Overhead ratios that are shown beside the one that is asked for: KubeVirt's default to Harvester's largest advice."""
+"""From KubeVirt's default to the largest that Harvester advises."""
 _MEMORY: Final = "limits.memory"
 
 
 class NotSized(ReportedError):
-    """The question cannot be answered; says why."""
-
     exit_code = 2
-
-
-class Growth(NamedTuple):
-    """A VM that shall have other limits, of cpu or memory."""
-
-    vm: str
-    limits: ResourceList
 
 
 class MemorySize(Document, frozen=True):
@@ -58,9 +49,8 @@ class MemorySize(Document, frozen=True):
 
 
 class ResourceSize(Document, frozen=True):
-    """The size of one resource of a quota: its limit without added headroom (the person's, as far as Rancher granted
-    it), what is used now and how much of that is not VMs'; and how large it must be for all VMs to run, for the largest
-    to migrate beside them, and for several at once."""
+    """The size of one resource of a quota: its base, what is used now and how much of that is not VMs'; and how large
+    it must be for all VMs to run, for the largest to migrate beside them, and for several at once."""
 
     limited: Quantity
     used: Quantity
@@ -96,23 +86,24 @@ def sizes(
     vms: Sequence[VirtualMachine] = (),
     *,
     at_once: int = 2,
-    growth: Growth | None = None,
+    grown: Mapping[str, ResourceList] = {},
 ) -> Sizes:
-    """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too. Raises NotSized
-    for a VM that does not exist or whose size is not known, and for invalid quantities."""
+    """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too; `grown`: the
+    other limits, of cpu or memory, that a VM shall have. Raises NotSized for a VM that does not exist or whose size is
+    not known, and for invalid quantities."""
     rendering = snapshot.source.rendering(namespace)
     vmis = {vmi.name: vmi for vmi in snapshot.source.instances.list(namespace)}
-    unread = {vm.name: missing for vm in vms if vm.name not in vmis and (missing := missing_instancetype(vm))}
-    if growth is not None and growth.vm in unread:
-        raise NotSized(f"the {unread[growth.vm]} of VM {growth.vm} cannot be read: start the VM first")
+    halted = [vm for vm in vms if vm.name not in vmis]
+    unread = {vm.name: missing for vm in halted if (missing := missing_instancetype(vm))}
     try:
-        halted = (vm for vm in vms if vm.name not in vmis.keys() | unread.keys())
-        vmis |= {vm.name: with_defaults(vmi_of(vm), rendering) for vm in halted}
-        if growth is not None:
-            if growth.vm not in vmis:
-                raise NotSized(f"there is no VM {growth.vm} in namespace {namespace}")
-            vmis[growth.vm] = _with_growth(vmis[growth.vm], growth.limits)
-        sizings = (_Sizing(snapshot, quota, vmis, growth, at_once) for quota in snapshot.quotas_of(namespace))
+        vmis |= {vm.name: with_defaults(vmi_of(vm), rendering) for vm in halted if vm.name not in unread}
+        for vm, limits in grown.items():
+            if vm in unread:
+                raise NotSized(f"the {unread[vm]} of VM {vm} cannot be read: start the VM first")
+            if vm not in vmis:
+                raise NotSized(f"there is no VM {vm} in namespace {namespace}")
+            vmis[vm] = _with_limits(vmis[vm], limits)
+        sizings = (_Sizing(snapshot, quota, vmis, grown.keys(), at_once) for quota in snapshot.quotas_of(namespace))
         by_quota = [sizing.answer() for sizing in sizings]
     except QuantityError as exc:
         raise NotSized(f"a VM of namespace {namespace} has a quantity that is none: {exc}") from exc
@@ -126,7 +117,7 @@ def sizes(
 
 
 class _VmUsage(NamedTuple):
-    """What a quota counts of a VM: running now, restarted, at least to run, and of its second side."""
+    """What a quota counts of a VM: as it runs now, restarted, the larger of both, and of its second side."""
 
     name: str
     running: ResourceList
@@ -142,7 +133,7 @@ class _Sizing:
     snapshot: Snapshot
     quota: ResourceQuota
     vmis: Mapping[str, VirtualMachineInstance]
-    growth: Growth | None
+    grown: Collection[str]
     at_once: int
 
     def answer(self) -> QuotaSize:
@@ -164,39 +155,36 @@ class _Sizing:
         rendering = self.snapshot.source.rendering(namespace)
         claims = {claim.name: claim for claim in self.snapshot.source.claims.list(namespace)}
         for name, vmi in self.vmis.items():
-            is_grown = self.growth is not None and name == self.growth.vm
             source = self.snapshot.source_side(vmi)
             running = usage_of(source.pods, spec, rendering.kubernetes) if source else {}
-            restarted = target_usage(vmi, None if is_grown else source, rendering, spec)
-            side = restarted if is_grown else maximum(running, restarted)
+            restarted = target_usage(vmi, None if name in self.grown else source, rendering, spec)
+            side = restarted if name in self.grown else maximum(running, restarted)
             yield _VmUsage(name, running, restarted, side, add(side, target_claim_usage(vmi, claims, rendering)))
 
     def _needs(self) -> tuple[Sequence[_VmUsage], Mapping[str, ResourceSize]]:
-        vms, quota, base = list(self._usages()), self.quota, self.snapshot.base(self.quota)
+        vms, quota, base, needs = list(self._usages()), self.quota, self.snapshot.base(self.quota), {}
         used, all_run = parse_resource_list(quota.used), total(vm.side for vm in vms)
-        releases = self.snapshot.basis.releases()
-        of_vms = usage_of(self.snapshot.source.pods.list(quota.namespace), quota.spec, releases)
-        needs = {}
+        pods = self.snapshot.source.pods.list(quota.namespace)
+        of_vms = usage_of(pods, quota.spec, self.snapshot.basis.releases())
         for name in sorted(filter(is_scaled, base)):
             in_use = used.get(name, ZERO)
             others = max(ZERO, in_use - of_vms.get(name, ZERO))
             run = others if counts_of_claims(name) else others + all_run.get(name, ZERO)
             largest = sorted((vm.second.get(name, ZERO) for vm in vms), reverse=True)[: self.at_once]
-            one_migrates = sum(largest[:1], run)
-            needs[name] = ResourceSize(base[name], in_use, others, run, one_migrates, sum(largest, run))
+            needs[name] = ResourceSize(base[name], in_use, others, run, sum(largest[:1], run), sum(largest, run))
         return vms, needs
 
     def _migration_verdicts(self, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
         """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
         observed, reason = self.snapshot.observe(self.quota), "less may be added"
         is_raised = is_served(self.quota) and not observed.namespace_off and not observed.mtq
-        texts = filter(None, (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA), observed.max_extra))
         if observed.mtq:
             budgets = self.snapshot.source.budgets.list(self.quota.namespace)
             caps = [parse_resource_list(readable(budget.additional)) for budget in budgets]
         elif is_raised:
+            texts = filter(None, (self.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA), observed.max_extra))
             try:
-                caps = [dict(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) for text in texts]
+                caps = [parse_resources(constants.ANNOTATION_MAX_EXTRA, text) for text in texts]
             except InvalidEntry as exc:
                 yield f"{exc}: nothing is added"
                 return
@@ -229,10 +217,10 @@ def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize
     return positive({name: limits[name] - need.limited for name, need in needs.items() if name in limits})
 
 
-def _with_growth(vmi: VirtualMachineInstance, new_limits: ResourceList) -> VirtualMachineInstance:
+def _with_limits(vmi: VirtualMachineInstance, new_limits: ResourceList) -> VirtualMachineInstance:
     """Returns the VMI with these limits: requests grow in proportion, the guest's memory by the difference."""
     domain, changes = vmi.spec.domain, dict[str, Any]()
-    limits, requests = (dict(raw or {}) for raw in (domain.resources.limits, domain.resources.requests))
+    limits, requests = dict(domain.resources.limits or {}), dict(domain.resources.requests or {})
     for name, size in new_limits.items():
         old_limit, old_request = (parse_resource_list(raw).get(name) for raw in (limits, requests))
         limits[name] = str(size)

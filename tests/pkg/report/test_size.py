@@ -1,14 +1,15 @@
 """`headroom plan --size`: how large a quota must be."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from kubeloop.api.quantity import Quantity
+from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.report.size import Growth, NotSized, sizes
+from pkg.report.size import NotSized, sizes
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -56,7 +57,7 @@ class Sizing:
     machines: Sequence[VirtualMachine] = ()
     ratio: str | None = None
     several: int = 2
-    growth: Growth | None = None
+    grown: Mapping[str, ResourceList] = field(default_factory=dict)
 
 
 TWO = namespace(LARGE)
@@ -72,7 +73,7 @@ CASES = {
         2 * (ONE + LARGER),
         2 * (ONE + LARGER),
         namespace(),
-        growth=Growth("vm1", {"memory": Quantity.parse("8Gi")}),
+        grown={"vm1": {"memory": Quantity.parse("8Gi")}},
     ),
 }
 
@@ -80,14 +81,14 @@ CASES = {
 @sentences(CASES)
 def test_how_much_memory_a_quota_must_grant(case: Sizing) -> None:
     snapshot = replace(case.snapshot, ratio=case.ratio)
-    sized = sizes(snapshot, "ns1", case.machines, at_once=case.several, growth=case.growth)
+    sized = sizes(snapshot, "ns1", case.machines, at_once=case.several, grown=case.grown)
     (quota,) = sized.quotas
     memory = quota.needs["limits.memory"]
     other_use = 1024**3
     assert memory.others.value() == other_use
     least_sizes = [case.run + other_use, case.largest + other_use, case.at_once + other_use]
     got = [memory.run.value(), memory.largest.value(), memory.at_once.value()]
-    if case.growth is not None:  # the overhead of a request that has grown in proportion comes on top
+    if case.grown:  # the overhead of a request that has grown in proportion comes on top
         assert all(0 <= size - least < 64 * 1024**2 for size, least in zip(got, least_sizes, strict=True))
     else:
         assert got == least_sizes
@@ -114,7 +115,7 @@ def test_a_state_has_a_second_claim_only_while_its_vm_migrates() -> None:
 
 def test_a_vm_that_is_not_there_cannot_grow() -> None:
     with pytest.raises(NotSized, match="there is no VM gone in namespace ns1"):
-        sizes(namespace(), "ns1", growth=Growth("gone", {"cpu": Quantity.parse("4")}))
+        sizes(namespace(), "ns1", grown={"gone": {"cpu": Quantity.parse("4")}})
 
 
 def test_what_headroom_has_added_is_no_limit_to_plan_with() -> None:
@@ -175,8 +176,8 @@ def test_what_a_migration_budget_may_add_is_the_cap(case: tuple[dict[str, str], 
 
 def test_a_grown_vm_has_its_cpus_and_its_guests_memory() -> None:
     instance = edited(running_vmi("vm1"), spec={"domain": {"memory": {"guest": "3Gi"}}})
-    four = Growth("vm1", {"cpu": Quantity.parse("4"), "memory": Quantity.parse("8Gi")})
-    (sized,) = sizes(cluster([quota(HARD, MARKS)], [], [launcher(instance)], [instance]), "ns1", growth=four).quotas
+    four = {"vm1": {"cpu": Quantity.parse("4"), "memory": Quantity.parse("8Gi")}}
+    (sized,) = sizes(cluster([quota(HARD, MARKS)], [], [launcher(instance)], [instance]), "ns1", grown=four).quotas
     assert str(sized.needs["limits.cpu"].run) == "4015m"
     assert sized.needs["limits.memory"].run > Quantity.parse("8Gi")
 
@@ -239,7 +240,7 @@ def test_a_vm_of_an_instancetype_that_runs_counts_as_it_runs() -> None:
 
 def test_a_halted_vm_of_an_instancetype_does_not_grow() -> None:
     with pytest.raises(NotSized, match=r"instancetype u1\.large of VM vm9 cannot be read: start the VM first"):
-        sizes(namespace(), "ns1", [OF_A_TYPE], growth=Growth("vm9", {"cpu": Quantity.parse("4")}))
+        sizes(namespace(), "ns1", [OF_A_TYPE], grown={"vm9": {"cpu": Quantity.parse("4")}})
 
 
 def test_a_halted_vm_without_a_topology_has_one_socket() -> None:
