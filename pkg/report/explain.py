@@ -50,8 +50,6 @@ _UNEXPLAINED_AFTER = 60.0
 
 
 class Verdict(StrEnum):
-    """The state of a VM's migration."""
-
     NOT_RUNNING = "not running"
     COULD_MIGRATE = "could migrate"
     COULD_WITH_HEADROOM = "could migrate with headroom"
@@ -95,9 +93,13 @@ def explain(snapshot: Snapshot, instance: kubevirt.VirtualMachineInstance) -> Ex
     """Explains the VM of a VMI. `snapshot` has the migrations of the whole cluster: KubeVirt's limits count them."""
     namespace, vm = instance.namespace, instance.name
     active = [m for m in snapshot.migrations_of(instance) if not migrations.is_finished(m)]
-    reason = unstarted_reason(snapshot, instance)
-    if reason and not any(map(migrations.is_decentralized, active)):  # its receiver waits for the VM
-        return not_running(namespace, vm, reason)
+    is_received = any(map(migrations.is_decentralized, active))  # the receiver waits for the VM
+    if (instance.deleting or not is_running(instance)) and not is_received:
+        state = "being deleted" if instance.deleting else f"in phase {trusted_status(instance).phase}"
+        reasons, since = [f"its VMI is {state}"], instance.metadata.creation_timestamp
+        if failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, instance, since):
+            reasons += [event_text(failures[-1]), _START if migrations.refusing_quota(failures[-1].message) else ""]
+        return not_running(namespace, vm, _joined(*reasons))
     quota_fits = fits(snapshot, namespace, [instance], would=not active)
     explained = None
     if active:
@@ -164,13 +166,15 @@ class _Wait:
         notes = vm_notes(self.snapshot, self.instance)
         if too_small := [fit for fit in self.quota_fits if not fit.fits]:
             return self._shortage_verdict(too_small, notes)
-        if verdict := self._creation_verdict():
+        failures = self.snapshot.failures_of(
+            constants.EVENT_FAILED_CREATE, self.instance, migration.metadata.creation_timestamp
+        )
+        if verdict := self._creation_verdict(failures):
             return verdict
         if migrations.is_refused(migration):
-            return self._retry_verdict()
+            return self._retry_verdict(failures)
         reason = _joined(self._parallel_limit_note(), *notes) or self._unexplained_note()
-        sentences = f"{name} fits; KubeVirt has not started it yet", reason
-        return Verdict.WAITS_FOR_KUBEVIRT, ": ".join(filter(None, sentences))
+        return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (reason and f": {reason}")
 
     def _shortage_verdict(self, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
         """Returns what a migration waits for that does not fit into these quotas."""
@@ -186,10 +190,9 @@ class _Wait:
             notes = [*notes, *window.wait_reasons(self.migration)]
         return Verdict.WAITS_FOR_QUOTA, _joined(shortage, *notes)
 
-    def _retry_verdict(self) -> tuple[Verdict, str]:
+    def _retry_verdict(self, failures: Sequence[Event]) -> tuple[Verdict, str]:
         """Returns what a migration waits for that was refused and fits now."""
-        name = self.migration.name
-        message = next((failure.message for failure in reversed(self._failures())), "")
+        name, message = self.migration.name, failures[-1].message if failures else ""
         if devices := migrations.extra_devices_text(message, {name for fit in self.quota_fits for name in fit.needs}):
             return Verdict.WAITS_FOR_QUOTA, f"{name} does not fit: {devices}: {MIGRATIONS}"
         retry = f"{name} was refused by quota and fits now: KubeVirt tries again when a quota changes"
@@ -199,10 +202,9 @@ class _Wait:
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom may not change it; {refusals}"
         return Verdict.WAITS_FOR_KUBEVIRT, _joined(retry, "" if message else self._unexplained_note())
 
-    def _creation_verdict(self) -> tuple[Verdict, str] | None:
+    def _creation_verdict(self, failures: Sequence[Event]) -> tuple[Verdict, str] | None:
         """Returns what keeps KubeVirt from creating a target pod that fits, by its last failure."""
         name, own_names = self.migration.name, {q.name for q in self.snapshot.quotas_of(self.instance.namespace)}
-        failures = self._failures()
         if migrations.is_refused(self.migration):  # what these quotas refused fits by now
             failures = [event for event in failures if migrations.refusing_quota(event.message) not in own_names]
         if not failures:
@@ -236,11 +238,6 @@ class _Wait:
         amounts = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
         return f"more than headroom expects of it and has added ({format_amounts(amounts)})"
 
-    def _failures(self) -> list[Event]:
-        """Returns the events about pods of the VM that could not be created since the migration began."""
-        since = self.migration.metadata.creation_timestamp
-        return self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance, since)
-
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
         states = [m.status.migration_state for m in self.snapshot.migrations if migrations.takes_place(m)]
@@ -257,8 +254,7 @@ def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) ->
     if migrations.is_decentralized(migration):
         return f"it is decentralized: nothing is added, as the base pays for the receiver's only pod: {MIGRATIONS}"
     for kind, text in _BLOCKED.items():
-        condition = find_condition(migration.status.conditions, kind)
-        if condition is not None and condition.status == "True":
+        if (condition := find_condition(migration.status.conditions, kind)) and condition.status == "True":
             return ": ".join(filter(None, [text, condition.message]))
     return ""
 
@@ -274,8 +270,7 @@ def pending_target_reason(target: Pod) -> str:
     created = {claim.name for claim in status.resource_claim_statuses or () if claim.resource_claim_name}
     if missing := {claim.name for claim in spec.resource_claims or () if claim.template} - created:
         return f"ResourceClaims for its devices are not created: {', '.join(sorted(missing))}: {PLACEMENT}"
-    scheduled = find_condition(status.conditions, "PodScheduled")
-    if scheduled is not None and scheduled.status == "False":
+    if (scheduled := find_condition(status.conditions, "PodScheduled")) and scheduled.status == "False":
         return f"no node fits its target pod: {scheduled.message or scheduled.reason or ''}: {PLACEMENT}"
     if spec.node_name:
         return f"its containers have not started on {spec.node_name}: the events of pod {target.name} say why"
@@ -296,7 +291,7 @@ def vm_notes(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> list[s
 def unmigratable_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
     """Returns why a VM does not migrate, whatever quotas say; "" if it does."""
     migratable = find_condition(trusted_status(vmi).conditions, "LiveMigratable")
-    if migratable is not None and migratable.status == "False":
+    if migratable and migratable.status == "False":
         reason = migratable.message or migratable.reason or "no reason is given"
         return f"KubeVirt does not migrate it: {reason}: {PLACEMENT}"
     # The maximums of LimitRanges, written since the VM started, that a pod like the running one exceeds.
@@ -318,18 +313,7 @@ def halted_reason(vm: kubevirt.VirtualMachine) -> str:
     """Returns why a VM without a VMI does not run, if quota or storage is the reason; else ""."""
     if shortage := vm.annotations.get(constants.ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA):
         return f"it was halted: {quoted(shortage)}: {_START}"
-    if (printable_status := vm.status.printable_status) not in _WITHOUT_VOLUMES:
+    if vm.status.printable_status not in _WITHOUT_VOLUMES:
         return ""
     refused = "quota may refuse an import's pods or scratch space"
-    return f"its volumes are not ready ({printable_status}): {refused}: {STORAGE}"
-
-
-def unstarted_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance) -> str:
-    """Returns why a VMI is not one that KubeVirt migrates: it ends, or does not run, and what kept its pod from being
-    created, as far as an event says so; "" if it runs."""
-    if is_running(vmi) and not vmi.deleting:
-        return ""
-    reason = f"its VMI is {'being deleted' if vmi.deleting else f'in phase {trusted_status(vmi).phase}'}"
-    if not (failures := snapshot.failures_of(constants.EVENT_FAILED_CREATE, vmi, vmi.metadata.creation_timestamp)):
-        return reason
-    return _joined(reason, event_text(failures[-1]), _START if migrations.refusing_quota(failures[-1].message) else "")
+    return f"its volumes are not ready ({vm.status.printable_status}): {refused}: {STORAGE}"
