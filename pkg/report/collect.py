@@ -24,9 +24,7 @@ from pkg.util.kubevirt.claims import STATE_PREFIX
 from pkg.util.kubevirt.launcher import ANNOTATION_HOOK_SIDECARS, hook_sidecar_count
 from pkg.util.managedtenantquota.lock import recognise
 
-MORE: Final = "more.jsonl"
-"""All other objects."""
-ABOUT: Final = "about.json"
+ABOUT, MORE = "about.json", "more.jsonl"
 
 ANNOTATIONS: Final = (
     "headroom.harvesterhci.io/",
@@ -51,15 +49,8 @@ LABELS: Final = (
 WEBHOOK_FIELDS: Final = ("name", "failurePolicy", "namespaceSelector", "objectSelector", "rules", "timeoutSeconds")
 """The fields that are written. Not `clientConfig`: the end of its path is the key by which the API server is known."""
 
-EVENTS_ABOUT: Final = (
-    "ConfigMap",
-    "ResourceQuota",
-    "VirtualMachine",
-    "VirtualMachineInstance",
-    "VirtualMachineInstanceMigration",
-    "VirtualMachineMigrationResourceQuota",
-)
-"""The kinds whose events are written. Not pods: what a probe answered stands in their events."""
+EVENTS_ABOUT: Final = ("ConfigMap", "ResourceQuota", "VirtualMachine")
+"""The beginnings of the kinds whose events are written. Not pods: what a probe answered stands in their events."""
 
 AROUND_VMIS: Final = (
     KubeVirt,
@@ -117,7 +108,6 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
 
 
 def collected_document(obj: Object) -> dict[str, Any]:
-    """Returns what is written of an object."""
     api_version, kind = kind_of(obj)
     document: dict[str, Any] = msgspec.to_builtins(obj)
     metadata = document.get("metadata", {})
@@ -148,7 +138,7 @@ def _is_collected(obj: Object, namespaces: Collection[str], doubled: Collection[
         case core.PersistentVolumeClaim() if not obj.name.startswith(STATE_PREFIX):
             return obj.namespace in namespaces and (obj.namespace, obj.name) in doubled
         case core.Event():
-            return obj.namespace in namespaces and obj.involved_object.kind in EVENTS_ABOUT
+            return obj.namespace in namespaces and obj.involved_object.kind.startswith(EVENTS_ABOUT)
         case core.ValidatingWebhookConfiguration():
             return obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj) is not None
         case VirtualMachineInstanceMigration() | KubeVirt() | Setting():

@@ -1,7 +1,7 @@
 """Plans which VMs could migrate, at today's overhead ratio or another one, and what would be added for them; and
 whether the quotas, KubeVirt and the capacity of the other nodes let all VMs leave a node. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -35,8 +35,8 @@ SCHEDULABLE: Final = "kubevirt.io/schedulable"
 
 class VmPlan(Document, frozen=True):
     """The plan of one VM by itself: whether its target fits with today's ratio and the quotas as they are, at the ratio
-    that was asked about, and there once headroom has done what it does; `fits` are at that ratio. A VM that migrates
-    already is not planned. `notes`: what else is known of the VM, such as that KubeVirt does not migrate it."""
+    that was asked about, and there once headroom has done what it does; `fits` are at that ratio. One that `migrates`
+    already is not planned. `notes`: what else is known, such as that KubeVirt does not migrate it."""
 
     namespace: str
     vm: str
@@ -50,8 +50,6 @@ class VmPlan(Document, frozen=True):
 
 
 class Violation(Document, frozen=True):
-    """A VM that would stay on its node, and the reason."""
-
     namespace: str
     vm: str
     why: str
@@ -88,33 +86,32 @@ def plan_migrations(snapshot: Snapshot) -> MigrationPlan:
     return MigrationPlan(snapshot.ratio_in_use, None, [vm for vm, _ in _plans(snapshot, snapshot.instances)])
 
 
-def _plans(snapshot: Snapshot, instances: Sequence[VirtualMachineInstance]) -> Iterator[_Planned]:
+def _plans(snapshot: Snapshot, instances: Iterable[VirtualMachineInstance]) -> Iterator[_Planned]:
     """Yields the plans of these VMs, as far as they run."""
-    source, configured = snapshot.source, replace(snapshot, ratio=None)
-    instances = sorted((vmi for vmi in instances if is_running(vmi) and not vmi.deleting), key=lambda vmi: vmi.key)
-    for namespace, vmis in groupby(instances, lambda vmi: vmi.namespace):
-        active = {m.spec.vmi_name: m for m in source.migrations.list(namespace) if not is_finished(m)}
-        for vmi in vmis:
-            name, node = vmi.name, trusted_status(vmi).node_name or None
-            if migration := active.get(name):
-                note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
-                yield VmPlan(namespace, name, node, True, True, True, True, (), [note]), vmi
-                continue
-            ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True)
-            if snapshot.ratio is not None:
-                now_fits = fits(configured, namespace, [vmi], would=True)
-            plan = VmPlan(
-                namespace,
-                name,
-                node,
-                migrates=False,
-                fits_now=all(fit.fits for fit in now_fits),
-                fits_at_ratio=all(fit.fits for fit in ratio_fits),
-                fits_with_headroom=all(fit.fits_then for fit in ratio_fits),
-                fits=ratio_fits,
-                notes=vm_notes(snapshot, vmi),
-            )
-            yield plan, vmi
+    configured = replace(snapshot, ratio=None)
+    active = {(m.namespace, m.spec.vmi_name): m for m in snapshot.migrations if not is_finished(m)}
+    running = (vmi for vmi in instances if is_running(vmi) and not vmi.deleting)
+    for vmi in sorted(running, key=lambda vmi: vmi.key):
+        namespace, name, node = vmi.namespace, vmi.name, trusted_status(vmi).node_name or None
+        if migration := active.get((namespace, name)):
+            note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
+            yield VmPlan(namespace, name, node, True, True, True, True, (), [note]), vmi
+            continue
+        ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True)
+        if snapshot.ratio is not None:
+            now_fits = fits(configured, namespace, [vmi], would=True)
+        plan = VmPlan(
+            namespace,
+            name,
+            node,
+            migrates=False,
+            fits_now=all(fit.fits for fit in now_fits),
+            fits_at_ratio=all(fit.fits for fit in ratio_fits),
+            fits_with_headroom=all(fit.fits_then for fit in ratio_fits),
+            fits=ratio_fits,
+            notes=vm_notes(snapshot, vmi),
+        )
+        yield plan, vmi
 
 
 class PlacedAffinity(Affinity):
@@ -139,7 +136,6 @@ class PlacedPod(Pod):
         return required["nodeSelectorTerms"] if required else None
 
     def may_be_placed_on(self, node: Node) -> bool:
-        """Reports whether the node has the labels that the pod requires."""
         is_selected = selector(self.spec.node_selector or {})(node.labels)
         return is_selected and (self.terms is None or any(_fulfils(term, node) for term in self.terms))
 
@@ -218,7 +214,7 @@ def plan_evacuations(
 ) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
     leaving: dict[str, list[_Planned]] = {node: [] for node in sorted(nodes)}
-    for vm, vmi in _plans(snapshot, [vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in leaving]):
+    for vm, vmi in _plans(snapshot, (vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in leaving)):
         leaving[vm.node or ""].append((vm, vmi))
     plans = []
     for node, pairs in leaving.items():

@@ -1,7 +1,7 @@
 """Holds a cluster, or one namespace, as a few lists show it at one moment: the input of the reports. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
@@ -44,26 +44,25 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
     def document(self) -> dict[str, Any]:
         """Returns the JSON: quantities in canonical spelling, sorted by their names."""
-        builtins: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str, order="deterministic")
-        return builtins
+        return dict(msgspec.to_builtins(self, enc_hook=str, order="deterministic"))
 
 
 class Basis(Document, frozen=True):
-    """The assumptions of a report: the controller's policy, their source (None without one), the versions of the API
-    servers by which pods count (if empty, that of the newest), whether deploy/policy.yaml is in force, how quotas with
-    Rancher's label are raised, and why so, and how long what a migration left behind is held."""
+    """The assumptions of a report, of which `source` is None where no controller published them; `kubernetes` are the
+    versions of the API servers by which pods count: if there are none, the newest."""
 
     mode: Mode = EXACT.mode
     estimate: EstimateKind = EXACT.estimate
     source: str | None = None
     kubernetes: Sequence[str] = ()
     policy_in_force: bool = False
+    """Of deploy/policy.yaml."""
     rancher_quotas: RancherQuotas = RancherQuotas.DIRECT
     rancher_reason: str = ""
     hold_limit: float = EXACT.hold_limit
 
     def document(self) -> dict[str, Any]:
-        """Returns the JSON of a report: what changes its amounts."""
+        """Returns what changes a report's amounts."""
         builtins = msgspec.to_builtins(self)
         return {name: builtins[name] for name in ("mode", "estimate", "source", "kubernetes")}
 
@@ -94,9 +93,8 @@ class Basis(Document, frozen=True):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The lists. `now` is in seconds since the epoch."""
-
     now: float
+    """Seconds since the epoch."""
     namespaces: Sequence[core.Namespace] = ()
     quotas: Sequence[core.ResourceQuota] = ()
     migrations: Sequence[VirtualMachineInstanceMigration] = ()
@@ -120,7 +118,6 @@ class Snapshot:
     """What depends on objects alone: shared with the snapshots that are made of this one."""
 
     def migrations_of(self, vmi: VirtualMachineInstance) -> list[VirtualMachineInstanceMigration]:
-        """Returns all migrations of a VM, finished or not."""
         return [m for m in self.source.migrations.list(vmi.namespace) if m.spec.vmi_name == vmi.name]
 
     @cached_property
@@ -137,11 +134,9 @@ class Snapshot:
         return next(iter(sides_of(vmi, self.migrations_of(vmi), controlled_pods).source), None)
 
     def moves_of(self, vmi: VirtualMachineInstance) -> Sequence[Move]:
-        """Returns the volumes of a VM that move."""
         return moves_of(vmi, self.source.machines.get(namespace=vmi.namespace, name=vmi.name))
 
     def quotas_of(self, namespace: str) -> list[core.ResourceQuota]:
-        """Returns the namespace's quotas, sorted by name."""
         return sorted(self.source.list_quotas(namespace), key=lambda quota: quota.name)
 
     def failures_of(self, reason: str, obj: Object, since: str | None) -> list[core.Event]:
@@ -157,14 +152,13 @@ class Snapshot:
         return self.source.rendering("").ratio or None
 
     def observe(self, quota: core.ResourceQuota) -> Facts:
-        """Returns the observation of the quota that a decision reads."""
         return self.source.observe(quota, self.now)
 
     def base(self, quota: core.ResourceQuota) -> ResourceList:
         """Returns the quota's limits without what headroom has added."""
         hard = parse_resource_list(quota.hard)
-        base = _exact_base(self.observe(quota)).limits or {} if is_served(quota) else {}
-        return hard | {name: limit for name, limit in base.items() if name in hard}
+        base = _exact_base(self.observe(quota)).limits if is_served(quota) else None
+        return hard | {name: limit for name, limit in (base or {}).items() if name in hard}
 
     def observe_window(self, namespace: str) -> Observed:
         """Returns the input of a decision about a namespace with a budget, except whether it can be locked."""
@@ -176,7 +170,7 @@ class Snapshot:
 
     @cached_property
     def source(self) -> Source:
-        basis, names = self.basis, LISTS.keys() & {source_field.name for source_field in fields(Source)}
+        basis, names = self.basis, LISTS.keys() - {"locks", "failures"}
         lists: dict[str, Any] = {name: Listed(getattr(self, name)) for name in names}
         return Source(
             **lists,
