@@ -15,7 +15,7 @@ from pkg.api.kubevirt import (
     TPM,
     KubeVirtConfiguration,
     MigrationState,
-    StorageMigratedVolumeInfo,
+    Move,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
@@ -346,7 +346,7 @@ def with_state(instance: VirtualMachineInstance, claim: str = "state-1") -> Virt
 
 def moving(instance: VirtualMachineInstance, source: str = "old", destination: str = "new") -> VirtualMachineInstance:
     """The VMI with a disk that KubeVirt says moves to another claim."""
-    volume = StorageMigratedVolumeInfo("root", ClaimInfo(source), ClaimInfo(destination))
+    volume = Move("root", ClaimInfo(source), ClaimInfo(destination))
     status = msgspec.structs.replace(instance.status, migrated_volumes=[volume])
     return msgspec.structs.replace(instance, status=status)
 

@@ -224,7 +224,9 @@ class PersistentVolumeClaimInfo(Struct):
     requests: RawResourceList | None = None
 
 
-class StorageMigratedVolumeInfo(Struct):
+class Move(Struct):
+    """StorageMigratedVolumeInfo, a volume's move: one that KubeVirt reports, or one that the VM requests."""
+
     volume_name: str = ""
     source: PersistentVolumeClaimInfo = msgspec.field(default=PersistentVolumeClaimInfo(), name="sourcePVCInfo")
     destination: PersistentVolumeClaimInfo = msgspec.field(
@@ -255,7 +257,7 @@ class VirtualMachineInstanceStatus(Struct):
     migration_state: MigrationState | None = None
     volume_status: list[VolumeStatus] | None = None
     changed_block_tracking: ChangedBlockTrackingStatus = ChangedBlockTrackingStatus()
-    migrated_volumes: list[StorageMigratedVolumeInfo] | None = None
+    migrated_volumes: list[Move] | None = None
 
 
 class VirtualMachineInstance(Object):

@@ -14,11 +14,11 @@ from kubeloop.api.registry import kind_of
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from kubeloop.logs import quoted
 from pkg.api.harvesterhci import Setting
-from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import KubeVirt, Move, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.report.installation import Installed
 from pkg.util import constants
-from pkg.util.kubevirt.claims import Move, moves_of
+from pkg.util.kubevirt.claims import moves_of
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side

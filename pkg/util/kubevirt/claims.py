@@ -20,8 +20,8 @@ from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, 
 from kubeloop.api.quantity import Format, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, minimum
 from pkg.api.kubevirt import (
+    Move,
     PersistentVolumeClaimInfo,
-    StorageMigratedVolumeInfo,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
@@ -39,10 +39,7 @@ Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
 
 STATE_PREFIX = "persistent-state-for"
-"""The prefix of the names of claims of state, and of the volume's."""
-_STATE_SIZE = 10 * MI
-_TRACKING_STATES = ("Initializing", "Enabled")
-_SHARED_ACCESS = "ReadWriteMany"
+"""Of the names of claims of state, and of the volume's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +85,12 @@ def state_claims(
         # A deleted migration: a VMI may be created with a status, but nobody knows its launcher's name by then.
         and (pods.is_known or not {pods.source, pods.target}.isdisjoint(source_launchers))
     ]
-    end_by_name: dict[str, str] = {}  # when the last migration that names the claim ended
+    end_by_name: dict[str, str] = {}  # of existing claims: when the last migration that names it ended
     for pods in candidates:
-        end_by_name |= {name: max(pods.ended_at, end_by_name.get(name, "")) for name in _existing_claims(pods, claims)}
-    active, current_claim = [pods for pods in candidates if pods.is_active and is_moving], _state_claim_of(vmi)
+        for name, fits in ((pods.source_claim, pods.fits_source), (pods.target_claim, pods.fits_target)):
+            if name in claims and fits(claims[name]):  # not a tenant's that has an old name
+                end_by_name[name] = max(pods.ended_at, end_by_name.get(name, ""))
+    active, current_claim = [pods for pods in candidates if pods.is_active and is_moving], state_claim_of(vmi)
     used_names = {current_claim} | {name for pods in active for name in pods.claims}
     if current_claim not in claims and used_names.isdisjoint(end_by_name):
         used_names.update(sorted(end_by_name)[:1])
@@ -108,15 +107,15 @@ def state_claims(
 
 def state_size(vmi: VirtualMachineInstance, profile: Profile) -> str:
     """Returns the size that KubeVirt requests when it creates the VM's claim."""
-    size = _STATE_SIZE + (profile.tracking_size if _tracks_blocks(vmi) else 0)
+    size = 10 * MI + (profile.tracking_size if _tracks_blocks(vmi) else 0)
     return str(Quantity.of(size, Format.BINARY_SI))
 
 
 def target_claim_usage(vmi: VirtualMachineInstance, claims: Claims, rendering: Rendering) -> ResourceList:
     """Returns what quota will count of the claim that KubeVirt creates for a target; empty if it creates none."""
-    current_claim = claims.get(_state_claim_of(vmi))
-    is_shared = current_claim is not None and (current_claim.status.access_modes or [""])[0] == _SHARED_ACCESS
-    if not _state_claim_of(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
+    current_claim = claims.get(state_claim_of(vmi))
+    is_shared = current_claim is not None and (current_claim.status.access_modes or [""])[0] == "ReadWriteMany"
+    if not state_claim_of(vmi) or not keeps_state(vmi, rendering.profile) or is_shared:
         return {}
     # By default it has the cluster's default class, which is assumed to be the present claim's still.
     storage_class = current_claim.spec.storage_class_name if current_claim else None
@@ -129,13 +128,8 @@ def state_claims_concerning(
     """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
         return []
-    names = {_state_claim_of(vmi)}.union(*(pods.claims for pods in _migration_claims(vmi, migrations)))
+    names = {state_claim_of(vmi)}.union(*(pods.claims for pods in _migration_claims(vmi, migrations)))
     return [claims[name] for name in sorted(names) if name in claims]
-
-
-def claim_fields_of(vmi: VirtualMachineInstance) -> object:
-    """Returns the fields of a VMI's status, besides its migration state, that decide about its claims."""
-    return _state_claim_of(vmi), trusted_status(vmi).changed_block_tracking
 
 
 def _migration_claims(
@@ -146,18 +140,11 @@ def _migration_claims(
     yield from (pods_of(migration, state) for migration in migrations)
     if state and all(state.migration_uid != migration.uid for migration in migrations):
         pods = replace(pods_of_states("", state), ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
-        if _state_claim_of(vmi) in pods.claims:
+        if state_claim_of(vmi) in pods.claims:
             yield pods
 
 
-def _existing_claims(pods: MigrationPods, claims: Claims) -> Iterator[str]:
-    """Yields the claims that exist and fit the migration's time, as a tenant's under an old name does not."""
-    for name, fits in ((pods.source_claim, pods.fits_source), (pods.target_claim, pods.fits_target)):
-        if name in claims and fits(claims[name]):
-            yield name
-
-
-def _state_claim_of(vmi: VirtualMachineInstance) -> str:
+def state_claim_of(vmi: VirtualMachineInstance) -> str:
     """Returns the name of the claim of state that KubeVirt reports as the VM's current one, "" for none."""
     volumes = [volume for volume in trusted_status(vmi).volume_status or () if volume.name.startswith(STATE_PREFIX)]
     names = (volume.persistent_volume_claim_info.claim_name for volume in volumes)
@@ -165,7 +152,7 @@ def _state_claim_of(vmi: VirtualMachineInstance) -> str:
 
 
 def _tracks_blocks(vmi: VirtualMachineInstance) -> bool:
-    return trusted_status(vmi).changed_block_tracking.state in _TRACKING_STATES
+    return trusted_status(vmi).changed_block_tracking.state in ("Initializing", "Enabled")
 
 
 def _bounded_usage(claim: PersistentVolumeClaim, vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
@@ -179,10 +166,6 @@ def _new_usage(vmi: VirtualMachineInstance, rendering: Rendering, storage_class:
     resources = ResourceRequirements(requests={"storage": state_size(vmi, rendering.profile)})
     spec = PersistentVolumeClaimSpec(resources=resources, storage_class_name=storage_class)
     return storage_usage(PersistentVolumeClaim(spec=spec), rendering.kubernetes)
-
-
-Move = StorageMigratedVolumeInfo
-"""The move of a volume: one that KubeVirt reports, or one that the VM requests."""
 
 
 def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> list[Move]:
@@ -222,7 +205,7 @@ def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Mo
     current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
     desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
     changed = (name for name in sorted(current.keys() & desired) if desired[name] != current[name])
-    return [Move(volume_name=name, source=current[name], destination=desired[name]) for name in changed]
+    return [Move(name, current[name], desired[name]) for name in changed]
 
 
 def _claim_of(volume: Volume) -> PersistentVolumeClaimInfo:

@@ -45,7 +45,6 @@ class Stage(IntEnum):
     """Like ACTIVE, and quota admission denied its target pod, which KubeVirt has not created since."""
 
 
-_STAGES = {"": Stage.CREATED, constants.PHASE_SUCCEEDED: Stage.FINISHED, constants.PHASE_FAILED: Stage.FINISHED}
 _WAITING = {constants.PHASE_UNSET, constants.PHASE_PENDING}
 _WITHOUT_PLACE = {*constants.FINAL_PHASES, *_WAITING, constants.PHASE_WAITING_FOR_SYNC, constants.PHASE_SYNCHRONIZING}
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
@@ -53,7 +52,6 @@ PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance"
 
 
 def is_finished(migration: VirtualMachineInstanceMigration) -> bool:
-    """Reports whether the migration has succeeded or failed: nothing happens to it any more."""
     return migration.phase in constants.FINAL_PHASES
 
 
@@ -91,15 +89,15 @@ def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
 
 def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
     """Returns the stage of one migration by itself."""
-    stage = _STAGES.get(migration.phase, Stage.ACTIVE)
-    if stage < Stage.CREATED:
-        return stage
-    if abort_requested(migration) or migration.deleting or is_decentralized(migration):
-        return Stage.WITHOUT_TARGET
+    if is_finished(migration):
+        return Stage.FINISHED
     # KubeVirt creates no target before utility volumes are detached. During a backup it does, and waits then.
-    if condition_is_true(migration.status.conditions, constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES):
+    is_blocked = condition_is_true(migration.status.conditions, constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES)
+    if is_blocked or abort_requested(migration) or migration.deleting or is_decentralized(migration):
         return Stage.WITHOUT_TARGET
-    return Stage.REFUSED if is_refused(migration) else stage
+    if migration.phase == constants.PHASE_UNSET:
+        return Stage.CREATED
+    return Stage.REFUSED if is_refused(migration) else Stage.ACTIVE
 
 
 def migration_ended_at(pod: str, migrations: Iterable[VirtualMachineInstanceMigration]) -> float | None:
@@ -148,7 +146,8 @@ def annotations_for(
     wins over finished ones, whichever event came last: upstream lets the event of an old, finished migration clear the
     state of the one that runs. A migration is finished when its phase says so or when the VMI does (upstream
     OnVmiChanged), whichever is seen first."""
-    completed_uid = _completed_uid(vmi)
+    state = trusted_status(vmi).migration_state
+    completed_uid = state.migration_uid if state and state.completed else None
     active = [migration for migration in migrations if not (is_finished(migration) or migration.uid == completed_uid)]
     if not active:
         return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
@@ -157,17 +156,11 @@ def annotations_for(
     return {key: value for key, value in desired.items() if vmi.annotations.get(key) != value}
 
 
-def _completed_uid(vmi: VirtualMachineInstance) -> str | None:
-    """Returns the UID of the migration that the VMI itself reports as completed."""
-    state = trusted_status(vmi).migration_state
-    return state.migration_uid or None if state is not None and state.completed else None
-
-
 def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
     """Returns the UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
     state = trusted_status(vmi).migration_state
-    was_aborted = state is not None and state.abort_status == constants.ABORT_SUCCEEDED
-    return _completed_uid(vmi) if was_aborted else None
+    was_aborted = state is not None and state.completed and state.abort_status == constants.ABORT_SUCCEEDED
+    return state.migration_uid or None if state is not None and was_aborted else None
 
 
 # ---- its pods and claims -------------------------------------------------------------------------------------
@@ -302,19 +295,18 @@ def parallel_limit_reason(
 # ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)
 
 _QUOTABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*")
-_EXCEEDED, _REQUESTED, _USED = "exceeded quota: ", "requested: ", ", used:"
 
 
 def refusing_quota(message: str) -> str:
     """Returns the name of the quota that a denial by quota admission names, "" for another denial."""
-    return message.partition(_EXCEEDED)[2].partition(",")[0].strip()
+    return message.partition("exceeded quota: ")[2].partition(",")[0].strip()
 
 
 def extra_devices_text(message: str, expected: Collection[str]) -> str:
     """Returns which devices a refused target requests that its source does not count, as text: those of a network that
     was changed or plugged in, whose definition is a tenant's. `expected`: the names that quota counts of the source. ""
     if there is no such device."""
-    quota_name, requested = refusing_quota(message), message.partition(_REQUESTED)[2].partition(_USED)[0]
+    quota_name, requested = refusing_quota(message), message.partition("requested: ")[2].partition(", used:")[0]
     requested_names = {item.partition("=")[0].strip() for item in requested.split(",")}
     device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)
     if not all(map(_QUOTABLE.fullmatch, [quota_name, *device_names])) or not device_names:

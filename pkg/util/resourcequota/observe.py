@@ -12,7 +12,7 @@ from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
-from pkg.util.kubevirt.claims import claim_fields_of
+from pkg.util.kubevirt.claims import state_claim_of
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.launcher import rendered_from
 from pkg.util.kubevirt.migration import may_attach, migration_of, migration_state_fields, stage_of
@@ -180,7 +180,7 @@ def read_of_pod(pod: Pod) -> object:
 def read_of_vmi(vmi: VirtualMachineInstance) -> object:
     status = trusted_status(vmi)
     lives = status.phase, status.node_name, migration_state_fields(status.migration_state)
-    volumes = claim_fields_of(vmi), status.migrated_volumes
+    volumes = state_claim_of(vmi), status.changed_block_tracking, status.migrated_volumes
     return _read_of_metadata(vmi), lives, volumes, rendered_from(vmi)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import Move, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
-from pkg.util.kubevirt.claims import ExtraClaims, Move, moves_of, state_claims, state_claims_concerning, volume_overlap
+from pkg.util.kubevirt.claims import ExtraClaims, moves_of, state_claims, state_claims_concerning, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta

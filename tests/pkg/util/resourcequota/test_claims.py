@@ -17,7 +17,7 @@ from pkg.api.kubevirt import (
     ChangedBlockTrackingStatus,
     KubeVirtConfiguration,
     MigrationState,
-    StorageMigratedVolumeInfo,
+    Move,
     VirtualMachine,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
@@ -196,7 +196,7 @@ def with_volumes(obj: Any, claim: str, **spec: Any) -> Any:
 
 
 def pairs(*names: tuple[str, str]) -> VirtualMachineInstance:
-    volumes = [StorageMigratedVolumeInfo(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
+    volumes = [Move(f"disk{n}", ClaimInfo(a), ClaimInfo(b)) for n, (a, b) in enumerate(names)]
     return changed(running_vmi(), migrated_volumes=volumes)
 
 
