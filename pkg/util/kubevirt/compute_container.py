@@ -24,11 +24,8 @@ from pkg.util.kubevirt.rendering import Rendering
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 COMPUTE = "compute"
 _DEVICES = "devices.kubevirt.io/"
-_HYPERVISOR_DEVICES = {"hyperv-direct": "mshv"}
-"""By the hypervisor's name in the KubeVirt CR (KubeVirt pkg/hypervisor, since 1.8); "kvm" for any other."""
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 _EPHEMERAL_STORAGE_OVERHEAD = Quantity.parse("50M")
-_DEFAULT_CPU_ALLOCATION_RATIO = 10
 _DEFAULT_MEMORY_OVERCOMMIT = 100
 _ONE = Quantity.of(1)
 
@@ -95,7 +92,7 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
     virtual = {
         "tun": bool(interfaces) or devices.autoattach_pod_interface is not False,
         "vhost-net": not emulated and any(interface.model in ("", "virtio") for interface in interfaces),
-        _HYPERVISOR_DEVICES.get(hypervisors[0].name if hypervisors else "", "kvm"): not emulated,
+        "mshv" if hypervisors and hypervisors[0].name == "hyperv-direct" else "kvm": not emulated,
         "vhost-vsock": bool(devices.autoattach_vsock),
     }
     counted += [_DEVICES + name for name, is_used in extended.items() if is_used]
@@ -115,7 +112,7 @@ def _share_cpus(
         vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, _DEFAULT_CPU_ALLOCATION_RATIO)
+    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, 10)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)

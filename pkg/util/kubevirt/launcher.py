@@ -15,7 +15,7 @@ from kubeloop.api.core import Container, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import Object, ObjectMeta, RawResourceList
 from kubeloop.api.quantity import ZERO, Format, Quantity
 from kubeloop.api.resource_list import ResourceList, format_resource_list, parse_resource_list
-from pkg.api.kubevirt import KubeVirtConfiguration, Present, VirtualMachineInstance, VirtualMachineInstanceSpec
+from pkg.api.kubevirt import KubeVirtConfiguration, Present, VirtualMachineInstance
 from pkg.util import constants
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY, COMPUTE, compute_resources
@@ -29,7 +29,6 @@ ANNOTATION_HOOK_SIDECARS = "hooks.kubevirt.io/hookSidecars"
 MAX_SIDECARS = 256
 """As many as KubeVirt lets a VMI have of disks, volumes or networks; of sidecars it names no limit."""
 _SIDECARS = msgspec.json.Decoder(Annotated[list[Present | None], msgspec.Meta(max_length=MAX_SIDECARS)] | None)
-HOTPLUG_DISK = "hotplug-disk"
 _KERNEL_BOOT_VOLUME = "kernel-boot-volume"
 _CONTAINER_DISK = "container-disk"
 # How the names of support containers begin, by kind.
@@ -74,12 +73,6 @@ def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: in
     return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
 
 
-def attachment_pod(vmi: VirtualMachineInstance, rendering: Rendering) -> Pod:
-    """Returns the pod of hotplugged volumes as KubeVirt would render it and the API server would complete it."""
-    spec = PodSpec(containers=[attachment_container(rendering)], priority_class_name=vmi.spec.priority_class_name)
-    return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
-
-
 def render_containers(
     vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
@@ -110,8 +103,9 @@ def render_containers(
 
 def attachment_container(rendering: Rendering) -> Container:
     """Returns the container of a hotplug attachment pod."""
-    kind = _Kind(HOTPLUG_DISK, _compute_list(*rendering.profile.attachment_requests), _compute_list("100m", "80M"))
-    return Container(name=HOTPLUG_DISK, resources=_sized_resources(kind, rendering.kubevirt))
+    name, requests = constants.APP_HOTPLUG_DISK, _compute_list(*rendering.profile.attachment_requests)
+    kind = _Kind(name, requests, limits=_compute_list("100m", "80M"))
+    return Container(name=name, resources=_sized_resources(kind, rendering.kubevirt))
 
 
 def current_containers(
@@ -137,9 +131,9 @@ def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
     return container_type != "" and any(entry.type == container_type for entry in entries)
 
 
-def is_kubevirt_container(name: str) -> bool:
-    """Reports whether KubeVirt gives a container this name."""
-    return name == COMPUTE or _kind_of(name) is not _NO_KIND
+def foreign_containers(containers: Iterable[Container] | None) -> list[Container]:
+    """Returns the containers whose names are not KubeVirt's."""
+    return [c for c in containers or () if c.name != COMPUTE and _kind_of(c.name) is _NO_KIND]
 
 
 def _kind_of(name: str) -> _Kind:
@@ -164,7 +158,6 @@ def _set_amounts(raw: RawResourceList | None) -> ResourceList:
 
 
 def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Rendering) -> Mapping[str, list[Container]]:
-    """Returns the support containers that the VMI needs, by kind."""
     kubevirt, pinned = rendering.kubevirt, is_pinned(vmi.spec.domain)
     devices, options, volumes = vmi.spec.domain.devices, kubevirt.virtual_machine_options, vmi.spec.volumes or ()
     has_console_log = devices.log_serial_console
@@ -206,23 +199,14 @@ def hook_sidecar_count(metadata: Object | ObjectMeta) -> int:
 class RenderedFrom(NamedTuple):
     """All fields of a VMI that a rendering reads."""
 
-    outdated: bool
     resized: bool
     hotplugged: bool
-    sidecars: int
-    even_parity: bool
-    spec: VirtualMachineInstanceSpec
+    others: tuple[object, ...]
 
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:
-    return RenderedFrom(
-        constants.LABEL_OUTDATED_LAUNCHER in vmi.labels,
-        is_resized(vmi),
-        has_hotplugged_volumes(vmi),
-        hook_sidecar_count(vmi),
-        ANNOTATION_EVEN_PARITY in vmi.annotations,
-        vmi.spec,
-    )
+    marks = constants.LABEL_OUTDATED_LAUNCHER in vmi.labels, ANNOTATION_EVEN_PARITY in vmi.annotations
+    return RenderedFrom(is_resized(vmi), has_hotplugged_volumes(vmi), (marks, hook_sidecar_count(vmi), vmi.spec))
 
 
 def has_hotplugged_volumes(vmi: VirtualMachineInstance) -> bool:

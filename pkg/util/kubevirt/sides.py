@@ -73,8 +73,7 @@ class ControlledPods:
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
         named = [self.side_by_launcher[name] for name in names if name in self.side_by_launcher]
         sides = [*self.sides.get(uid, ()), *named]
-        pods = [pod for side in sides for pod in (side.launcher, *side.attachments)]
-        return pods + self.ended_launchers.get(uid, [])
+        return [p for s in sides for p in (s.launcher, *s.attachments)] + self.ended_launchers.get(uid, [])
 
 
 def sides_of(

@@ -11,18 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from kubeloop.api.core import Container, Pod, ResourceQuotaSpec
+from kubeloop.api.core import Pod, PodSpec, ResourceQuotaSpec
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, total
 from pkg.api.kubevirt import VirtualMachineInstance
-from pkg.util.constants import LIMITS_MEMORY, MEMORY, REQUESTS_MEMORY
+from pkg.util import constants
 from pkg.util.kubevirt.compute_container import compute_container
 from pkg.util.kubevirt.launcher import (
-    HOTPLUG_DISK,
-    attachment_pod,
+    attachment_container,
     current_containers,
+    foreign_containers,
     has_hotplugged_volumes,
-    is_kubevirt_container,
     is_sized,
     rendered_pod,
 )
@@ -32,8 +31,6 @@ from pkg.util.kubevirt.rendering import MAX_RATIO, Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.releases import NEWEST, Releases
 from pkg.util.quotacount.usage import REQUESTS_PREFIX, is_charged, is_extended, pod_usage
-
-_MEMORY_NAMES = (MEMORY, REQUESTS_MEMORY, LIMITS_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +106,11 @@ def attachments_usage(
     """Returns the usage of the attachment pod of hotplugged volumes: the source's, unless the KubeVirt CR sizes it."""
     if not has_hotplugged_volumes(vmi):
         return {}
-    if source is not None and source.attachments and not is_sized(HOTPLUG_DISK, rendering.kubevirt):
+    if source is not None and source.attachments and not is_sized(constants.APP_HOTPLUG_DISK, rendering.kubevirt):
         return reduce(maximum, (usage_of([pod], spec, rendering.kubernetes) for pod in source.attachments))
-    return usage_of([attachment_pod(vmi, rendering)], spec, rendering.kubernetes)
+    containers = [attachment_container(rendering)]
+    pod = Pod(spec=PodSpec(containers=containers, priority_class_name=vmi.spec.priority_class_name))
+    return usage_of([apply_limit_ranges(pod, rendering.limit_ranges)], spec, rendering.kubernetes)
 
 
 def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
@@ -125,13 +124,9 @@ def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
     devices = {name: text for name, text in (source.resources.requests or {}).items() if is_extended(name)}
     resources = msgspec.structs.replace(compute.resources, requests=devices | (compute.resources.requests or {}))
     compute = msgspec.structs.replace(compute, resources=resources)
-    init_containers = [*(rendered_spec.init_containers or ()), *_foreign_containers(pod.spec.init_containers)]
-    containers = [compute, *support_containers, *_foreign_containers(pod.spec.containers)]
+    init_containers = [*(rendered_spec.init_containers or ()), *foreign_containers(pod.spec.init_containers)]
+    containers = [compute, *support_containers, *foreign_containers(pod.spec.containers)]
     return _with_spec(pod, containers=containers, init_containers=init_containers)
-
-
-def _foreign_containers(containers: Iterable[Container] | None) -> list[Container]:
-    return [container for container in containers or () if not is_kubevirt_container(container.name)]
 
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
@@ -160,7 +155,7 @@ def _overhead_growth(
     overhead = rendered_overhead(vmi, pod, rendering) or 0
     pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
     before, after = (pod_usage(rendered, releases=rendering.kubernetes) for rendered in pods)
-    return {name: after[name] - before[name] for name in _MEMORY_NAMES if name in usage and name in before}
+    return {name: after[name] - before[name] for name in usage if name in before and after[name] != before[name]}
 
 
 def _with_spec(pod: Pod, **changed: object) -> Pod:
