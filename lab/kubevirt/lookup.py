@@ -128,8 +128,7 @@ class Configuration:
 
     def limits(self) -> MigrationConfiguration:
         """The parallel limits: the CR's, else the command line's."""
-        kubevirt = deployed_kubevirt(self._kubevirts.list())
-        configured = kubevirt.spec.configuration.migrations if kubevirt else None
+        configured = deployed_kubevirt(self._kubevirts.list()).spec.configuration.migrations
         return configured or MigrationConfiguration(self._options.parallel_migrations, self._options.parallel_outbound)
 
 

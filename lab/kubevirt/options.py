@@ -28,8 +28,8 @@ SCALE_NAMESPACES: Final = "headroom-scale-"
 PACED_PHASES: Final = (
     constants.PHASE_SCHEDULING,
     constants.PHASE_SCHEDULED,
-    constants.PHASE_PREPARING_TARGET,
-    constants.PHASE_TARGET_READY,
+    "PreparingTarget",
+    "TargetReady",
     constants.PHASE_RUNNING,
 )
 """The phases that last `phase_delay`, in their order; Pending takes as long as quota and the limits make it."""

@@ -191,14 +191,14 @@ TABLE: Final[Mapping[str, Callable[[View], Step]]] = MappingProxyType(
         c.PHASE_PENDING: _pending,
         c.PHASE_SCHEDULING: _scheduling,
         c.PHASE_SCHEDULED: _scheduled,
-        c.PHASE_PREPARING_TARGET: _preparing_target,
-        c.PHASE_TARGET_READY: _target_ready,
+        "PreparingTarget": _preparing_target,
+        "TargetReady": _target_ready,
         c.PHASE_RUNNING: _running,
     }
 )
 """The phases in their order."""
 _PHASE_ORDER: Final = (*TABLE, c.PHASE_SUCCEEDED)
-_WITH_HANDLER: Final = (c.PHASE_PREPARING_TARGET, c.PHASE_TARGET_READY, c.PHASE_RUNNING)
+_WITH_HANDLER: Final = ("PreparingTarget", "TargetReady", c.PHASE_RUNNING)
 """The phases in which the VMI's status must name the migration."""
 
 
@@ -273,7 +273,7 @@ def _abort(view: View) -> Step:
         return _migration_write(view, conditions)
     if not view.state.abort_requested:
         return _vmi_write(view, abortRequested=True, abortStatus="Aborting")
-    return _failure_write(view, "Live migration aborted", abortStatus=c.ABORT_SUCCEEDED)
+    return _failure_write(view, "Live migration aborted", abortStatus="Succeeded")
 
 
 def _finish(view: View) -> Step:

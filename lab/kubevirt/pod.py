@@ -155,7 +155,7 @@ def _metadata(
         constants.LABEL_APP: constants.APP_VIRT_LAUNCHER,
         constants.LABEL_CREATED_BY: vmi.uid,
         constants.LABEL_VM_NAME: host_name(vmi.spec.hostname or vmi.name),
-        constants.LABEL_VMI_ID: vmi_id(vmi.name),
+        "vmi.kubevirt.io/id": vmi_id(vmi.name),
         **({constants.LABEL_NODE_NAME: node} if node else {}),
         **({constants.LABEL_MIGRATION_JOB_UID: migration.uid} if migration else {}),
     }

@@ -43,7 +43,7 @@ class Measurements:
             f"{namespace}/{name}": vmi.status.node_name
             for namespace, record in self.records.items()
             for name, vmi in record.vmis.items()
-            if vmi.status.phase == constants.VMI_PHASE_RUNNING and vmi.status.node_name
+            if vmi.status.phase == constants.PHASE_RUNNING and vmi.status.node_name
         }
 
     def memory(self) -> tuple[int, int]:

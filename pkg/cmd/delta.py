@@ -22,12 +22,12 @@ from pkg.cmd.manifests import Foreign, ManifestError, describe_each, group_of
 from pkg.cmd.options import check_ratio, overhead_profile, remark
 from pkg.report.collect import AROUND_VMIS
 from pkg.report.snapshot import LISTS
-from pkg.util.constants import ANNOTATION_NETWORK_RESOURCE, KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
+from pkg.util.constants import KUBEVIRT_PHASE_DEPLOYED, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import target_claim_usage
 from pkg.util.kubevirt.expansion import Instancetypes, missing_instancetype, vmi_of, with_defaults, with_topology
 from pkg.util.kubevirt.overhead import at_ratio, harvester_delta, overhead_of, overhead_parts
 from pkg.util.kubevirt.profiles import NEWEST, Profile, is_unknown
-from pkg.util.kubevirt.rendering import Rendering, factor_of, limited_resources, observed_version
+from pkg.util.kubevirt.rendering import Rendering, deployed_kubevirt, factor_of, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, sides_of
 from pkg.util.kubevirt.target import Side, target_usage
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
@@ -164,7 +164,8 @@ class _Cluster:
             case KubeVirt():
                 if obj.status.phase is None:  # written by hand
                     obj = edit(obj, status={"phase": KUBEVIRT_PHASE_DEPLOYED})
-                if self.objects.profile is None and is_unknown(version := observed_version([obj])):
+                version = deployed_kubevirt([obj]).status.observed_kube_virt_version
+                if self.objects.profile is None and is_unknown(version):
                     remark(f"KubeVirt {version} is not known, profile {NEWEST!r} is used")
             case core.Pod():
                 obj = apply_limit_ranges(obj, ())
@@ -183,7 +184,7 @@ class _Cluster:
             rendering,
             ratio=rendering.ratio if is_configured else rendering.harvester_ratio,
             quota_limits=rendering.quota_limits if any(self._indexers.values()) else limited_resources(_QUOTA),
-            network_resources={net.key: net.annotations.get(ANNOTATION_NETWORK_RESOURCE, "") for net in networks},
+            network_resources={net.key: net.annotations.get("k8s.v1.cni.cncf.io/resourceName", "") for net in networks},
             pod_overhead=(runtime_class.overhead.pod_fixed or {}) if runtime_class else {},
         )
 

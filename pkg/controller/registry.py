@@ -12,7 +12,7 @@ from pkg.controller.namespace import namespace_controller
 from pkg.controller.resourcequota import register as resourcequota
 from pkg.controller.virtualmachine import vm_controller
 from pkg.util.kubevirt.profiles import NEWEST, is_unknown
-from pkg.util.kubevirt.rendering import observed_version
+from pkg.util.kubevirt.rendering import deployed_kubevirt
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def warn_of_unknown_versions(management: Management) -> None:
     logged_versions: set[str | None] = set()
 
     async def on_kubevirt_changed(_key: str, kubevirt: KubeVirt | None) -> None:
-        version = observed_version([kubevirt]) if kubevirt else None
+        version = deployed_kubevirt([kubevirt] if kubevirt else ()).status.observed_kube_virt_version
         if is_unknown(version) and version not in logged_versions:
             logged_versions.add(version)
             newer = f"KubeVirt {version} is newer than the releases that headroom knows: launcher pods are estimated"

@@ -28,7 +28,7 @@ STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
     f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")
 )
 _BLOCKED = {
-    constants.CONDITION_BLOCKED_BY_BACKUP: "KubeVirt waits for a backup of the VM",
+    "migrationBlockedByBackup": "KubeVirt waits for a backup of the VM",
     constants.CONDITION_BLOCKED_BY_UTILITY_VOLUMES: "KubeVirt waits until utility volumes are detached",
 }
 _GATES = {

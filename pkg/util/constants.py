@@ -1,7 +1,7 @@
 """The wire format: every key, label and literal that Harvester, Rancher, KubeVirt and this project share.
 
 Source: the formats of Harvester (pkg/util/constants.go), Rancher (resourcequota) and KubeVirt (api/core/v1).
-They must match byte for byte; nothing else in the tree may spell them out."""
+They must match byte for byte; what two modules need is spelled here alone."""
 
 from typing import Final
 
@@ -16,18 +16,13 @@ ANNOTATION_RESYNC_NEEDED: Final = "harvesterhci.io/migratingScalingResyncNeeded"
 ANNOTATION_SKIP_AUTO_SCALING: Final = "harvesterhci.io/skipResourceQuotaAutoScaling"
 ANNOTATION_MIGRATION_UID: Final = "harvesterhci.io/migrationUID"
 ANNOTATION_MIGRATION_STATE: Final = "harvesterhci.io/migrationState"
-ANNOTATION_MIGRATION_TARGET: Final = "harvesterhci.io/migrationTargetNodeName"
-VMI_STATE_ANNOTATIONS: Final = (ANNOTATION_MIGRATION_UID, ANNOTATION_MIGRATION_STATE, ANNOTATION_MIGRATION_TARGET)
-ANNOTATION_TIMESTAMP: Final = "harvesterhci.io/timestamp"
+_MIGRATION_TARGET = "harvesterhci.io/migrationTargetNodeName"
+VMI_STATE_ANNOTATIONS: Final = (ANNOTATION_MIGRATION_UID, ANNOTATION_MIGRATION_STATE, _MIGRATION_TARGET)
 ANNOTATION_INSUFFICIENT_RESOURCE_QUOTA: Final = "harvesterhci.io/insufficient-resource-quota"
 ANNOTATION_VOLUME_CLAIM_TEMPLATES: Final = "harvesterhci.io/volumeClaimTemplates"
 SETTING_OVERHEAD_RATIO: Final = "additional-guest-memory-overhead-ratio"
 DEFAULT_OVERHEAD_RATIO: Final = "1.5"
 EVENT_INSUFFICIENT_RESOURCE_QUOTA: Final = "InsufficientResourceQuota"
-
-STATE_PENDING: Final = "Pending migration"
-STATE_MIGRATING: Final = "Migrating"
-STATE_ABORTING: Final = "Aborting migration"
 
 # Rancher
 ANNOTATION_RANCHER_RESOURCE_QUOTA: Final = "field.cattle.io/resourceQuota"
@@ -37,7 +32,6 @@ ANNOTATION_PROJECT: Final = "field.cattle.io/projectId"
 """On a namespace: its project, `CLUSTER:PROJECT`."""
 ANNOTATION_RANCHER_STATUS: Final = "cattle.io/status"
 """On a namespace: Rancher's conditions, as JSON."""
-CONDITION_QUOTA_VALIDATED: Final = "ResourceQuotaValidated"
 RANCHER_WEBHOOKS: Final = "rancher.cattle.io"
 """The name of its webhook configurations; its webhooks' names begin with it."""
 RANCHER_SUDO_USER: Final = "system:serviceaccount:cattle-system:rancher-webhook-sudo"
@@ -53,7 +47,6 @@ KUBEVIRT_PODS: Final = f"{LABEL_APP} in ({APP_HOTPLUG_DISK},{APP_VIRT_LAUNCHER})
 LABEL_CREATED_BY: Final = "kubevirt.io/created-by"
 LABEL_MIGRATION_JOB_UID: Final = "kubevirt.io/migrationJobUID"
 LABEL_VM_NAME: Final = "vm.kubevirt.io/name"
-LABEL_VMI_ID: Final = "vmi.kubevirt.io/id"
 LABEL_NODE_NAME: Final = "kubevirt.io/nodeName"
 LABEL_OUTDATED_LAUNCHER: Final = "kubevirt.io/outdatedLauncherImage"
 """On a VMI: its launcher pod is an earlier release's."""
@@ -62,27 +55,16 @@ EVENT_FAILED_CREATE: Final = "FailedCreate"
 """On a VMI: virt-controller could not create a pod of it."""
 CONDITION_REJECTED_BY_RESOURCE_QUOTA: Final = "migrationRejectedByResourceQuota"
 CONDITION_ABORT_REQUESTED: Final = "migrationAbortRequested"
-CONDITION_BLOCKED_BY_BACKUP: Final = "migrationBlockedByBackup"
 CONDITION_BLOCKED_BY_UTILITY_VOLUMES: Final = "migrationBlockedByUtilityVolumes"
 CONDITION_CPU_CHANGE: Final = "HotVCPUChange"
 CONDITION_MEMORY_CHANGE: Final = "HotMemoryChange"
 """Like the one before: a VMI's spec asks for more than its launcher has; a migration brings it."""
-ANNOTATION_NETWORK_RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
-"""On a NetworkAttachmentDefinition: the extended resource that a network of it counts as."""
-VMI_PHASE_RUNNING: Final = "Running"
-LABEL_AUTO_MEMORY_LIMITS_RATIO: Final = "alpha.kubevirt.io/auto-memory-limits-ratio"
-"""On a namespace: how many times its request KubeVirt sets a limit of memory that a quota asks for."""
-ABORT_SUCCEEDED: Final = "Succeeded"
 KUBEVIRT_PHASE_DEPLOYED: Final = "Deployed"
 
 PHASE_UNSET: Final = ""
 PHASE_PENDING: Final = "Pending"
-PHASE_WAITING_FOR_SYNC: Final = "WaitingForSync"
-PHASE_SYNCHRONIZING: Final = "Synchronizing"
 PHASE_SCHEDULING: Final = "Scheduling"
 PHASE_SCHEDULED: Final = "Scheduled"
-PHASE_PREPARING_TARGET: Final = "PreparingTarget"
-PHASE_TARGET_READY: Final = "TargetReady"
 PHASE_RUNNING: Final = "Running"
 PHASE_SUCCEEDED: Final = "Succeeded"
 PHASE_FAILED: Final = "Failed"
@@ -115,8 +97,7 @@ WEBHOOK_CONFIGURATION_NAME: Final = "headroom.harvesterhci.io"
 LOCK_PATH: Final = "/lock"
 
 # managed-tenant-quota, and what we add to it
-LOCK_LABEL: Final = "mtq-lock-server"
-LOCK_LABELS: Final = {LOCK_LABEL: "mtq-lock-server"}
+LOCK_LABELS: Final = {"mtq-lock-server": "mtq-lock-server"}
 ANNOTATION_SINCE: Final = "headroom.harvesterhci.io/locked-since"
 """On a lock: RFC 3339 with fractions of a second; its creationTimestamp has none. Its age goes by that one."""
 ANNOTATION_UNTIL: Final = "headroom.harvesterhci.io/locked-until"
@@ -150,7 +131,6 @@ NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """On every namespace: a lock's namespaceSelector."""
 LIMITS_CPU: Final = "limits.cpu"
 LIMITS_MEMORY: Final = "limits.memory"
-REQUESTS_CPU: Final = "requests.cpu"
 REQUESTS_MEMORY: Final = "requests.memory"
 REQUESTS_STORAGE: Final = "requests.storage"
 PODS: Final = "pods"

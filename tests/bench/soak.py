@@ -34,7 +34,7 @@ from lab import bodies
 from lab.cluster import EmbeddedCluster
 from lab.namespace import Namespace, by_value
 from pkg.api.kubevirt import KUBEVIRTS, VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
-from pkg.util.constants import LOCK_LABEL
+from pkg.util.constants import LOCK_LABELS
 from tests.bench.objects import api_server
 from tests.e2e.admin import Admin, admin_of
 from tests.e2e.mtq_namespace import BUDGETS, Budgeted, make_budgeted
@@ -362,7 +362,7 @@ async def _check(admin: Admin, soak: Soak, managed: list[Namespace], windowed: B
     with contextlib.suppress(AssertionError):
         await windowed.at_rest(full, seconds=30.0)
     locks = await admin.client.resource(registry.VALIDATING_WEBHOOK_CONFIGURATIONS).list(
-        label_selector=f"{LOCK_LABEL}={LOCK_LABEL}"
+        label_selector=",".join(f"{key}={value}" for key, value in LOCK_LABELS.items())
     )
     soak.left_locked = [lock.name for lock in locks]
     for namespace, quota, hard in [

@@ -75,7 +75,7 @@ class VMIHandler:
         with suppress(NotFound):
             written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
             if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
-                stamp = {"metadata": {"annotations": {constants.ANNOTATION_TIMESTAMP: now_rfc3339()}}}
+                stamp = {"metadata": {"annotations": {"harvesterhci.io/timestamp": now_rfc3339()}}}
                 await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         return written
 

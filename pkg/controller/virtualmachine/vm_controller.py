@@ -93,7 +93,7 @@ class VMHandler:
     async def _clear(self, vm: VirtualMachine) -> None:
         """Removes the reason once the VM runs: a person who starts it again may want to read it before."""
         vmi = self.vmis.get(namespace=vm.namespace, name=vm.name)
-        runs = vmi is not None and trusted_status(vmi).phase == constants.VMI_PHASE_RUNNING
+        runs = vmi is not None and trusted_status(vmi).phase == constants.PHASE_RUNNING
         if runs and run_strategy(vm) != constants.RUN_STRATEGY_HALTED:
             with suppress(NotFound):
                 patch = {"metadata": {"annotations": {_REASON: None}}}

@@ -170,7 +170,7 @@ def _new_usage(vmi: VirtualMachineInstance, rendering: Rendering, storage_class:
 
 def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> list[Move]:
     """Returns the moves of a running VM's volumes, as KubeVirt reports, before as the VM requests; each claim once."""
-    if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.VMI_PHASE_RUNNING:
+    if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.PHASE_RUNNING:
         return []
     reported_moves = [move for move in trusted_status(vmi).migrated_volumes or () if "" not in move.claims]
     accepted, used_names = [], set[str]()

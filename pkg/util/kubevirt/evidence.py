@@ -35,7 +35,7 @@ from pkg.util import constants
 VMI = "VirtualMachineInstance"
 POD = "Pod"
 _NO_OWNER = OwnerReference()
-_RUNNING = ("", constants.VMI_PHASE_RUNNING)
+_RUNNING = ("", constants.PHASE_RUNNING)
 """Phases of a running VMI. An empty phase means that virt-api did not see the VMI: upstream's case."""
 
 

@@ -201,7 +201,7 @@ class RenderedFrom(NamedTuple):
 
     resized: bool
     hotplugged: bool
-    others: tuple[object, ...]
+    fields: tuple[object, ...]
 
 
 def rendered_from(vmi: VirtualMachineInstance) -> RenderedFrom:

@@ -46,7 +46,7 @@ class Stage(IntEnum):
 
 
 _WAITING = {constants.PHASE_UNSET, constants.PHASE_PENDING}
-_WITHOUT_PLACE = {*constants.FINAL_PHASES, *_WAITING, constants.PHASE_WAITING_FOR_SYNC, constants.PHASE_SYNCHRONIZING}
+_WITHOUT_PLACE = {*constants.FINAL_PHASES, *_WAITING, "WaitingForSync", "Synchronizing"}
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""
 
@@ -135,8 +135,8 @@ class Leftover:
 def state_of(migration: VirtualMachineInstanceMigration) -> str:
     """Returns the state of a migration that is not finished."""
     if abort_requested(migration):
-        return constants.STATE_ABORTING
-    return constants.STATE_PENDING if migration.phase in _WAITING else constants.STATE_MIGRATING
+        return "Aborting migration"
+    return "Pending migration" if migration.phase in _WAITING else "Migrating"
 
 
 def annotations_for(
@@ -159,7 +159,7 @@ def annotations_for(
 def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
     """Returns the UID of an aborted migration whose pods KubeVirt may leave behind (kubevirt issue 5373)."""
     state = trusted_status(vmi).migration_state
-    was_aborted = state is not None and state.completed and state.abort_status == constants.ABORT_SUCCEEDED
+    was_aborted = state is not None and state.completed and state.abort_status == "Succeeded"
     return state.migration_uid or None if state is not None and was_aborted else None
 
 

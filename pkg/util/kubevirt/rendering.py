@@ -1,5 +1,4 @@
-"""The installed KubeVirt, by its CR: which CR counts, whose account creates its pods, and, with Harvester's setting,
-how it renders launcher pods. Pure."""
+"""The installed KubeVirt by its CR, and by Harvester's setting: how it renders launcher pods, and its account. Pure."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,9 +14,6 @@ from pkg.util import constants
 from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_version
 from pkg.util.quotacount.releases import NEWEST, Releases
 
-SERVICE_ACCOUNT: Final = "kubevirt-controller"
-DEFAULT_NAMESPACES: Final = ("harvester-system", "kubevirt")
-"""Where KubeVirt is installed by Harvester and by its own manifests."""
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
 _MIN_RATIO, MAX_RATIO = 1.0, 10.0
 """The bounds of Harvester's setting."""
@@ -99,15 +95,14 @@ def rendering(
     """Returns how KubeVirt renders a launcher pod in a namespace now, as far as its CR and the namespace's labels say.
     The ratio is the CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies into the
     CR; without both none. The CR's configuration counts once it is deployed."""
-    kubevirt = deployed_kubevirt(kubevirts) or KubeVirt()
+    kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration
-    ratio = configuration.additional_guest_memory_overhead_ratio or ""
     labels, harvester = namespace_labels or {}, setting or Setting()
     harvester_ratio = normalize_ratio(harvester.value, harvester.default)
     limit_selector = configuration.auto_cpu_limit_namespace_label_selector
-    memory_limits = parse_ratio(labels.get(constants.LABEL_AUTO_MEMORY_LIMITS_RATIO, ""), _LARGEST_CONFIGURED)
+    memory_limits = parse_ratio(labels.get("alpha.kubevirt.io/auto-memory-limits-ratio", ""), _LARGEST_CONFIGURED)
     return Rendering(
-        ratio or (harvester_ratio if setting else ""),
+        configuration.additional_guest_memory_overhead_ratio or (harvester_ratio if setting else ""),
         profile or profile_for_version(kubevirt.status.observed_kube_virt_version),
         configuration,
         memory_limits_ratio=memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
@@ -127,33 +122,28 @@ def _selects(label_selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 def limited_resources(names: Iterable[str]) -> frozenset[str]:
     """Returns the resources ("cpu", "memory") that quotas with these names in spec.hard limit."""
-    limits = (constants.LIMITS_CPU, constants.LIMITS_MEMORY)
-    return frozenset(name.removeprefix("limits.") for name in names if name in limits)
+    return frozenset(n.removeprefix("limits.") for n in names if n in (constants.LIMITS_CPU, constants.LIMITS_MEMORY))
 
 
-def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
-    """Returns the KubeVirt CR that counts, the oldest of several: virt-operator deploys one, and its webhook admits no
-    second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Without that webhook a tenant's CR is younger."""
+def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt:
+    """Returns the KubeVirt CR that counts, an empty one if there is none, and the oldest of several: virt-operator
+    deploys one, and its webhook admits no second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Without that
+    webhook a tenant's CR is younger."""
     return _oldest(k for k in kubevirts if k.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED)
-
-
-def observed_version(kubevirts: Iterable[KubeVirt]) -> str | None:
-    """Returns the version of the installed KubeVirt, as its CR reports it."""
-    kubevirt = deployed_kubevirt(kubevirts)
-    return kubevirt.status.observed_kube_virt_version if kubevirt else None
 
 
 def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection[str] = ()) -> Sequence[str]:
     """Returns virt-controller's user names, by which the reserve, the locks and deploy/policy.yaml go: those that
     `--kubevirt-user` names; else the account in the namespace of the KubeVirt CR that is deployed, or will be; without
-    a CR, in the usual namespaces. It alone creates launcher and attachment pods and patches their metadata (KubeVirt
-    pkg/virt-controller/watch). Names are exact: any tenant can create an account of that name in the own namespace."""
+    a CR, where Harvester and KubeVirt's own manifests install it. It alone creates launcher and attachment pods and
+    patches their metadata (KubeVirt pkg/virt-controller/watch). Names are exact: any tenant can create an account of
+    that name in the own namespace."""
     if configured_users:
         return sorted(configured_users)
-    kubevirt = deployed_kubevirt(kubevirts) or _oldest(kubevirts)
-    namespaces = (kubevirt.namespace,) if kubevirt else DEFAULT_NAMESPACES
-    return sorted(f"system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}" for namespace in namespaces)
+    namespace = deployed_kubevirt(kubevirts).namespace or _oldest(kubevirts).namespace
+    namespaces = [namespace] if namespace else ["harvester-system", "kubevirt"]
+    return [f"system:serviceaccount:{namespace}:kubevirt-controller" for namespace in namespaces]
 
 
-def _oldest(kubevirts: Iterable[KubeVirt]) -> KubeVirt | None:
-    return min(kubevirts, key=lambda k: k.metadata.creation_timestamp or "", default=None)
+def _oldest(kubevirts: Iterable[KubeVirt]) -> KubeVirt:
+    return min(kubevirts, key=lambda k: k.metadata.creation_timestamp or "", default=KubeVirt())

@@ -83,7 +83,7 @@ def validation_of(namespace: Namespace | None) -> Validation | None:
     text = namespace.annotations.get(constants.ANNOTATION_RANCHER_STATUS, "") if namespace else ""
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         for condition in json.loads(text)["Conditions"] if 0 < len(text) <= MAX_LENGTH else ():
-            if condition["Type"] == constants.CONDITION_QUOTA_VALIDATED:
+            if condition["Type"] == "ResourceQuotaValidated":
                 message, updated = condition.get("Message", ""), condition.get("LastUpdateTime", "")
                 return Validation(condition["Status"] == "True", str(message), str(updated))
     return None

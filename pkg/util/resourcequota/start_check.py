@@ -22,7 +22,7 @@ from pkg.util.resourcequota.vm import vms_of
 
 _CHECKED: Final = {
     constants.LIMITS_CPU: "cpu",
-    constants.REQUESTS_CPU: "cpu",
+    "requests.cpu": "cpu",
     constants.LIMITS_MEMORY: "memory",
     constants.REQUESTS_MEMORY: "memory",
 }

@@ -184,7 +184,7 @@ def assess(
 def _can_migrate(vmi: VirtualMachineInstance | None, *, is_exact: bool) -> bool:
     """Reports whether a migration may go on: KubeVirt creates a target only of a VMI that runs. One without any status
     is upstream's case."""
-    phases = (constants.VMI_PHASE_RUNNING,) if is_exact else (constants.VMI_PHASE_RUNNING, None, "")
+    phases = (constants.PHASE_RUNNING,) if is_exact else (constants.PHASE_RUNNING, None, "")
     return vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
 
 

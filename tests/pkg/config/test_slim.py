@@ -52,7 +52,7 @@ def recorded(path: Path = RECORDED[0], **changes: Any) -> Pod:
 def test_what_decisions_read_stays(path: Path, changes: dict[str, Any]) -> None:
     whole, light = recorded(path, **changes), CacheTransforms().pod(recorded(path, **changes))
     assert pod_usage(light) == pod_usage(whole)
-    assert light.labels == {key: text for key, text in whole.labels.items() if key != constants.LABEL_VMI_ID}
+    assert light.labels == {key: text for key, text in whole.labels.items() if key != "vmi.kubevirt.io/id"}
     assert light.metadata.owner_references == whole.metadata.owner_references
     assert light.annotations == {} != whole.annotations
     assert light.spec == whole.spec

@@ -37,9 +37,9 @@ def harvester(vmi: VirtualMachineInstance, migration: VirtualMachineInstanceMigr
     if completed or migration.phase in constants.FINAL_PHASES:
         return {key: None for key in constants.VMI_STATE_ANNOTATIONS if key in vmi.annotations}
     pending = migration.phase in ("", constants.PHASE_PENDING)
-    state = constants.STATE_PENDING if pending else constants.STATE_MIGRATING
+    state = "Pending migration" if pending else "Migrating"
     if abort_requested(migration):
-        state = constants.STATE_ABORTING
+        state = "Aborting migration"
     if vmi.annotations.get(STATE) == state:
         return {}
     return {UID: migration.uid, STATE: state}

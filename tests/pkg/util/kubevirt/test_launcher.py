@@ -250,7 +250,7 @@ def test_a_cr_that_is_not_deployed_says_nothing() -> None:
     [("1.3", 1.3), ("4", 4.0), ("20.5", 20.5), ("1", 1.0), ("0.9", 2.0), ("-3", 2.0), ("much", 2.0), ("", 2.0)],
 )
 def test_a_namespaces_ratio_of_limits_to_requests(label: str, ratio: float) -> None:
-    labels = {constants.LABEL_AUTO_MEMORY_LIMITS_RATIO: label}
+    labels = {"alpha.kubevirt.io/auto-memory-limits-ratio": label}
     assert rendering([], None, namespace_labels=labels).memory_limits_ratio == ratio
     assert rendering([], None).memory_limits_ratio == 2.0
 
