@@ -1,5 +1,4 @@
-"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands. A class whose name
-differs from that in KubeVirt's API says so first."""
+"""kubevirt.io/v1: the fields that decide what a launcher pod costs and where a migration stands."""
 
 import math
 from typing import TypeVar
@@ -63,9 +62,8 @@ class Interface(Struct):
 
 
 class MultusNetwork(Struct):
-    """A NetworkAttachmentDefinition, `namespace/name` or a name in the VMI's own."""
-
     network_name: str = ""
+    """A NetworkAttachmentDefinition, `namespace/name` or a name in the VMI's own."""
 
 
 class Network(Struct):
@@ -89,8 +87,6 @@ class HostDevice(Struct):
 
 
 class TPM(Struct):
-    """TPMDevice: it is there unless `enabled` is false."""
-
     enabled: bool | None = None
     persistent: bool = False
 
@@ -103,7 +99,6 @@ class Devices(Struct):
     log_serial_console: bool | None = None
     disks: list[Disk] | None = None
     filesystems: list[Named] | None = None
-    """Each is served by a container of its own."""
     gpus: list[HostDevice] | None = None
     host_devices: list[HostDevice] | None = None
     interfaces: list[Interface] | None = None
@@ -121,8 +116,6 @@ class LaunchSecurity(Struct):
 
 
 class DomainResources(ResourceRequirements):
-    """ResourceRequirements of a domain."""
-
     overcommit_guest_overhead: bool = False
 
 
@@ -131,8 +124,6 @@ class DiskIOThreads(Struct):
 
 
 class KernelBoot(Struct):
-    """An image to boot from costs containers, as a container disk does."""
-
     container: Present | None = None
 
 
@@ -161,22 +152,16 @@ class DomainSpec(Struct):
 
 
 class Probe(Struct):
-    """Only the exec form costs memory."""
-
     exec: Present | None = None
 
 
 class HotplugSource(Struct):
-    """The source of a volume that can be plugged into a running VM."""
-
     claim_name: str = ""
     name: str = ""
     hotpluggable: bool = False
 
 
 class ContainerPathVolumeSource(Struct):
-    """A path of the compute container that the guest gets."""
-
     read_only: bool = False
 
 
@@ -200,8 +185,6 @@ class VirtualMachineInstanceSpec(Struct):
 
 
 class MigrationState(Struct):
-    """VirtualMachineInstanceMigrationState."""
-
     migration_uid: str | None = msgspec.field(default=None, name="migrationUid")
     completed: bool = False
     failed: bool = False
@@ -261,8 +244,6 @@ class VirtualMachineInstanceStatus(Struct):
 
 
 class VirtualMachineInstance(Object):
-    """Its CRD has no status subresource."""
-
     spec: VirtualMachineInstanceSpec = VirtualMachineInstanceSpec()
     status: VirtualMachineInstanceStatus = VirtualMachineInstanceStatus()
 
@@ -275,8 +256,6 @@ class VirtualMachineInstanceMigrationSpec(Struct):
 
 
 class PhaseTransition(Struct):
-    """VirtualMachineInstanceMigrationPhaseTransitionTimestamp."""
-
     phase: str = ""
     phase_transition_timestamp: str | None = None
 
@@ -303,8 +282,6 @@ class VirtualMachineInstanceTemplateSpec(Struct):
 
 
 class InstancetypeMatcher(Struct):
-    """InstancetypeMatcher and PreferenceMatcher."""
-
     name: str = ""
     kind: str = ""
 

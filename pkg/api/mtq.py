@@ -6,30 +6,27 @@ from kubeloop.api.registry import Resource
 
 
 class ResourceQuotaNameAndSpec(Struct):
-    """A ResourceQuota as it was before it was raised."""
-
     name: str = ""
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
 
 
 class VirtualMachineMigrationResourceQuotaSpec(Struct):
-    """`additional_migration_resources`: the most that may be added to a quota's spec.hard for migrations."""
-
     additional_migration_resources: RawResourceList | None = None
+    """The most that may be added to a quota's spec.hard for migrations."""
 
 
 class VirtualMachineMigrationResourceQuotaStatus(Struct):
-    """The quotas that are raised at this moment; empty while none is. `migrations_to_blocking_resource_quotas`: a
-    migration's name to the names of the quotas that refuse its target pod; `additional_migration_resources`: what was
-    added, as the spec said when it was."""
+    """The quotas that are raised at this moment, as they were before; empty while none is."""
 
     additional_migration_resources: RawResourceList | None = None
+    """As the spec said when they were raised."""
     migrations_to_blocking_resource_quotas: dict[str, list[str] | None] | None = None
+    """A migration's name to the names of the quotas that refuse its target pod."""
     original_blocking_resource_quotas: list[ResourceQuotaNameAndSpec] | None = None
 
 
 class VirtualMachineMigrationResourceQuota(Object):
-    """mtq.kubevirt.io/v1alpha1 VirtualMachineMigrationResourceQuota: a namespace's migration budget."""
+    """A namespace's migration budget."""
 
     spec: VirtualMachineMigrationResourceQuotaSpec = VirtualMachineMigrationResourceQuotaSpec()
     status: VirtualMachineMigrationResourceQuotaStatus = VirtualMachineMigrationResourceQuotaStatus()

@@ -1,9 +1,8 @@
-"""Memory that KubeVirt adds to a VM's launcher pod: by its formula, as an existing pod shows, and the difference in a
-pod rendered now; and Harvester's delta of a migration. Pure.
+"""Memory that KubeVirt adds to a VM's launcher pod: by its formula, and as an existing pod shows; and Harvester's delta
+of a migration. Pure.
 
 Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network
-memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release; `profiles` has their
-constants."""
+memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release (`profiles`)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,9 +20,6 @@ from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, MI, PROFILES, Profile
 from pkg.util.kubevirt.rendering import MAX_RATIO, UNKNOWN_RATIO, Rendering, factor_of
 
 _KILO = 1000
-_NEAR_BYTES = 64 * MI
-"""How far below today's an overhead that no ratio explains may be, before the ratio, to count as unchanged: the
-constants move from release to release."""
 Parts = tuple[Quantity, Quantity]
 """A VM's memory overhead before the ratio: what the ratio multiplies, and what comes on top of that."""
 
@@ -96,9 +92,8 @@ def is_pinned(domain: DomainSpec) -> bool:
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         return True
     requests, limits = parse_resource_list(domain.resources.requests), parse_resource_list(domain.resources.limits)
-    memory, cpu = requests.get(MEMORY, ZERO), requests.get(CPU, ZERO)
-    memory_wants = not memory or memory == limits.get(MEMORY, ZERO)
-    return bool(limits.get(MEMORY)) and memory_wants and bool(cpu) and cpu == limits.get(CPU, ZERO)
+    memory, cpu = limits.get(MEMORY), requests.get(CPU)
+    return bool(memory and requests.get(MEMORY) in (None, ZERO, memory) and cpu and cpu == limits.get(CPU))
 
 
 def harvester_delta(
@@ -110,9 +105,7 @@ def harvester_delta(
     cpu, memory = limits.get(CPU, ZERO), limits.get(MEMORY, ZERO)
     if not (cpu or memory) or not (LIMITS_CPU in hard or LIMITS_MEMORY in hard):
         return None
-    delta: ResourceList = {}
-    if cpu and LIMITS_CPU in hard:
-        delta[LIMITS_CPU] = cpu
+    delta = {LIMITS_CPU: cpu} if cpu and LIMITS_CPU in hard else {}
     if memory and LIMITS_MEMORY in hard:
         delta[LIMITS_MEMORY] = memory + at_ratio(overhead_parts(spec, profile), factor_of(ratio))
     return delta
@@ -158,13 +151,14 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(installed, rendered):
         return growth
     # A release that knows no ratio gives any VM what a newer one gives it without.
-    profiles = [profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio]
-    others = [overhead_parts(vmi.spec, profile, bindings) for profile in profiles]
+    profiles = (profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio)
+    others = (overhead_parts(vmi.spec, profile, bindings) for profile in profiles)
     explained = [difference_to(parts) for parts in others if _is_at_some_ratio(parts, rendered)]
     if explained:
         difference = 0 if 0 in explained else explained[0]
         return difference if growth > 0 else min(difference, 0)
-    return growth if growth > _NEAR_BYTES * rendering.factor else 0
+    # Constants move from release to release: by less than 64 MiB, before the ratio, it counts as unchanged.
+    return growth if growth > 64 * MI * rendering.factor else 0
 
 
 def _is_at_some_ratio(parts: Parts, rendered: int) -> bool:

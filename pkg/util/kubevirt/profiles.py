@@ -21,10 +21,8 @@ class MemoryRequest(Enum):
     """The change that virt-controller makes to the request of memory, which virt-api has filled in before."""
 
     KEPT = auto()
-    OVERCOMMITTED = auto()
-    """Divided by memoryOvercommit once more."""
-    FILLED = auto()
-    """Set where there is none."""
+    OVERCOMMITTED = auto()  # divided by memoryOvercommit once more
+    FILLED = auto()  # set where there is none
 
 
 class SupplementalPool(Enum):
@@ -46,7 +44,7 @@ class Profile:
     """virt-launcher-monitor, virt-launcher, virtlogd, virtqemud and QEMU."""
     video: int = 16 * MI
     qos: int = 0
-    """For dedicated CPUs or asked-for Guaranteed QoS."""
+    """For dedicated CPUs or Guaranteed QoS (`is_pinned`)."""
     ratio_covers_qos: bool = False
     passt: int = 0
     """For an interface with the passt binding (`passtBinding`), beyond the ratio."""
@@ -60,9 +58,8 @@ class Profile:
     target_claims: bool = False
     """Whether a migration's target gets a claim of its own where the source's cannot be shared."""
     tracks_blocks: bool = False
-    """Whether changed-block tracking keeps state."""
+    """Whether changed-block tracking keeps state; `tracking_size` is what it adds to the claim."""
     tracking_size: int = 0
-    """What changed-block tracking adds to the claim."""
     # The compute container: renderresources.go and template.go.
     memory_request: MemoryRequest = MemoryRequest.KEPT
     supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
@@ -77,10 +74,9 @@ class Profile:
     image_volume_fetched: bool = False
     """Whether image volumes have init containers until their digests are known."""
     attachment_requests: tuple[str, str] = ("100m", "80M")
-    # Feature gates, of those that decide here: a gate that a release has not means nothing in its CR.
+    # Feature gates that decide here: those that the release has, and those of them that are on unless the CR says so.
     gates: frozenset[str] = frozenset({GATE_AUTO_RESOURCE_LIMITS})
     default_gates: frozenset[str] = frozenset()
-    """On unless the CR disables them."""
     auto_limits: bool = False
     """Whether quotas' limits.cpu and limits.memory make KubeVirt limit a launcher without being asked by a gate."""
 
@@ -146,20 +142,17 @@ LARGEST = (
 """No release renders more of anything than the largest of these: all amounts at their largest, and the rules of which
 none is always the larger one."""
 
-_FIRST_UNKNOWN = (1, 10, 0)
-
 
 def profile_for_version(observed: str | None) -> Profile:
     """Returns the profile of a version as the KubeVirt CR's status has it ("v1.8.3", "1.6.2-150700.1.1", as Harvester's
     builds name it); a version without a patch is the minor's first. The default one for an unreadable text, the newest
     for every later version (`is_unknown`)."""
     version = version_of(observed or "")
-    if is_unknown(observed):
-        return PROFILES[NEWEST]
-    return rules_at(PROFILES, version) if version else DEFAULT_PROFILE
+    if version is None:
+        return DEFAULT_PROFILE
+    return PROFILES[NEWEST] if is_unknown(observed) else rules_at(PROFILES, version)
 
 
 def is_unknown(observed: str | None) -> bool:
     """Reports whether the version is newer than every release in `PROFILES`."""
-    version = version_of(observed or "")
-    return version is not None and version >= _FIRST_UNKNOWN
+    return (version_of(observed or "") or (0, 0, 0)) >= (1, 10, 0)

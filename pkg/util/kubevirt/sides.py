@@ -1,8 +1,8 @@
-"""The pods that are sides of a VM. Pure: evidence in, sides out.
+"""The pods that are sides of a VM, as far as they can be trusted (`evidence`). Pure.
 
-The base of a quota pays for one side of every VM; headroom is for the other one. `evidence` says which fields are
-trusted. KubeVirt itself takes the newest pod with the right controller reference for the source: it can be fooled, so
-where several pods qualify the smallest counts, resource by resource."""
+The base of a quota pays for one side of every VM; headroom is for the other one. KubeVirt itself takes the newest pod
+with the right controller reference for the source: it can be fooled, so where several pods qualify the smallest counts,
+resource by resource."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ from pkg.util.quotacount.usage import is_live
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A VM's pods by side. `source` is where the VM lives, `target` where a migration under way takes it: each has more
-    than one element only where several pods qualify, and counts as the smallest of them. `leftovers` are the sides that
-    earlier migrations, or one that `has_arrived`, left behind and that still count."""
+    """A VM's pods by side. `source` is where the VM lives, `target` where a migration under way takes it, each with
+    several elements where several pods qualify. `leftovers` are the sides that earlier migrations, or one that
+    `has_arrived`, left behind and that still count."""
 
     source: tuple[Side, ...] = ()
     target: tuple[Side, ...] = ()
@@ -43,17 +43,15 @@ class ControlledPods:
         self.ended_launchers: dict[str, list[Pod]] = defaultdict(list)
         """The terminated launcher pods: only count/pods still counts them."""
         self.side_by_launcher: dict[str, Side] = {}
-        """The sides of all VMIs by the name of the launcher pod."""
-        launchers: list[Pod] = []
-        attachments: dict[str, tuple[Pod, ...]] = {}
-        for pod in sorted(pods, key=by_creation):
-            kind = pod.labels.get(constants.LABEL_APP)
-            if kind == constants.APP_VIRT_LAUNCHER:
-                launchers.append(pod)
-            elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
+        """By the name of the launcher pod."""
+        by_age, attachments = sorted(pods, key=by_creation), dict[str, tuple[Pod, ...]]()
+        for pod in by_age:
+            if pod.labels.get(constants.LABEL_APP) == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 # One a side, the oldest: KubeVirt replaces it when another volume is plugged in.
                 attachments.setdefault(controller_of(pod, POD).uid, (pod,))
-        for pod in launchers:
+        for pod in by_age:
+            if pod.labels.get(constants.LABEL_APP) != constants.APP_VIRT_LAUNCHER:
+                continue
             uid, live = controller_of(pod, VMI).uid, is_live(pod, now)
             if pod.terminal:
                 self.ended_launchers[uid].append(pod)
@@ -67,9 +65,8 @@ class ControlledPods:
     ) -> list[Pod]:
         """Returns every pod that may make a difference to a VM's sides: those that name its VMI, and those that the
         VMI's or its migrations' status names."""
-        uid = vmi.uid if vmi else ""
-        statuses = [*(migration.status for migration in migrations), *([trusted_status(vmi)] if vmi else ())]
-        states = [status.migration_state for status in statuses]
+        uid, states = vmi.uid if vmi else "", [migration.status.migration_state for migration in migrations]
+        states += [trusted_status(vmi).migration_state] if vmi else []
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]
         named = [self.side_by_launcher[name] for name in names if name in self.side_by_launcher]
         sides = [*self.sides.get(uid, ()), *named]
@@ -113,13 +110,11 @@ def ended_launchers(
 def _target_sides(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:
     """Returns the sides that KubeVirt names as a target once the migration has been handed over; before, those that
     virt-controller itself would take for the target."""
-    named_sides = tuple(side for side in live if any(m.is_target(side.launcher) for m in active))
+    if named_sides := tuple(side for side in live if any(m.is_target(side.launcher) for m in active)):
+        return named_sides
     sources, without_target = {m.source for m in active}, [m for m in active if not m.target]
-    return named_sides or tuple(
-        side
-        for side in live
-        if side.launcher.name not in sources and any(m.is_labelled(side.launcher) for m in without_target)
-    )
+    others = (side for side in live if side.launcher.name not in sources)
+    return tuple(side for side in others if any(m.is_labelled(side.launcher) for m in without_target))
 
 
 def _has_arrived(
