@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
 from kubeloop.api.quantity import ZERO
-from kubeloop.api.resource_list import ResourceList, total
+from kubeloop.api.resource_list import ResourceList, marshal, total
 from lab.record import RESOURCES, Amounts, EventSeen, QuotaVersion, Record, Refusal, Track
-from pkg.util.resourcequota.entries import Entry, migrating_key, migrating_uid_key
+from pkg.util.resourcequota.entries import migrating_key, migrating_uid_key, vm_in_key
 
 T = TypeVar("T")
 _FOREVER = float("inf")
@@ -121,7 +121,7 @@ def most_taken(record: Record, fits: Callable[[Track], bool]) -> Amounts:
 def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
     """The versions whose spec.hard was below the base and their entries; those of a request once it is granted."""
     low: list[QuotaVersion] = []
-    granted_entries: list[Entry] = []
+    granted_entries: dict[str, ResourceList] = {}
     for version in record.quotas:
         if version.hard.covers(needed(version, base)):
             granted_entries = version.entries
@@ -132,7 +132,7 @@ def reverts(record: Record, base: Amounts) -> list[QuotaVersion]:
 
 def needed(version: QuotaVersion, base: Amounts) -> Amounts:
     """The base and a version's entries."""
-    return base + total(entry.resources for entry in version.entries)
+    return base + total(version.entries.values())
 
 
 # ---- refusals
@@ -177,7 +177,7 @@ def has_entry(record: Record, version: QuotaVersion, migration: Track) -> bool:
     """Reports whether a version of the quota grants headroom for the migration's VM: by its name or its VMI's uid."""
     vmi = record.vmis.get(migration.vm)
     keys = (migrating_key(migration.vm), migrating_uid_key(vmi.uid if vmi else ""))
-    return any(entry.key in keys for entry in version.entries)
+    return any(key in keys for key in version.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +222,9 @@ def rooms(record: Record, base: Amounts, moment: float) -> dict[str, float]:
     since: dict[tuple[str, str], float] = {}
     for version in record.quotas:
         if version.at <= moment:
-            granted_entries = version.entries if version.status_hard.covers(needed(version, base)) else []
-            since = {key: since.get(key, version.at) for key in ((entry.vm, entry.text) for entry in granted_entries)}
+            granted_entries = version.entries if version.status_hard.covers(needed(version, base)) else {}
+            granted = [(vm_in_key(key), marshal(entry)) for key, entry in granted_entries.items()]
+            since = {key: since.get(key, version.at) for key in granted}
     return {vm: began for (vm, _), began in since.items()}
 
 
@@ -233,7 +234,7 @@ def _has_room(version: QuotaVersion, pods: Iterable[Track], requested: ResourceL
     for pod in pods:
         if pod.vm:
             by_vm[pod.vm].append(pod)
-    entries = total(entry.resources for entry in version.entries)
+    entries = total(version.entries.values())
     for name, amount in requested.items():
         for sides in by_vm.values():
             amounts = [pod.usage[name] for pod in sides]

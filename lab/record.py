@@ -27,7 +27,7 @@ from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.evidence import vm_of
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.entries import Entry, entries
+from pkg.util.resourcequota.entries import read
 from pkg.util.resourcequota.rancher import request_of, with_request
 
 RESOURCES = (LIMITS_CPU, LIMITS_MEMORY)
@@ -131,8 +131,9 @@ class QuotaVersion:
         return Amounts.within(self.quota.used)
 
     @cached_property
-    def entries(self) -> list[Entry]:
-        return entries(self.quota.annotations)
+    def entries(self) -> dict[str, ResourceList]:
+        """The VMs' entries, by annotation key."""
+        return read(self.quota.annotations).by_key
 
     @property
     def written_fields(self) -> tuple[object, ...]:

@@ -101,7 +101,7 @@ async def show_return(driver: Driver) -> None:
     """(d) The quota goes back to its base when the old pod is gone."""
     await _expect_return(driver, "m2", used=seed.BASE)
     quota = driver.record.quota
-    keys = [entry.key for entry in quota.entries] if quota else ["no quota"]
+    keys = quota.entries if quota else ["no quota"]
     driver.check("entries left on the quota", "none", ", ".join(keys) or "none")
     await driver.stop_headroom()
 

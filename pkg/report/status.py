@@ -17,7 +17,7 @@ from pkg.util.kubevirt.migration import Stage, is_finished, seconds_of
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
 from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
-from pkg.util.resourcequota.entries import Entry, entries, has_migrating_vm, read
+from pkg.util.resourcequota.entries import has_migrating_vm, read, vm_in_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import QuotaManagement, is_default, is_managed, is_ours, management_of, unenforced
 from pkg.util.resourcequota.planner import plan
@@ -149,7 +149,6 @@ def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
         *(map(str, plan(observed, policy).problems) if "headroom" in keeper else ()),
         str(not_granted(observed) or ""),
     ]
-    readable = [entry for entry in entries(quota.annotations) if entry.key not in added.invalid]
     vms = {key: vm for vm in usages_of(observed) for key in vm.keys}
     nodes = {f"pod {pod.name}": f" on {pod.spec.node_name}" for pod in observed.pods if pod.spec.node_name}
     return QuotaStatus(
@@ -157,7 +156,7 @@ def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
         name=quota.name,
         kept_by=keeper,
         resources=rows,
-        additions=[_addition(entry, vms.get(entry.key), nodes) for entry in readable],
+        additions=[_addition(key, entry, vms.get(key), nodes) for key, entry in added.by_key.items()],
         compensation=added.compensation,
         problems=list(filter(None, dict.fromkeys(problems))),
     )
@@ -184,7 +183,7 @@ def _contradictions(rows: Mapping[str, Amounts]) -> Iterator[str]:
             yield "{}: {} is used, more than hard {}".format(name, *format_distinctly(name, row.used, row.hard))
 
 
-def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Addition:
+def _addition(key: str, entry: ResourceList, vm: VmUsage | None, nodes: Mapping[str, str]) -> Addition:
     """Returns the addition of the VM whose entry it is; `nodes`: where its pods are, in words."""
     state, since, left = "unexplained", "", list[str]()
     if vm is not None and vm.stage >= Stage.WITHOUT_TARGET:
@@ -197,7 +196,7 @@ def _addition(entry: Entry, vm: VmUsage | None, nodes: Mapping[str, str]) -> Add
         ends = [m.status.migration_state.end_timestamp or "" for m in vm.migrations if m.status.migration_state]
         state, since = "held", max(ends, default="")
         left = [leftover.name + nodes.get(leftover.name, "") for leftover in vm.leftovers]
-    return Addition(vm.name if vm else entry.vm, entry.key, state, since or None, entry.resources, left)
+    return Addition(vm.name if vm else vm_in_key(key), key, state, since or None, entry, left)
 
 
 _OF_NODES: Final = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")

@@ -30,7 +30,7 @@ def test_every_version_of_the_quota_is_kept_with_its_entries() -> None:
     builder = RecordBuilder()
     builder.quota(1, BASE, ONE)
     builder.quota(2, BASE, ONE, ENTRY)
-    versions = [(version.at, [entry.key for entry in version.entries]) for version in builder.record.quotas]
+    versions = [(version.at, [*version.entries]) for version in builder.record.quotas]
     assert versions == [(1, []), (2, [ENTRY])]
 
 

@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
@@ -35,24 +34,6 @@ project writes some of them too, at any rate, and to read them is work here."""
 MAX_RECORD_LENGTH = 256 * 1024
 """Of headroom's records on a quota with hundreds of limits: one that is written is read, or what was raised would be
 the base. The API server stores no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An annotation of a ResourceQuota for one migrating VM: the key, and the value as text."""
-
-    key: str
-    text: str
-
-    @property
-    def vm(self) -> str:
-        """Returns the VM's name, perhaps cut and hashed, or the VMI's uid, from the key."""
-        return self.key.removeprefix(ENTRY_PREFIXES[is_by_uid(self.key)])
-
-    @property
-    def resources(self) -> ResourceList:
-        """Raises InvalidEntry."""
-        return parse_resources(self.key, self.text)
 
 
 class Entries(NamedTuple):
@@ -90,6 +71,11 @@ def migrating_keys(vm_name: str, vmi_uid: str) -> list[str]:
     """Returns all forms of the key of one VM's entry, in order; no VMI is known where the uid is ""."""
     keys = {constants.ANNOTATION_MIGRATING_NAME_PREFIX + vm_name, migrating_key(vm_name)}
     return sorted(keys | {migrating_uid_key(vmi_uid)} if vmi_uid else keys)
+
+
+def vm_in_key(key: str) -> str:
+    """Returns what an entry's key has of its VM: the name, perhaps cut and hashed, or the VMI's uid."""
+    return key.removeprefix(ENTRY_PREFIXES[is_by_uid(key)])
 
 
 def is_by_uid(key: str) -> bool:
@@ -139,11 +125,6 @@ _unmarshalled = lru_cache(maxsize=4096)(unmarshal)
 """The same dict for the same text: it is never changed."""
 
 
-def entries(annotations: Mapping[str, str]) -> list[Entry]:
-    """Returns every migrating entry, in the order of the keys."""
-    return [Entry(key, annotations[key]) for key in entry_keys(annotations)]
-
-
 def read(annotations: Mapping[str, str]) -> Entries:
     """Returns a quota's entries and compensation; a compensation that is absent or empty is an empty one."""
     resources: dict[str, ResourceList] = {}
@@ -174,7 +155,7 @@ def names_by_key(
     names = {migrating_key(migration.spec.vmi_name): migration.spec.vmi_name for migration in migrations}
     for vmi in instances:
         names |= {migrating_key(vmi.name): vmi.name, migrating_uid_key(vmi.uid): vmi.name}
-    return {key: names.get(key, Entry(key, "").vm) for key in entry_keys(keys)}
+    return {key: names.get(key, vm_in_key(key)) for key in entry_keys(keys)}
 
 
 def put(annotations: dict[str, str], key: str, resources: Mapping[str, Quantity] | None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kubeloop.api.core import Pod, ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.resourcequota.draft import MAX_ANNOTATION_BYTES, idle, refuse
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entry_keys, vm_in_key
 from pkg.util.resourcequota.facts import Facts
 from tests.decisions import after, by_value, namespace, sentences
 from tests.kinds import edited
@@ -134,7 +134,7 @@ ENTERED = {
 def test_max_extra(on_quota: str, on_namespace: str, entered: Sequence[str]) -> None:
     annotations = {**MARKS, **({MAX_EXTRA: on_quota} if on_quota else {})}
     result, new_plan = after(migrating_vms(3, quota(HARD, annotations), max_extra=on_namespace))
-    assert sorted(entry.vm for entry in entries(result.annotations)) == entered
+    assert sorted(vm_in_key(key) for key in entry_keys(result.annotations)) == entered
     assert [problem.reason for problem in new_plan.problems] == ["MaxExtraReached"] * (3 - len(entered))
 
 
@@ -154,7 +154,7 @@ def test_under_a_cap_kubevirts_priority_comes_before_age(priorities: Mapping[str
     facts = migrating_vms(3, quota(HARD, MARKS), max_extra=ROOM_FOR_ONE)
     migrations = [edited(move, spec={"priority": priorities.get(move.spec.vmi_name)}) for move in facts.migrations]
     result, _plan = after(replace(facts, migrations=migrations))
-    assert [entry.vm for entry in entries(result.annotations)] == [first_vm]
+    assert [vm_in_key(key) for key in entry_keys(result.annotations)] == [first_vm]
 
 
 def test_a_resource_without_a_base_fills_no_cap() -> None:
@@ -166,7 +166,7 @@ def test_a_resource_without_a_base_fills_no_cap() -> None:
 def test_an_older_migration_does_not_push_out_one_with_room() -> None:
     with_vm0 = quota(ONE_MORE, {**MARKS, by_name("vm0"): POD_ENTRY})
     result, _plan = after(migrating_vms(2, with_vm0, max_extra=ROOM_FOR_ONE))
-    assert [entry.vm for entry in entries(result.annotations)] == ["vm0"]
+    assert [vm_in_key(key) for key in entry_keys(result.annotations)] == ["vm0"]
 
 
 def arrived() -> tuple[VirtualMachineInstance, Pod]:
@@ -193,7 +193,7 @@ def test_entries_that_stand_count_for_the_cap(annotations: Mapping[str, str], na
         max_extra=ROOM_FOR_ONE,
     )
     result, _plan = after(facts)
-    names = [entry.vm.removeprefix("uid-") for entry in entries(result.annotations)]
+    names = [vm_in_key(key).removeprefix("uid-") for key in entry_keys(result.annotations)]
     assert sorted(names) == list(names_left)
 
 
@@ -220,7 +220,7 @@ def test_a_compensation_that_stands_counts_for_the_cap() -> None:
             with_vm1, refused, pods, instances, max_extra=f'{{"limits.memory":"{cap}"}}', rendering=AT_4_5
         )
         result, _plan = after(facts)
-        assert [entry.vm for entry in entries(result.annotations)] == entered
+        assert [vm_in_key(key) for key in entry_keys(result.annotations)] == entered
 
 
 def test_a_compensation_keeps_to_the_cap_too() -> None:
@@ -260,13 +260,13 @@ def test_past_200_kib_migrations_wait_and_nothing_is_lost(more: int) -> None:
     size = MAX_ANNOTATION_BYTES - sum(len(k) + len(v) for k, v in MARKS.items()) - len("note") - 2 * entry_size + more
     facts = migrating_vms(3, quota(HARD, {**MARKS, "note": "ü" * (size // 2) + "x" * (size % 2)}))
     result, new_plan = after(facts)
-    assert sorted(entry.vm for entry in entries(result.annotations)) == ["vm1", "vm2"][more:]
+    assert sorted(vm_in_key(key) for key in entry_keys(result.annotations)) == ["vm1", "vm2"][more:]
     assert [problem.reason for problem in new_plan.problems] == ["TooManyMigrations"] * (1 + more)
     assert "migration of VM vm0 waits" in str(new_plan.problems[-1])
     assert by_value(result.hard) == by_value(ONE_MORE if more else TWO_MORE)
     migrations = [*facts.migrations[:2], vmim("Failed", "vm2")]
     later, _plan = after(replace(facts, quota=result, migrations=migrations))
-    assert sorted(entry.vm for entry in entries(later.annotations)) == ["vm0", "vm1"][more:]
+    assert sorted(vm_in_key(key) for key in entry_keys(later.annotations)) == ["vm0", "vm1"][more:]
 
 
 class Note(str):

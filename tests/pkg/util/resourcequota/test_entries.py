@@ -14,13 +14,14 @@ from pkg.util.resourcequota.base import RESOURCE_NAMES, counts_of_pods, granted_
 from pkg.util.resourcequota.entries import (
     MAX_LENGTH,
     changes,
-    entries,
+    entry_keys,
     is_by_uid,
     migrating_key,
     migrating_uid_key,
     parse_resources,
     put,
     read,
+    vm_in_key,
 )
 from tests.decisions import by_value, drawn, sentences
 from tests.objects import COMPENSATION, ENTRY, RESYNC, SKIP, by_name, by_uid, quota
@@ -85,7 +86,7 @@ LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?", fullmatch=True)
 
 def vms_of_key(key: str) -> list[tuple[str, bool]]:
     """Returns the VM of an annotation's key and whether it is by its VMI's uid, if the key is an entry."""
-    return [(entry.vm, is_by_uid(entry.key)) for entry in entries({key: "{}"})]
+    return [(vm_in_key(name), is_by_uid(name)) for name in entry_keys([key])]
 
 
 @pytest.mark.parametrize(

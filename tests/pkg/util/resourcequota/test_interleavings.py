@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, parse_resource_list, total
-from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entries
+from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys
 from tests.decisions import EXACT, by_value
 from tests.objects import COMPENSATION, ENTRY, MARKS
 from tests.pkg.util.resourcequota.model_cluster import (
@@ -171,7 +171,7 @@ class Invariants:
 
 def _garbage(annotations: Mapping[str, str]) -> bool:
     """An entry that cannot be parsed: spec.hard is left alone until it goes."""
-    return any(entry.text == "{nope" for entry in entries(annotations))
+    return any(annotations[key] == "{nope" for key in entry_keys(annotations))
 
 
 EXAMPLES = int(os.environ.get("HEADROOM_INTERLEAVINGS", "0"))
@@ -295,7 +295,7 @@ class Interleavings(RuleBasedStateMachine, Invariants):
 
     def _render(self) -> None:
         # What the planner has not seen when the annotation goes, or has not applied, cannot be told from what it has.
-        strange = self.default_is_edited and any(entries(self.cluster.quotas["default"].annotations))
+        strange = self.default_is_edited and any(entry_keys(self.cluster.quotas["default"].annotations))
         self.default_is_edited = strange or not self.awake or bool(self.cluster.frozen)
         self.cluster.write("default", {n: self.cluster.base.get(key) for key, n in RANCHERS.items()}, {})
 
@@ -309,8 +309,8 @@ class Interleavings(RuleBasedStateMachine, Invariants):
         before = self.cluster.quotas[name].annotations
         removed = {
             "spec.hard": [],
-            "every entry": [entry.key for entry in entries(before)],
-            "entries and compensation": [*(entry.key for entry in entries(before)), COMPENSATION],
+            "every entry": entry_keys(before),
+            "entries and compensation": [*entry_keys(before), COMPENSATION],
             "everything": list(before),
         }[what]
         edits = what in ("spec.hard", "everything")

@@ -19,7 +19,7 @@ from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigra
 from pkg.util import constants
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.resourcequota.base import parse_base
-from pkg.util.resourcequota.entries import entries, migrating_uid_key, parse_resources
+from pkg.util.resourcequota.entries import entry_keys, migrating_uid_key, parse_resources
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -110,7 +110,7 @@ def test_a_running_migration_gets_its_own_entry_and_nothing_else(index: int) -> 
 def raised(scenario: dict[str, Any], upstream: dict[str, Any], quota: ResourceQuota) -> dict[str, Any]:
     """Upstream's spec.hard with the added entry in it: base + all entries + compensation where that is scaled."""
     try:
-        values = [entry.resources for entry in entries(quota.annotations)]
+        values = [parse_resources(key, quota.annotations[key]) for key in entry_keys(quota.annotations)]
         compensation = parse_resources(COMPENSATION, quota.annotations.get(COMPENSATION) or "{}")
         base = parse_base(scenario["namespace_annotation"])
     except Exception:  # garbage: upstream leaves spec.hard alone, and so must we
@@ -128,7 +128,7 @@ def test_where_upstream_swings_it_settles_with_enough_room(index: int) -> None:
     used = Quantity.parse(scenario["resource_quota"]["status"]["used"][MEMORY])
     hard = by_value(quota.hard)
     assert hard[MEMORY] >= used + need
-    values = [entry.resources for entry in entries(quota.annotations)]
+    values = [parse_resources(key, quota.annotations[key]) for key in entry_keys(quota.annotations)]
     compensation = parse_resources(COMPENSATION, quota.annotations[COMPENSATION])
     base = {name: q for name, q in parse_base(scenario["namespace_annotation"]).items() if q != ZERO}
     headroom = total([*values, compensation])

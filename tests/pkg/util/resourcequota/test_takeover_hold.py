@@ -9,7 +9,7 @@ import pytest
 
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entry_keys
 from pkg.util.resourcequota.facts import Denial, Facts, Timers
 from pkg.util.resourcequota.observe import Source
 from pkg.util.resourcequota.planner import plan
@@ -164,7 +164,7 @@ def test_a_held_entry_is_the_sources_usage() -> None:
 def test_beside_harvester_an_entry_stays_until_the_end() -> None:
     for migration, keys in ((MIGRATION, {by_uid()}), (finished_vmim(), set())):
         facts = namespace(quota(RAISED, {by_uid(): ENTRY}), [migration], [TARGET], [MOVED])
-        assert {e.key for e in entries(after(facts, Policy(Mode.ASSIST))[0].annotations)} == keys
+        assert {*entry_keys(after(facts, Policy(Mode.ASSIST))[0].annotations)} == keys
 
 
 # ---- the entry is removed - -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pkg.api.kubevirt import KubeVirtConfiguration, VirtualMachineInstance, Virt
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges
 from pkg.util.quotacount.usage import pod_usage
-from pkg.util.resourcequota.entries import entries
+from pkg.util.resourcequota.entries import entry_keys, vm_in_key
 from tests.decisions import after, by_value, charged, entry, named, namespace, sentences
 from tests.kinds import edited
 from tests.objects import (
@@ -239,7 +239,7 @@ def test_a_scoped_quota_is_scaled_for_the_pods_that_it_counts(spec: Mapping[str,
     result, _plan = after(
         namespace(rq, [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
     )
-    assert sorted(e.vm for e in entries(result.annotations)) == scaled_for
+    assert sorted(vm_in_key(key) for key in entry_keys(result.annotations)) == scaled_for
     assert by_value(result.hard)["limits.cpu"] == Quantity.parse(f"{3000 + 1015 * len(scaled_for)}m")
 
 
@@ -247,7 +247,7 @@ def test_quotas_with_other_scopes_share_a_cache_but_no_answer() -> None:
     facts = namespace(quota(), [vmim(vm="high"), vmim(vm="low")], [launcher(HIGH), launcher(LOW)], [HIGH, LOW])
     for spec, scaled_for in [*SCOPES.values(), *SCOPES.values()]:
         result, _plan = after(replace(facts, quota=edited(facts.quota, spec=spec)))
-        assert sorted(e.vm for e in entries(result.annotations)) == scaled_for
+        assert sorted(vm_in_key(key) for key in entry_keys(result.annotations)) == scaled_for
 
 
 def test_only_kubevirts_runtime_class_adds_overhead() -> None:
