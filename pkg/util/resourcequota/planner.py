@@ -192,8 +192,8 @@ class OwnRules(QuotaDraft):
         compensation = minimum(self.compensation, growth)
         entered = self.enter(wanted, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not self.limits, compensation)
         if not self.limits:
-            self._retire()
-            return self.result()
+            has_none = self.base.is_default and self.base.limits is not None and self.base.record is None
+            return give_back(self.facts) if has_none and not self.facts.limits else self.result()
         if self.invalid:  # spec.hard is left alone
             self.problems += [error.problem for error in self.invalid.values()][:1]
             return self.result()
@@ -254,24 +254,6 @@ class OwnRules(QuotaDraft):
         refusal = self.refusal(f"compensation for {names}", add(entered, lacking))
         self.problems += [refusal] if refusal else []
         return present if refusal else lacking
-
-    def _retire(self) -> None:
-        """Without a base: what was added is removed, and with it every entry of headroom's. An entry, or a
-        compensation, that was found when the quota was taken over has perhaps never been applied: that is not
-        subtracted, and the entry goes with its migration."""
-        facts, quota = self.facts, self.facts.quota
-        if self.base.limits is None or not self.base.is_default:
-            return
-        entries.remove(self.annotations, *RECORDS)
-        if facts.limits:
-            return
-        present, known = entries.read(quota.annotations), is_ours(quota)
-        keys = [key for key in entries.entry_keys(quota.annotations) if not entries.is_by_uid(key)]
-        own_keys = [key for key in keys if known and key not in facts.timers.unexplained]
-        headroom = total([*(present.by_key.get(key, {}) for key in own_keys), present.compensation if known else {}])
-        entries.remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *own_keys)
-        self.unexplained |= {key: facts.now for key in keys if key in self.annotations.keys() - self.unexplained}
-        self.hard |= lowered(facts, headroom)
 
 
 class HarvesterRules(QuotaDraft):
