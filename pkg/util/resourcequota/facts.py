@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
@@ -28,13 +28,10 @@ class Cache:
         self._values: LRUCache[Hashable, tuple[tuple[object, ...], Any]] = LRUCache(size)
 
     def get_or_compute(self, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """Returns what depends on `key` and on these objects, or on others that are equal; without a key it is not
-        cached."""
-        entry = None if key is None else self._values.get(key)
+        """Returns what depends on `key` and on these objects, or on others that are equal."""
+        entry = self._values.get(key)
         if entry is None or entry[0] != objects:
-            entry = objects, work_out()
-            if key is not None:
-                self._values[key] = entry
+            entry = self._values[key] = objects, work_out()
         value: T = entry[1]
         return value
 
@@ -63,13 +60,6 @@ class Timers:
     """By uid: a migration is refused although status.hard shows its headroom."""
     denial: Denial | None = None
     """Rancher's last answer, if it was no."""
-
-    def up_to(self, now: float) -> "Timers":
-        """Returns the times, none later than now: the clock may have been set back, and API servers' clocks differ."""
-        times = (self.unexplained, self.held_since, self.refused)
-        denial = self.denial and replace(self.denial, at=min(self.denial.at, now))
-        unexplained, held, refused = ({key: min(since, now) for key, since in by_key.items()} for by_key in times)
-        return Timers(unexplained, held, refused, denial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +118,10 @@ class Facts:
     def usage(self, pod: Pod, now: float | None) -> ResourceList:
         """Returns what the quota charges for a version of a pod; nothing for one that terminates past its grace period
         at `now` (None: all count). Raises QuantityError for one that the API server would not admit."""
-        version, releases = pod.metadata.resource_version, self.rendering.kubernetes
+        releases = self.rendering.kubernetes
         if not is_charged(pod, self.quota.spec, now, releases):
             return {}
-        key = ("usage", pod.uid) if pod.uid and version else None
+        key, version = ("usage", pod.uid or pod.key), pod.metadata.resource_version or pod  # a pod of a file has none
         return self.cache.get_or_compute(key, (version, releases), lambda: pod_usage(pod, releases=releases))
 
     def charge(self, pod: Pod, now: float | None) -> ResourceList:

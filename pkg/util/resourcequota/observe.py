@@ -133,7 +133,7 @@ class Source:
             migrations=self.migrations.list(name),
             instances={vmi.name: vmi for vmi in self.instances.list(name)},
             now=now,
-            timers=timers.up_to(now) if timers else Timers(),
+            timers=timers or Timers(),
             pods=self.pods.list(name),
             claims=claims,
             machines={vm.name: vm for vm in self.machines.list(name)} if counted else {},

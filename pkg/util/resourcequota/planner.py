@@ -42,7 +42,7 @@ from pkg.util.resourcequota.managed import (
     was_default,
 )
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
-from pkg.util.resourcequota.rancher_request import as_request, with_answer, with_grant, without_request
+from pkg.util.resourcequota.rancher_request import beside_rancher, with_answer
 from pkg.util.resourcequota.timing import has_entry, with_touch, without_touch
 
 
@@ -54,8 +54,7 @@ def plan(facts: Facts, policy: Policy) -> Plan:
     if facts.rancher is NO_RANCHER:
         return _decide(facts, policy)
     facts = with_answer(facts)
-    decided = _decide(facts, policy)
-    return with_grant(facts, as_request(facts, decided) if facts.rancher.asks else without_request(facts, decided))
+    return beside_rancher(facts, _decide(facts, policy))
 
 
 def _decide(facts: Facts, policy: Policy) -> Plan:

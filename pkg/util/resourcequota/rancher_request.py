@@ -72,15 +72,27 @@ def _has_excess(request: rancher.Request) -> bool:
 
 
 def _clipped_for(request: rancher.Request, now: float) -> float:
-    """Returns how many seconds a request for the grant alone still keeps out what the person requests beyond it; 0: it
-    does not, or the clock was set back since."""
-    requested, age = rancher.limits_of_annotation(request.annotation), now - request.at
+    """Returns how many seconds a request for the grant alone still keeps out what the person requests beyond it."""
+    requested = rancher.limits_of_annotation(request.annotation)
     is_clipped = any(limit < requested.get(name, limit) for name, limit in request.base.items())
-    return PAUSE - age if is_clipped and abs(age) < PAUSE else 0.0
+    return max(0.0, request.at + PAUSE - now) if is_clipped else 0.0
 
 
-def as_request(facts: Facts, plan: Plan) -> Plan:
-    """Returns the plan for a quota that only Rancher may write; its `hard` is what Rancher is to make of it."""
+def beside_rancher(facts: Facts, plan: Plan) -> Plan:
+    """Returns the plan as a request where only Rancher may write the quota, elsewhere with the end of a request from
+    before, and with what people have to know of a request that Rancher has refused."""
+    validation = rancher.validation_of(facts.rancher.namespace)
+    if facts.rancher.asks:
+        plan = _as_request(facts, plan)
+    elif rancher.request_of(facts.rancher.namespace):
+        plan = replace(plan, namespace=_changes(facts, facts.limits, None))
+    is_refused = validation is not None and not validation.fits and is_served(facts.quota)
+    problem = not_granted(facts) if is_refused else None
+    return replace(plan, problems=[problem, *plan.problems]) if problem else plan
+
+
+def _as_request(facts: Facts, plan: Plan) -> Plan:
+    """Returns the plan's `hard` as what Rancher is to make of the quota."""
     entries = {key: text for key, text in plan.annotations_of(facts.quota).items() if is_entry(key)}
     if entries and plan.raised is None:  # an entry or the base cannot be read
         return replace(plan, annotations={}, hard={}, asks=True)
@@ -95,13 +107,6 @@ def as_request(facts: Facts, plan: Plan) -> Plan:
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
     record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
-
-
-def without_request(facts: Facts, plan: Plan) -> Plan:
-    """Returns the plan of a quota that headroom writes itself, and with it the end of a request from before."""
-    if rancher.request_of(facts.rancher.namespace) is None:
-        return plan
-    return replace(plan, namespace=_changes(facts, facts.limits, None))
 
 
 def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> ResourceList:
@@ -204,14 +209,6 @@ def denied(facts: Facts, subject: str, headroom: Mapping[str, Quantity]) -> Prob
     project = rancher.project_of(facts.rancher.namespace) or "of the namespace"
     text = f"{subject} waits: Rancher's project {project} has no room for {needed} more{says}"
     return Problem(EVENT_PROJECT_FULL, text)
-
-
-def with_grant(facts: Facts, plan: Plan) -> Plan:
-    """Returns the plan with what people have to know of a request that Rancher has refused."""
-    validation = rancher.validation_of(facts.rancher.namespace)
-    is_refused = validation is not None and not validation.fits and is_served(facts.quota)
-    problem = not_granted(facts) if is_refused else None
-    return replace(plan, problems=[problem, *plan.problems]) if problem else plan
 
 
 def not_granted(facts: Facts) -> Problem | None:

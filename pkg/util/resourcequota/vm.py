@@ -5,7 +5,7 @@ sum holds the headroom before the target exists, while both run, and until the s
 the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -249,9 +249,7 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
         if claims is not None:
             inputs += [*state_claims_concerning(vmi, migrations, claims), facts.storage_migration, *moves]
             inputs += [claims.get(claim) for move in moves for claim in move.claims]
-        key: Hashable = None
-        if vmi:
-            key = "vm", vmi.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes
+        key = "vm", facts.quota.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes
         yield facts.cache.get_or_compute(key, tuple(inputs), partial(_assessed, namespace, name, migrations, moves))
 
 

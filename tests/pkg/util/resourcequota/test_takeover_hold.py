@@ -10,8 +10,7 @@ import pytest
 from kubeloop.api.core import Pod
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entry_keys
-from pkg.util.resourcequota.facts import Denial, Facts, Timers
-from pkg.util.resourcequota.observe import Source
+from pkg.util.resourcequota.facts import Facts, Timers
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
 from tests.decisions import EXACT, after, by_value, entry, namespace, remembering, sentences
@@ -245,14 +244,6 @@ def test_the_hold_has_a_limit(case: Limit) -> None:
     (problem,) = new_plan.problems
     assert problem.reason == "HoldLimitReached"
     assert re.search(r"VM vm1: pod \S+ still counts \S+ .*after the migration", str(problem))
-
-
-def test_nothing_lasts_longer_where_the_clock_is_set_back_by_hours() -> None:
-    times, now = {"uid": NOON + 9000.0}, {"uid": NOON}
-    later = Timers(times, times, times, Denial("", [], NOON + 9000))
-    observed = Source().observe(quota(ONE_MORE), NOON, later)
-    assert observed.timers == Timers(now, now, now, Denial("", [], NOON))
-    assert Source().observe(quota(ONE_MORE), NOON + 9001, later).timers == later
 
 
 def test_the_end_of_another_migration_does_not_count() -> None:
