@@ -21,7 +21,7 @@ from pkg.util.kubevirt.evidence import trusted_status, vm_of
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
-from pkg.util.resourcequota.start_check import run_strategy, shortage_of, wants_to_run
+from pkg.util.resourcequota.room import run_strategy, shortage_of, wants_to_run
 
 LAUNCHERS_BY_VM = "launchers-by-vm"  # the index of launcher pods by `namespace/<VM name>`
 CONFIRM = 1.0  # seconds that a shortage has to last: status.used follows a pod that ended a little later

@@ -188,10 +188,6 @@ class Base:
     problems: Sequence[Problem] = ()
     is_default: bool = True
 
-    def limits_of_pods(self) -> ResourceList:
-        """Returns the limits of what pods use."""
-        return {name: limit for name, limit in (self.limits or {}).items() if counts_of_pods(name)}
-
 
 def base_of(
     quota: ResourceQuota, annotation: str, policy: Policy, granted: Mapping[str, Quantity] | None = None
@@ -228,14 +224,9 @@ def base_of(
         names += [name for name in requested if name not in names]
     requests = {name: requested.get(name, requested.get(ALIAS.get(name, ""))) for name in names}
     limits = {name: limit for name, limit in requests.items() if limit is not None}
-    limits = within_grant(limits, granted) if default else limits
+    limits = minimum(limits, granted) if default and granted is not None else limits
     limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
     return Base(limits, record, problems if default else _edited(quota), default)
-
-
-def within_grant(limits: ResourceList, granted: Mapping[str, Quantity] | None) -> ResourceList:
-    """Returns what Rancher granted of the requested limits; all of them where nobody validates (None)."""
-    return limits if granted is None else minimum(limits, granted)
 
 
 def _edited(quota: ResourceQuota) -> tuple[Problem, ...]:

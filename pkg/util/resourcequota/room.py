@@ -1,4 +1,4 @@
-"""The room in the base of a ResourceQuota with headroom: whether a pod fits. Pure.
+"""The room in the base of a ResourceQuota with headroom: whether a pod fits, and whether a VM can start. Pure.
 
 Of what is used, the migrations' pods are taken off: the target beside the source, and leftover sides. They may take the
 headroom that was added for them, and all other pods together the base:
@@ -11,10 +11,11 @@ The migrations' usage counts at most as far as headroom was added: so the headro
 blind to what other replicas admit. And status.used: it knows of all pods, but not yet of the pods that are on their way
 to quota admission, still of those that have just ended, and its controller sets it by caches of its own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
@@ -29,12 +30,17 @@ from kubeloop.api.resource_list import (
     subtract,
     total,
 )
+from pkg.api.kubevirt import VirtualMachine
+from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import vm_of
+from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.migration import is_finished
+from pkg.util.kubevirt.target import launcher_usage
+from pkg.util.problems import ResourceQuotaError, insufficient
 from pkg.util.quotacount.releases import Releases
 from pkg.util.quotacount.usage import is_charged, is_live, pod_usage, unnamed_resources
-from pkg.util.resourcequota.base import Base, base_of
+from pkg.util.resourcequota.base import Base, base_of, counts_of_pods, parse_base, parse_limits, quantity_of
 from pkg.util.resourcequota.entries import has_migrating_vm, names_by_key, present_entry, read
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_served
@@ -122,7 +128,7 @@ class QuotaRoom:
         vms, _ = vms_of(facts, policy, base)
         return cls(
             facts=facts,
-            base=base.limits_of_pods(),
+            base={name: limit for name, limit in base.limits.items() if counts_of_pods(name)},
             hard=parse_resource_list(quota.hard),
             used=used,
             counted=charged,
@@ -151,52 +157,41 @@ class QuotaRoom:
         return lacking_resources(need, self.base, total([usage, *pending]), minimum(self.migrations, headroom))
 
     def need_of(self, candidate: Candidate) -> ResourceList:
-        """Returns the usage of a pod that the base has to hold. A target has its own VM's headroom."""
-        vm = migrating_vm(self.facts, candidate.migration, candidate.pod) if candidate.migration else ""
-        return positive(subtract(candidate.need, self.target_headroom(vm))) if vm else candidate.need
-
-    def target_headroom(self, name: str) -> ResourceList:
-        """Returns how much the pods of a VM's migration may still take beyond the base: the entry on the quota, with
-        the compensation. Before the entry is written, the future one: until then quota decides. A VM that has no source
-        pod gets nothing, and what Harvester's number has beyond the source no one."""
-        vm = next((usage for usage in self.vms if usage.name == name), None)
+        """Returns the usage of a pod that the base has to hold. A target may take its own VM's entry, with the
+        compensation, beyond the base; before the entry is written, the future one: until then quota decides. A VM that
+        has no source pod gets nothing, and what Harvester's number has beyond the source no one."""
+        name = migrating_vm(self.facts, candidate.migration, candidate.pod) if candidate.migration else ""
+        vm = next((vm for vm in self.vms if vm.name == name), None)
         if vm is None or not vm.target_limit:
-            return {}
+            return candidate.need
         entries = read(self.facts.quota.annotations)
         entry = present_entry(entries.by_key, vm.keys)
         granted = vm.target_limit if entry is None else minimum(vm.target_limit, entry)
-        return positive(subtract(add(granted, entries.compensation), vm.target))
+        headroom = positive(subtract(add(granted, entries.compensation), vm.target))
+        return positive(subtract(candidate.need, headroom))
 
-    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> "Shortage | None":
+    def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Callable[[], str] | None:
         """Returns why a pod does not fit into the base, or None. `pending`: see `lacking`."""
         name, need = self.facts.quota.name, self.need_of(candidate)
         usages = None if pending is None else [usage[name] for usage in pending if name in usage]
         lacking = self.lacking(need, usages)
-        return Shortage(self.facts, need, lacking) if lacking else None
+        return partial(self._shortage_text, need, lacking) if lacking else None
 
-
-class Shortage(NamedTuple):
-    """Why a pod does not fit into a quota's base. A review may look often: the text is made of the last look's."""
-
-    facts: Facts
-    need: ResourceList
-    remainders: ResourceList
-
-    def __str__(self) -> str:
+    def _shortage_text(self, need: Amounts, remainders: Amounts) -> str:
         facts, annotations = self.facts, self.facts.quota.annotations
         names = sorted({*names_by_key(annotations, facts.migrations, facts.instances.values()).values()})
         owners = f" ({', '.join(names[:10])})" if names else ""
         reserved = f"what headroom added to it is reserved for migrating VMs{owners}"
-        return f"{exceeded_message(facts.quota, self.need, self.remainders)}; {reserved}"
+        return f"{exceeded_message(facts.quota, need, remainders)}; {reserved}"
 
 
 class Look(NamedTuple):
     """The rooms at one moment, whether a pod fits beside the pods that are there, and why it does not fit beside all
-    that is known of."""
+    that is known of: a review may look often, and makes the text of the last look."""
 
     rooms: "NamespaceRooms"
     fits: bool
-    shortage: Shortage | None
+    shortage: Callable[[], str] | None
 
 
 class NamespaceRooms(NamedTuple):
@@ -233,7 +228,7 @@ class NamespaceRooms(NamedTuple):
         """Judges a pod beside the pods that are there, and beside those that this replica admitted and that are not
         seen yet (the ledger)."""
 
-        def shortage(pending: Sequence[Usages] | None) -> Shortage | None:
+        def shortage(pending: Sequence[Usages] | None) -> Callable[[], str] | None:
             return next(filter(None, (room.shortage(candidate, pending) for room in self.counting(candidate))), None)
 
         by_pods = shortage(None)
@@ -301,3 +296,51 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
         request, left = format_distinctly(name, need[name], max(remainder, ZERO))
         wants.append(f"{name} {request} is requested and {left} is left")
     return f"exceeded quota: resource quota {quota.key} is used up: {', '.join(wants)}"
+
+
+# Whether a VM can start. Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota).
+# Upstream measures a VM by its limits alone, and finds out from quota admission what else its pod has; here the need is
+# what quota will count of the launcher pod, rendered from the VM's whole template.
+
+_CHECKED: Final = {
+    constants.LIMITS_CPU: "cpu",
+    "requests.cpu": "cpu",
+    constants.LIMITS_MEMORY: "memory",
+    constants.REQUESTS_MEMORY: "memory",
+}
+"""Resource, and what the reason calls it; the first that is short is named."""
+_LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
+"""A namespace annotation with none of these is no quota to check (upstream)."""
+
+
+def run_strategy(vm: VirtualMachine) -> str:
+    """Returns KubeVirt's VirtualMachine.RunStrategy()."""
+    if vm.spec.running is not None:
+        return "Always" if vm.spec.running else constants.RUN_STRATEGY_HALTED
+    return vm.spec.run_strategy or constants.RUN_STRATEGY_HALTED
+
+
+def wants_to_run(vm: VirtualMachine) -> bool:
+    """Reports whether the VM shall run; of one without a status, which KubeVirt has not processed, it is unknown."""
+    return bool(vm.status.printable_status) and run_strategy(vm) != constants.RUN_STRATEGY_HALTED
+
+
+def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
+    """Returns what the VM lacks to start under `observed.quota`, its namespace's default quota; None when it can, or
+    when nothing readable limits it."""
+    quota, granted = observed.quota, observed.rancher.granted
+    try:
+        if not any(name in parse_limits(observed.limits) for name in _LIMITING):
+            return None
+        base = parse_base(observed.limits) if granted is None else minimum(parse_base(observed.limits), granted)
+        need = launcher_usage(vmi_of(vm), None, observed.rendering, quota.spec)
+    except (ResourceQuotaError, QuantityError):  # the quota's own controller reports it
+        return None
+    limits = {name: base[name] for name in _CHECKED if base.get(name)}
+    used = {name: quantity_of(quota.used, name) for name in limits}
+    # What goes when the migrations are over: their entries, or their pods' usage where that is more.
+    vms, _ = vms_of(observed, EXACT, base_of(quota, observed.limits, EXACT, granted))
+    entries = total(read(quota.annotations).by_key.values())
+    promised = maximum(entries, total(vm.used_headroom for vm in vms))
+    lacking = lacking_resources(need, limits, used, promised)
+    return next((insufficient(word) for name, word in _CHECKED.items() if name in lacking), None)

@@ -56,7 +56,7 @@ class PodValidator:
         refusal = await self._refused_by_quota(candidate)
         if not refusal:
             rooms, _, shortage = await self._wait_for_room(candidate)
-            refusal = str(shortage or "")
+            refusal = shortage() if shortage else ""
             if not shortage and not request.dry_run:
                 # Between the last read and this nothing is awaited: no two pods are given the same room.
                 self._ledger.remember(candidate, rooms.usages(candidate))

@@ -14,7 +14,7 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import abort_requested, annotations_for
 from pkg.util.resourcequota.base import parse_base
 from pkg.util.resourcequota.entries import read
-from pkg.util.resourcequota.start_check import shortage_of
+from pkg.util.resourcequota.room import shortage_of
 from tests.decisions import observed
 from tests.kinds import edited
 from tests.objects import POD_ENTRY, by_name, limits_text, quota, vm, vmi, vmim

@@ -14,7 +14,7 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, Virtua
 from pkg.config.settings import Settings
 from pkg.controller.virtualmachine.vm_controller import CONFIRM, register
 from pkg.util import constants
-from pkg.util.resourcequota.start_check import run_strategy, wants_to_run
+from pkg.util.resourcequota.room import run_strategy, wants_to_run
 from tests.decisions import sentences
 from tests.kinds import Clock, Events, Server, edited
 from tests.objects import annotated_namespace, limits_text, plain_launcher, quota, vm, vmi

@@ -10,10 +10,10 @@ from kubeloop.api.resource_list import ResourceList, format_resource_list, parse
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstanceMigration
 from pkg.util.kubevirt.expansion import vmi_of
 from pkg.util.kubevirt.target import launcher_usage
+from pkg.util.quotacount.releases import NEWEST
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.room import Pods, QuotaRoom
-from pkg.util.resourcequota.start_check import shortage_of
+from pkg.util.resourcequota.room import Candidate, Pods, QuotaRoom, shortage_of
 from tests.decisions import named, observed, sentences
 from tests.objects import BASE, ENTRY, by_name, by_uid, limits_text, plain_launcher, pod, quota, vm, vmi, vmim
 
@@ -131,8 +131,11 @@ def test_a_vm_that_is_not_there_is_left_nothing() -> None:
     view = observed(quota(), [vmim("Pending")], [vmi("vm1", nodeName="node1")])
     room = QuotaRoom.from_facts(view, POLICY, Pods([source]))
     assert room is not None
-    assert room.target_headroom("vm1")["limits.cpu"] == Quantity.parse("2")
-    assert room.target_headroom("vm2") == {}
+    need = cpu(limits_cpu="3")
+    targets = [
+        Candidate("ns1", Pod(), NEWEST, need, "uid", migration=uid) for uid in (room.facts.migrations[0].uid, "x")
+    ]
+    assert [room.need_of(target) for target in targets] == [cpu(limits_cpu="1"), need]
 
 
 # ---- a VM's start --------------------------------------------------------------------------------------------
