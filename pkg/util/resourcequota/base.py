@@ -32,23 +32,21 @@ from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_he
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
-RESOURCE_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "pods": "pods",
-        "services": "services",
-        "replicationControllers": "replicationcontrollers",
-        "secrets": "secrets",
-        "configMaps": "configmaps",
-        "persistentVolumeClaims": "persistentvolumeclaims",
-        "servicesNodePorts": "services.nodeports",
-        "servicesLoadBalancers": "services.loadbalancers",
-        "requestsCpu": "requests.cpu",
-        "requestsMemory": "requests.memory",
-        "requestsStorage": "requests.storage",
-        "limitsCpu": "limits.cpu",
-        "limitsMemory": "limits.memory",
-    }
-)
+RESOURCE_NAMES: Mapping[str, str] = {
+    "pods": "pods",
+    "services": "services",
+    "replicationControllers": "replicationcontrollers",
+    "secrets": "secrets",
+    "configMaps": "configmaps",
+    "persistentVolumeClaims": "persistentvolumeclaims",
+    "servicesNodePorts": "services.nodeports",
+    "servicesLoadBalancers": "services.loadbalancers",
+    "requestsCpu": "requests.cpu",
+    "requestsMemory": "requests.memory",
+    "requestsStorage": "requests.storage",
+    "limitsCpu": "limits.cpu",
+    "limitsMemory": "limits.memory",
+}
 """Rancher's name of a limit to the ResourceQuota's."""
 
 RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
@@ -109,9 +107,6 @@ def fields_of(document: object) -> dict[str, Any]:
     return fields or {}
 
 
-_ALIASES = (("cpu", "requests.cpu"), ("memory", "requests.memory"), ("ephemeral-storage", "requests.ephemeral-storage"))
-"""Two names of one thing: quota counts requests under both."""
-ALIAS: Mapping[str, str] = dict(_ALIASES) | {alias: name for name, alias in _ALIASES}
 _OF_PODS = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
 _OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
 
@@ -222,10 +217,8 @@ def base_of(
         names += [name for name in quota.hard if is_scaled(name) and name not in names]
     if policy.render:
         names += [name for name in requested if name not in names]
-    requests = {name: requested.get(name, requested.get(ALIAS.get(name, ""))) for name in names}
-    limits = {name: limit for name, limit in requests.items() if limit is not None}
-    limits = minimum(limits, granted) if default and granted is not None else limits
-    limits = {name: limit for name, limit in limits.items() if not limit.is_zero()}
+    limits = minimum(requested, granted) if default and granted is not None else requested
+    limits = {name: limits[name] for name in names if name in limits and not limits[name].is_zero()}
     return Base(limits, record, problems if default else _edited(quota), default)
 
 
@@ -244,10 +237,8 @@ HARVESTERS = (LIMITS_CPU, LIMITS_MEMORY)
 
 
 def hard(base: Mapping[str, Quantity], headroom: Mapping[str, Quantity]) -> ResourceList:
-    """Returns the spec.hard that a quota shall have: each limit of the base with all entries and the compensation on
-    top.
-
-    A resource that the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta)."""
+    """Returns the spec.hard that a quota shall have: each limit of the base with the headroom on top. A resource that
+    the base does not limit is left alone (upstream CalculateNewResourceQuotaFromBaseDelta)."""
     return {name: limit + headroom.get(name, ZERO) for name, limit in base.items() if not limit.is_zero()}
 
 
@@ -257,8 +248,7 @@ def difference(hard: Mapping[str, RawQuantity], limits: Mapping[str, Quantity]) 
 
 
 def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:
-    """Returns a resource's quantity; zero for one that is absent or unreadable (the API server admits no unreadable
-    one)."""
+    """Returns a resource's quantity; zero for one that is absent, or unreadable: the API server admits none."""
     try:
         return Quantity.parse(resources[name]) if name in resources else ZERO
     except QuantityError:
