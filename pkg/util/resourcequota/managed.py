@@ -16,16 +16,10 @@ OWN_MARKS = {constants.ANNOTATION_SKIP_AUTO_SCALING: constants.TRUE, constants.A
 
 
 class QuotaManagement(Enum):
-    """The way in which headroom manages a ResourceQuota, by the table of `management_of`."""
-
-    NONE = "none"
-    """What is headroom's on it goes."""
-    OFF = "off"
-    """Harvester's controllers go on."""
-    SKIPPED = "skipped"
-    """Only what is over goes."""
-    SERVED = "served"
-    """It is raised."""
+    NONE = "what is headroom's on it goes"
+    OFF = "Harvester's controllers go on"
+    SKIPPED = "only what is over goes"
+    SERVED = "it is raised"
 
 
 def management_of(quota: ResourceQuota) -> QuotaManagement:

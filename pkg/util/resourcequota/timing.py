@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import from_rfc3339, rfc3339
-from kubeloop.api.quantity import QuantityError
 from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
@@ -125,7 +123,7 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         touched = None  # headroom cannot have written it by now
     since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
     fresh = {uid: moment for uid, moment in since.items() if touched is None or moment > touched.at}
-    is_changing = bool(plan.hard) or not _is_enforced(quota)  # which will be an event too
+    is_changing = bool(plan.hard or unenforced(quota))  # which will be an event too
     refused = {uid: moment for uid, moment in since.items() if not is_changing or uid not in fresh}
     plan = replace(plan, timers=replace(plan.timers, refused=refused))
     if is_changing or not since:
@@ -140,12 +138,6 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         annotations = {**annotations, constants.ANNOTATION_TOUCHED: json.dumps(text, separators=(",", ":"))}
     recheck_after = wait if plan.recheck_after is None else min(wait, plan.recheck_after)
     return replace(plan, annotations=annotations, recheck_after=recheck_after)
-
-
-def _is_enforced(quota: ResourceQuota) -> bool:
-    with suppress(QuantityError):
-        return not unenforced(quota)
-    return False
 
 
 def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
