@@ -25,6 +25,7 @@ from pkg.util.kubevirt.evidence import trusted_status
 
 MIGRATIONS_BY_VMI: Final = "vmi"
 """The index of VMIMs by `namespace/vmiName`."""
+Migrations = Sequence[VirtualMachineInstanceMigration]
 WHOLE_SECONDS = len("2026-01-01T00:00:00")
 
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 from kubeloop.api.core import Pod, ResourceQuotaSpec
 from kubeloop.api.quantity import ZERO
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, positive, smallest, subtract, total
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
+from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.util.amounts import format_amount
 from pkg.util.kubevirt.launcher import RenderedFrom, rendered_from, rendered_pod
-from pkg.util.kubevirt.migration import Leftover, may_attach, migration_ended_at
+from pkg.util.kubevirt.migration import Leftover, Migrations, may_attach, migration_ended_at
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.kubevirt.sides import Sides
 from pkg.util.kubevirt.target import (
@@ -41,8 +41,8 @@ class SideUsage:
     """Its rendering has the limits that its quota asks for."""
     known_vmi: VirtualMachineInstance | None
     sides: Sides
-    migrations: Sequence[VirtualMachineInstanceMigration]
-    active: Sequence[VirtualMachineInstanceMigration]
+    migrations: Migrations
+    active: Migrations
 
     @cached_property
     def target(self) -> ResourceList:

@@ -1,7 +1,7 @@
 """The moments of a ResourceQuota's next decision, its next patch and the next touch. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from kubeloop.api.meta import from_rfc3339, rfc3339
 from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_refused
+from pkg.util.kubevirt.migration import Migrations, is_refused
 from pkg.util.resourcequota.entries import entry_keys, has_migrating_vm, keys_of, read
 from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import unenforced
@@ -66,7 +66,7 @@ UNTIL_COUNTED = 1.0
 """Seconds that it waits at most for status.used; a VM that has grown may keep that above the base."""
 
 
-def _waiting(migrations: Iterable[VirtualMachineInstanceMigration]) -> list[VirtualMachineInstanceMigration]:
+def _waiting(migrations: Migrations) -> Migrations:
     """Returns the migrations whose target KubeVirt has not created, and may at any moment."""
     phases = constants.PHASE_UNSET, constants.PHASE_PENDING
     return [migration for migration in migrations if migration.phase in phases and not migration.deleting]
@@ -80,13 +80,7 @@ def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
     return total(entries[key] for key in keys)
 
 
-def may_lower_after(
-    wanted_since: float,
-    now: float,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    *,
-    still_counted: bool = False,
-) -> float:
+def may_lower_after(wanted_since: float, now: float, migrations: Migrations, *, still_counted: bool = False) -> float:
     """Returns in how many seconds headroom may be given back that was to be given back since `wanted_since`; 0: now.
 
     Migrations that were refused are not held up: the patch is the event that has KubeVirt try them again.

@@ -5,13 +5,10 @@ sum holds the headroom before the target exists, while both run, and until the s
 the base pays. `pkg.util.kubevirt.sides` says which pods are sides, `side_usage` what they count."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
-from typing import NamedTuple
 
-from kubeloop.api.meta import RawResourceList
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.api.kubevirt import Move, VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -19,7 +16,7 @@ from pkg.util import constants
 from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import ExtraClaims, moves_of, state_claims, state_claims_concerning, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Stage, stage_of
+from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Migrations, Stage, stage_of
 from pkg.util.kubevirt.overhead import harvester_delta
 from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
@@ -54,7 +51,7 @@ class VmUsage:
 
     name: str
     vmi: VirtualMachineInstance | None
-    migrations: Sequence[VirtualMachineInstanceMigration]
+    migrations: Migrations
     """All of the VM's, finished or not."""
     keys: Sequence[str]
     """All forms of the key of its entry."""
@@ -126,35 +123,24 @@ class VmUsage:
         return (*self.old_sides, *self.old_claims)
 
 
-_BOTH_LIMITS: RawResourceList = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}
-"""The base, not spec.hard, says which limits exist: spec.hard may lack one until the same patch restores it."""
-
-
-class NamespaceFacts(NamedTuple):
-    """All that is the same for all VMs of a namespace in one decision."""
-
-    facts: Facts
-    """Their rendering has the limits that their quota asks for."""
-    pods: ControlledPods
-    estimate: EstimateKind
-
-
 def assess(
-    namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
+    facts: Facts, controlled: ControlledPods, name: str, migrations: Migrations, moves: Sequence[Move], is_exact: bool
 ) -> VmUsage:
-    """Returns what a VM uses and may have; `migrations` are all of the VM's, `moves` its volumes that move."""
-    facts, is_exact = namespace.facts, namespace.estimate is EstimateKind.EXACT
+    """Returns what a VM uses and may have: one with these migrations, finished or not, whose volumes make `moves`."""
     vmi, active = facts.instances.get(name), [m for m in migrations if m.phase not in constants.FINAL_PHASES]
-    sides, can_migrate = sides_of(vmi, migrations, namespace.pods), _can_migrate(vmi, is_exact=is_exact)
-    stage = _stage(max(map(stage_of, active), default=Stage.FINISHED), sides, can_migrate, is_exact=is_exact)
+    sides = sides_of(vmi, migrations, controlled)
+    stage, can_migrate = _stage(vmi, active, sides, is_exact=is_exact)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
     pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
-    claims, volumes = _claims(facts, vmi, migrations, moves, sides, is_moving=is_moving)
+    claims, volumes = _claims(facts, name, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
     if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        need = target_limit if is_exact else harvester_delta(vmi.spec, _BOTH_LIMITS, facts.rendering.harvester_ratio)
-    ended = ended_launchers(vmi, migrations, namespace.pods) if vmi and namespace.pods.ended_launchers else ()
+        both = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}  # spec.hard may lack one until the same patch restores it
+        need = target_limit if is_exact else harvester_delta(vmi.spec, both, facts.rendering.harvester_ratio)
+    ended = ended_launchers(vmi, migrations, controlled) if vmi and controlled.ended_launchers else ()
+    all_sides = (*sides.source, *sides.target, *sides.leftovers)
+    ends = (charged_until(pod) for side in all_sides for pod in (side.launcher, *side.attachments))
     not_scaled = ["has neither a cpu nor a memory limit"] if need is None and stage >= Stage.ACTIVE else []
     problems = {EVENT_TOO_LARGE: [*pods.excesses()], EVENT_NOT_SCALED: not_scaled}
     return VmUsage(
@@ -175,51 +161,37 @@ def assess(
         old_sides=pods.leftovers,
         old_claims=claims.leftovers,
         ended_pods=Quantity.of(len(ended) if target_limit else 0),
-        charged_until=_ends(sides),
+        charged_until=[end for end in ends if end is not None],
         younger_limits=pods.younger_limits,
         problems=[Problem(reason, f"VM {name} {t}", vm=name) for reason, texts in problems.items() for t in texts],
     )
 
 
-def _can_migrate(vmi: VirtualMachineInstance | None, *, is_exact: bool) -> bool:
-    """Reports whether a migration may go on: KubeVirt creates a target only of a VMI that runs. One without any status
-    is upstream's case."""
+def _stage(
+    vmi: VirtualMachineInstance | None, active: Migrations, sides: Sides, *, is_exact: bool
+) -> tuple[Stage, bool]:
+    """Returns the VM's stage, and whether a migration may go on: KubeVirt creates a target only of a VMI that runs; one
+    without any status is upstream's case. By Harvester's estimate there is a need from Pending on; exactly from the
+    creation of a migration on, and only beside a source."""
     phases = (constants.PHASE_RUNNING,) if is_exact else (constants.PHASE_RUNNING, None, "")
-    return vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
-
-
-def _ends(sides: Sides) -> list[float]:
-    """Returns when quota ceases to count the pods that are being deleted."""
-    all_sides = (*sides.source, *sides.target, *sides.leftovers)
-    ends = (charged_until(pod) for side in all_sides for pod in (side.launcher, *side.attachments))
-    return [end for end in ends if end is not None]
-
-
-def _stage(stage: Stage, sides: Sides, can_migrate: bool, *, is_exact: bool) -> Stage:
-    """Returns the VM's stage, of which `stage` is what its migrations say. By Harvester's estimate there is a need from
-    Pending on; exactly from the creation of a migration on, and only beside a source."""
+    can_migrate = vmi is not None and not vmi.deleting and trusted_status(vmi).phase in phases
+    stage = max(map(stage_of, active), default=Stage.FINISHED)
     if sides.has_arrived and stage > Stage.FINISHED:
-        return Stage.ARRIVED
+        return Stage.ARRIVED, can_migrate
     if stage < (Stage.CREATED if is_exact else Stage.ACTIVE):
-        return min(stage, Stage.WITHOUT_TARGET)
+        return min(stage, Stage.WITHOUT_TARGET), can_migrate
     is_ready = can_migrate and (bool(sides.source) or not is_exact)
-    return max(stage, Stage.ACTIVE) if is_ready else Stage.WITHOUT_TARGET
+    return max(stage, Stage.ACTIVE) if is_ready else Stage.WITHOUT_TARGET, can_migrate
 
 
 def _claims(
-    facts: Facts,
-    vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
-    moves: Sequence[Move],
-    sides: Sides,
-    *,
-    is_moving: bool,
+    facts: Facts, name: str, migrations: Migrations, moves: Sequence[Move], sides: Sides, *, is_moving: bool
 ) -> tuple[ExtraClaims, ExtraClaims]:
     """Returns what quota counts of the claims of the VM's state, and of its disks. One with scopes counts none."""
     claims, rendering = facts.claims, facts.rendering
     if claims is None or has_scopes(facts.quota.spec):
         return ExtraClaims(), ExtraClaims()
-    home = [side.launcher.name for side in sides.source]
+    vmi, home = facts.instances.get(name), [side.launcher.name for side in sides.source]
     state = state_claims(vmi, migrations, claims, rendering, source_launchers=home, is_moving=is_moving)
     return state, volume_overlap(moves, claims, rendering.kubernetes)
 
@@ -229,8 +201,8 @@ def vms_of(facts: Facts, policy: Policy, base: Base) -> tuple[list[VmUsage], lis
 
     Whatever goes wrong with one VM is that VM's problem: nothing is added for it, and the others go on."""
     assessed = [*vms_one_by_one(facts, policy, base)]
-    problems = [[vm] if isinstance(vm, Problem) else vm.problems for vm in assessed]
-    return [vm for vm in assessed if isinstance(vm, VmUsage)], [*chain.from_iterable(problems)]
+    problems = [problem for vm in assessed for problem in ([vm] if isinstance(vm, Problem) else vm.problems)]
+    return [vm for vm in assessed if isinstance(vm, VmUsage)], problems
 
 
 def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage | Problem]:
@@ -238,26 +210,32 @@ def vms_one_by_one(facts: Facts, policy: Policy, base: Base) -> Iterator[VmUsage
     change from one decision to the next, which finds the others in the facts' cache."""
     claims, scopes = facts.claims, str((facts.quota.spec.scopes, facts.quota.spec.scope_selector))
     facts = replace(facts, rendering=rendering_of(facts, base))
-    namespace = NamespaceFacts(facts, controlled_pods(facts), policy.estimate)
+    controlled = controlled_pods(facts)
     instances = facts.instances if claims is not None else {}
     moves_by_vm = {name: moves_of(vmi, facts.machines.get(name)) for name, vmi in instances.items()}
-    for name, migrations in sorted(_migrations_by_vm(facts, moves_by_vm).items()):
+    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
+    for migration in facts.migrations:
+        by_vm[migration.spec.vmi_name].append(migration)
+    for name, instance in facts.instances.items():
+        # Also one that still names the pods of a migration that was deleted, or whose volumes move before there is one.
+        if name not in by_vm and (trusted_status(instance).migration_state or moves_by_vm.get(name)):
+            by_vm[name] = []
+    for name, migrations in sorted(by_vm.items()):
         vmi, moves = facts.instances.get(name), moves_by_vm.get(name, ())
-        pods = namespace.pods.pods_concerning(vmi, migrations)
+        pods = controlled.pods_concerning(vmi, migrations)
         live = [is_live(pod, facts.now) for pod in pods if pod.deleting]
         inputs: list[object] = [vmi, facts.rendering, *migrations, *pods, *live, claims is None]
         if claims is not None:
             inputs += [*state_claims_concerning(vmi, migrations, claims), facts.storage_migration, *moves]
             inputs += [claims.get(claim) for move in moves for claim in move.claims]
         key = "vm", facts.quota.namespace, name, policy.estimate, facts.rendering.quota_limits, scopes
-        yield facts.cache.get_or_compute(key, tuple(inputs), partial(_assessed, namespace, name, migrations, moves))
+        work_out = partial(assess, facts, controlled, name, migrations, moves, policy.estimate is EstimateKind.EXACT)
+        yield facts.cache.get_or_compute(key, tuple(inputs), partial(_assessed, name, work_out))
 
 
-def _assessed(
-    namespace: NamespaceFacts, name: str, migrations: Sequence[VirtualMachineInstanceMigration], moves: Sequence[Move]
-) -> VmUsage | Problem:
+def _assessed(name: str, work_out: Callable[[], VmUsage]) -> VmUsage | Problem:
     try:
-        return assess(namespace, name, migrations, moves)
+        return work_out()
     except Exception as exc:
         return not_understood(name, exc)
 
@@ -275,17 +253,3 @@ def rendering_of(facts: Facts, base: Base) -> Rendering:
     with the same patch."""
     limits = facts.rendering.quota_limits | limited_resources({*facts.quota.hard, *(base.limits or {})})
     return facts.rendering if limits == facts.rendering.quota_limits else replace(facts.rendering, quota_limits=limits)
-
-
-def _migrations_by_vm(
-    facts: Facts, moves_by_vm: Mapping[str, Sequence[Move]]
-) -> Mapping[str, Sequence[VirtualMachineInstanceMigration]]:
-    """Returns the migrations of each VM; an empty list for one whose VMI still names the pods of a migration that was
-    deleted, or whose volumes move before there is one."""
-    by_vm: dict[str, list[VirtualMachineInstanceMigration]] = defaultdict(list)
-    for migration in facts.migrations:
-        by_vm[migration.spec.vmi_name].append(migration)
-    for name, vmi in facts.instances.items():
-        if name not in by_vm and (trusted_status(vmi).migration_state is not None or moves_by_vm.get(name)):
-            by_vm[name] = []
-    return by_vm

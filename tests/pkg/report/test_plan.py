@@ -13,7 +13,7 @@ from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrat
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota import vm as vm_module
 from pkg.util.resourcequota.policy import EstimateKind, Mode
-from pkg.util.resourcequota.vm import NamespaceFacts, VmUsage, assess
+from pkg.util.resourcequota.vm import VmUsage, assess
 from tests.decisions import charged, sentences
 from tests.kinds import edited
 from tests.objects import HARD, MARKS, SKIP, launcher, quota, vmi, vmim
@@ -186,9 +186,10 @@ def test_an_empty_node() -> None:
 def test_a_vm_is_looked_at_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assessed: list[str] = []
 
-    def counted(namespace: NamespaceFacts, name: str, *more: Any) -> VmUsage:
-        assessed.append(name)
-        return assess(namespace, name, *more)
+    def counted(*inputs: Any) -> VmUsage:
+        usage = assess(*inputs)
+        assessed.append(usage.name)
+        return usage
 
     monkeypatch.setattr(vm_module, "assess", counted)
     many = [*vms("vm1", "vm2"), *vms("vm3", "vm4", node="node-2")]
