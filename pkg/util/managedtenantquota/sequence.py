@@ -54,16 +54,13 @@ Step = Write | Wait
 
 def next_step(window: Window) -> Step:
     """Returns the next step in a namespace; no contents of an object make it raise."""
-    for row in OPENING if window.targets else CLOSING:
+    for row in OPENING if window.targets else OVERDUE if window.overdue else CLOSING:
         if (step := row(window)) is not None:
             return step
     if not window.targets:
         return Wait(window.recheck_after, "nothing to do")
     seconds_left = min(window.policy.lock_limit - window.age, window.policy.sweep, window.recheck_after)
     return Wait(max(0.0, seconds_left), "waiting for the target pods")
-
-
-# While there are migrations to be released.
 
 
 def _lock(window: Window) -> Step | None:
@@ -91,44 +88,33 @@ def _lock(window: Window) -> Step | None:
     return Write("UpdateLock", lock.configuration, body, f"lock {lock.configuration.name} updated")
 
 
-def _settle(window: Window) -> Step | None:
-    known_since = window.lock.known_since if window.lock else 0.0
-    seconds_left = window.policy.settle - (window.observed.now - known_since)
-    return Wait(seconds_left, "the lock reaches every API server") if seconds_left > 0 else None
-
-
 def _save(window: Window) -> Step | None:
     """Saves to the status what is raised: for people, and for KubeVirt's own controller, should it replace us."""
-    (budget,), records, released_migrations = window.observed.budgets, window.to_record(), window.released_migrations
+    (budget,), records, released = window.observed.budgets, window.to_record(), window.released_migrations
     additions = [parse_resource_list(record.additional) for record in records.values()]
     additional = format_resource_list(reduce(maximum, additions, {}))
     status = budget.status
     originals = {original.name: original.spec.hard for original in status.original_blocking_resource_quotas or ()}
     is_complete = all(originals.get(name) == record.hard for name, record in records.items())
-    is_complete = is_complete and window.members.keys() >= released_migrations.keys()
+    is_complete = is_complete and window.members.keys() >= released.keys()
     if is_complete and (status.additional_migration_resources or {}) == additional:
         return None
     specs = {quota.name: msgspec.to_builtins(quota.spec) for quota in window.observed.quotas}
     saved = [{"name": name, "spec": {**specs[name], "hard": record.hard}} for name, record in sorted(records.items())]
-    blocking = {name: list(quotas) for name, quotas in released_migrations.items()}
-    return Write("Save", budget, _status(budget, saved, blocking, additional), f"{budget.name} says what is raised")
+    return _status_write(budget, additional, saved, {name: list(quotas) for name, quotas in released.items()})
 
 
 def _raise(window: Window) -> Step | None:
-    change, released_migrations = window.next_to_raise(), window.released_migrations
-    if change is None:
+    """Raises the next quota, once every API server knows the lock."""
+    known_since = window.lock.known_since if window.lock else 0.0
+    seconds_left = window.policy.settle - (window.observed.now - known_since)
+    if seconds_left > 0:
+        return Wait(seconds_left, "the lock reaches every API server")
+    if (change := window.next_to_raise()) is None:
         return None
-    name, present = change.quota.name, window.observed.facts.migrations
-    migrations = [migration for migration in present if name in released_migrations.get(migration.name, ())]
+    name, released = change.quota.name, window.released_migrations
+    migrations = [vmim for vmim in window.observed.facts.migrations if name in released.get(vmim.name, ())]
     return _change_write("Raise", change, f"resource quota {name} raised until the target pods exist", migrations)
-
-
-# While there are none.
-
-
-def _overdue(window: Window) -> Step | None:
-    """Unlocks in time, whatever stands in the way of everything else."""
-    return _unlock(window) if window.overdue else None
 
 
 def _restore(window: Window) -> Step | None:
@@ -140,20 +126,18 @@ def _restore(window: Window) -> Step | None:
     return _change_write("Restore", change, f"resource quota {change.quota.name} restored")
 
 
-def _await_enforcement(window: Window) -> Step | None:
-    """Waits until admission goes by the old limits: unlocked before, any tenant could take the headroom."""
-    is_enforced = window.lock is None or all(map(is_lowering_enforced, window.observed.quotas))
-    return None if is_enforced else Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
-
-
 def _clear(window: Window) -> Step | None:
     """Clears the status: nothing is raised any more."""
-    return next((_clear_write(budget) for budget in window.observed.budgets if is_in_use(budget)), None)
+    in_use = next(filter(is_in_use, window.observed.budgets), None)
+    return _status_write(in_use, in_use.additional) if in_use else None
 
 
 def _unlock(window: Window) -> Step | None:
+    """Unlocks once admission goes by the old limits: before that, any tenant could take the headroom."""
     if window.lock is None or window.lock.configuration.key in window.observed.refused_writes:
         return None
+    if not (window.overdue or all(map(is_lowering_enforced, window.observed.quotas))):
+        return Wait(_ENFORCEMENT_POLL, "quota admission still uses the raised limits")
     raised = ", ".join(sorted(change.quota.name for change in window.to_restore() if change.hard))
     state = f"still to be restored: {raised}" if raised else "as before"
     return Write("Unlock", window.lock.configuration, {}, f"unlocked, the resource quotas are {state}")
@@ -164,21 +148,20 @@ def _mirror(window: Window) -> Step | None:
     budgets = window.observed.budgets
     if len(budgets) != 1 or not window.observed.exists or budgets[0].deleting:
         return None
-    current = budgets[0].status.additional_migration_resources or {}
-    return _clear_write(budgets[0]) if current != budgets[0].additional else None
+    current, additional = budgets[0].status.additional_migration_resources or {}, budgets[0].additional
+    return _status_write(budgets[0], additional) if current != additional else None
 
 
 _SHOWN = 10
 _ENFORCEMENT_POLL = 1.0  # seconds; an event of the quota comes first, usually
 
 Row = Callable[[Window], Step | None]
-OPENING: Final[Sequence[Row]] = (_lock, _save, _settle, _raise)
-CLOSING: Final[Sequence[Row]] = (_overdue, _restore, _clear, _await_enforcement, _unlock, _mirror)
-"""The first row that has something to say is the next step; where none has, it waits. What the status says is written
-while a lock reaches every API server, and while a restored quota reaches admission."""
-
-
-# What is written.
+OPENING: Final[Sequence[Row]] = (_lock, _save, _raise)
+CLOSING: Final[Sequence[Row]] = (_restore, _clear, _unlock, _mirror)
+OVERDUE: Final[Sequence[Row]] = (_unlock, *CLOSING)
+"""The rows by which a window is opened and kept open, closed, and closed in time whatever stands in the way. The first
+row that has something to say is the next step; where none has, it waits. What the status says is written while a lock
+reaches every API server, and while a restored quota reaches admission."""
 
 
 def _change_write(
@@ -192,22 +175,19 @@ def _change_write(
     return Write(name, quota, {"metadata": metadata, "spec": {"hard": dict(hard)}}, text, migrations)
 
 
-def _clear_write(budget: VirtualMachineMigrationResourceQuota) -> Write:
-    patch = _status(budget, None, None, budget.additional)
-    return Write("Clear", budget, patch, f"{budget.name} says that nothing is raised")
-
-
-def _status(
+def _status_write(
     budget: VirtualMachineMigrationResourceQuota,
-    saved: Sequence[Any] | None,
-    released_migrations: Mapping[str, Any] | None,
     additional: Mapping[str, RawQuantity],
-) -> dict[str, Any]:
-    """Returns a merge patch of the status. It removes by name what the status says to be added and is not."""
+    saved: Sequence[Any] | None = None,
+    blocking: Mapping[str, Sequence[str]] | None = None,
+) -> Write:
+    """Returns the write of the status. It removes by name what the status says to be added and is not."""
     additions = dict.fromkeys(budget.status.additional_migration_resources or {}) | dict(additional)
     status = {
         "originalBlockingResourceQuotas": saved,
-        "migrationsToBlockingResourceQuotas": released_migrations,
+        "migrationsToBlockingResourceQuotas": blocking,
         "additionalMigrationResources": additions or None,
     }
-    return {"metadata": {"resourceVersion": budget.metadata.resource_version}, "status": status}
+    body = {"metadata": {"resourceVersion": budget.metadata.resource_version}, "status": status}
+    text = f"{budget.name} says {'what is' if saved else 'that nothing is'} raised"
+    return Write("Save" if saved else "Clear", budget, body, text)
