@@ -22,8 +22,7 @@ from pkg.controller.managedtenantquota.managedtenantquota_controller import Writ
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, is_in_use, record_of
-from pkg.util.managedtenantquota.sequence import Wait, next_step
-from pkg.util.managedtenantquota.window import Window
+from pkg.util.managedtenantquota.sequence import Wait, Window, next_step
 from pkg.util.resourcequota.entries import is_entry
 from pkg.util.resourcequota.managed import OWN_MARKS, is_default, is_ours
 from pkg.util.resourcequota.observe import Listed, Source

@@ -22,7 +22,7 @@ from pkg.util.amounts import format_amount, format_amounts
 from pkg.util.kubevirt import migration as migrations
 from pkg.util.kubevirt.claims import volume_overlap
 from pkg.util.kubevirt.evidence import is_running, trusted_status
-from pkg.util.managedtenantquota.window import Window
+from pkg.util.managedtenantquota.sequence import Window
 
 STORAGE, MIGRATIONS, ADMISSION, PLACEMENT = (
     f"docs/limits.md#{part}" for part in ("storage", "migrations", "admission-that-is-not-resourcequota", "placement")

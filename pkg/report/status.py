@@ -15,7 +15,7 @@ from pkg.report.snapshot import Document, Snapshot, usages_of
 from pkg.util.amounts import format_amount, format_distinctly
 from pkg.util.kubevirt.migration import Stage, is_finished, seconds_of
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy
-from pkg.util.managedtenantquota.window import Window
+from pkg.util.managedtenantquota.sequence import Window
 from pkg.util.resourcequota.base import base_of, is_scaled
 from pkg.util.resourcequota.entries import has_migrating_vm, read, vm_in_key
 from pkg.util.resourcequota.facts import Facts

@@ -34,9 +34,8 @@ from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import Lock, lock_name, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, WindowTimers, is_in_use
-from pkg.util.managedtenantquota.sequence import Wait, Write, next_step
+from pkg.util.managedtenantquota.sequence import Wait, Window, Write, next_step
 from pkg.util.managedtenantquota.targets import facts_by_scopes
-from pkg.util.managedtenantquota.window import Window
 from pkg.util.resourcequota.observe import read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.resourcequota.policy import EXACT
 

@@ -14,7 +14,7 @@ from pkg.report.snapshot import Snapshot
 from pkg.report.status import AT_ONCE, report_namespace, report_namespaces
 from pkg.util.managedtenantquota.lock import lock_body
 from pkg.util.managedtenantquota.model import Observed, WindowTimers
-from pkg.util.managedtenantquota.window import Window
+from pkg.util.managedtenantquota.sequence import Window
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import running_vmi, vmim

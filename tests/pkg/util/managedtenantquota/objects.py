@@ -20,9 +20,8 @@ from pkg.util.constants import ANNOTATION_ORIGINALS
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.managedtenantquota.lock import Lock, lock_body, lock_webhook, recognise
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, WindowTimers
-from pkg.util.managedtenantquota.sequence import Step, Wait, Write
+from pkg.util.managedtenantquota.sequence import Step, Wait, Window, Write
 from pkg.util.managedtenantquota.sequence import next_step as of_window
-from pkg.util.managedtenantquota.window import Window
 from pkg.util.quotacount.usage import pod_usage
 from pkg.util.resourcequota.facts import Facts
 from tests.objects import AT_1_5, Resources, build, launcher, running_vmi, vmim
