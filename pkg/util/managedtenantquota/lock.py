@@ -117,8 +117,8 @@ def lock_webhook(
     virt_controllers: Sequence[str],
 ) -> Webhook:
     """Returns the lock's webhook. What the holder itself writes, and the target launchers of the migrations that are
-    `admitted` (by `admission_key`), the API server lets through by itself. Other targets are looked at: they could take
-    what is added for these. User names without wildcards; patterns are decided about by the webhook."""
+    `admitted` (by `UID/VM`), the API server lets through by itself. Other targets are looked at: they could take what
+    is added for these. User names without wildcards; patterns are decided about by the webhook."""
     is_admitted = f"{_IS_TARGET} && {_is_one_of(virt_controllers)}{_ADMITTED}{json.dumps(sorted(admitted))})"
     conditions = {
         "not-the-holder": f"request.resource.resource in ['resourcequotas', '{_BUDGETS}'] && {_is_one_of(owners)}",
@@ -140,13 +140,8 @@ def lock_webhook(
     }
 
 
-def admission_key(migration: str, vm: str) -> str:
-    """Returns the text by which a lock names a migration (its uid) and its VM."""
-    return f"{migration}/{vm}"
-
-
 def admitted_by(lock: Lock) -> Collection[str]:
-    """Returns the admission keys of a lock; none if its conditions were edited."""
+    """Returns the migrations that a lock admits, by `UID/VM`; none if its conditions were edited."""
     for webhook in lock.configuration.webhooks or ():
         for condition in webhook.get("matchConditions") or ():
             with suppress(ValueError):

@@ -16,15 +16,14 @@ import msgspec
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Object, RawQuantity
-from kubeloop.api.resource_list import ResourceList, format_resource_list, maximum, parse_resource_list
+from kubeloop.api.resource_list import format_resource_list, maximum, parse_resource_list
 from pkg.api.kubevirt import VirtualMachineInstanceMigration
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
 from pkg.util import constants
 from pkg.util.kubevirt.migration import is_refused
 from pkg.util.managedtenantquota.lock import admitted_by, lock_body
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy, is_in_use, is_lowering_enforced
-from pkg.util.managedtenantquota.targets import RefusedTarget, Selection
-from pkg.util.problems import Problem
+from pkg.util.managedtenantquota.targets import Selection
 
 
 class Change(NamedTuple):
@@ -35,30 +34,24 @@ class Change(NamedTuple):
     record: Record | None
 
 
-class Window:
-    """The namespace as the table of `sequence` reads it: where a window may be open, with what `Selection` found."""
+class Window(Selection):
+    """The namespace as the table reads it: where a window may be open, with the migrations that it is selected for."""
 
     def __init__(self, observed: Observed, policy: WindowPolicy) -> None:
-        self.observed, self.policy, self.lock = observed, policy, observed.lock
+        super().__init__(observed, policy)
+        self.lock = observed.lock
         self.age = self.lock.age(observed.now) if self.lock else 0.0
         """Seconds since the lock was made, 0 without one."""
         self.seconds_left = policy.lock_limit + policy.grace - self.age
         """Seconds until the lock has to end."""
         self.overdue = self.lock is not None and self.seconds_left <= 0
         self.records, self.status_records, self.members = observed.recorded()
-        self.refused_targets: Sequence[RefusedTarget] = ()
-        self.headroom: Mapping[str, ResourceList] = {}
-        self.timers, self.recheck_after = observed.timers, math.inf
-        self.problems: list[Problem] = []
-        self.targets: Sequence[RefusedTarget] = ()
-        """Those that it is opened, or kept open, for; none: it is closed, if one is open."""
-        self.targets = self._purpose()
+        self._select_targets()
 
     @property
     def released_migrations(self) -> Mapping[str, Sequence[str]]:
         """Returns the migrations that share the window, by name, and the quotas that refused each."""
-        released = {target.migration.name: target.blocking for target in self.targets}
-        return self.members | released
+        return self.members | {target.migration.name: target.blocking for target in self.targets}
 
     def wait_reasons(self, vmim: VirtualMachineInstanceMigration) -> list[str]:
         """Returns why a migration of the namespace has no target pod yet, or what is done about it."""
@@ -102,23 +95,21 @@ class Window:
         return None
 
     def to_restore(self) -> list[Change]:
-        """Returns the changes of quotas with limits above their original ones, or with a record. A quota that a status
-        contradicts keeps its record until the status is cleared: it would be restored to that next. Only a limit that
-        says what it was raised to goes back. Under another program's lock all that is above the original goes back: no
-        other client can have written it, and the budget may have changed since."""
+        """Returns the changes of quotas with limits above their original ones, or with a record. Only a limit that says
+        what it was raised to goes back. Under another program's lock all that is above the original goes back: no other
+        client can have written it, and the budget may have changed since."""
         exactly = self.lock is None or self.lock.is_own or self.overdue
         changes = []
         for quota in self.observed.quotas:
-            recorded, status_record = self.records.get(quota.name), self.status_records.get(quota.name)
-            if (record := recorded or status_record) is None:
-                continue
-            hard = record.to_restore(quota.hard, exactly=exactly or recorded is not None)
-            new_record = recorded if recorded and status_record and status_record.hard != recorded.hard else None
-            if recorded is None and hard:
-                # Recorded while it is lowered: no quota that nobody manages is changed without a record.
-                new_record = status_record
-            if hard or recorded != new_record:
-                changes.append(Change(quota, hard, new_record))
+            recorded, stated = self.records.get(quota.name), self.status_records.get(quota.name)
+            if record := recorded or stated:
+                hard = record.to_restore(quota.hard, exactly=exactly or recorded is not None)
+                # It keeps a record until a status that contradicts it is cleared: it would be restored to that next. It
+                # gets one while it is lowered: no quota that nobody manages is changed without a record.
+                has_record = stated and (stated.hard != recorded.hard if recorded else hard)
+                new_record = record if has_record else None
+                if hard or recorded != new_record:
+                    changes.append(Change(quota, hard, new_record))
         return changes
 
     def close_after_refusal(self, reason: str, now: float) -> None:
@@ -128,50 +119,45 @@ class Window:
         first_pause = max(policy.first_pause, self.lock.age(now) if self.lock else 0.0)
         factor = min(2**self.timers.refusals, policy.sweep / policy.first_pause)
         seconds = min(first_pause * factor, policy.longest_pause)
-        self._pause(self.targets, now + seconds)
+        self._pause_targets(now + seconds)
         self.timers = replace(self.timers, refusals=self.timers.refusals + 1)
-        message = (
-            f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in "
-            f"{seconds:.1f} s: {reason}"
-        )
-        self.targets = self._close(seconds, constants.EVENT_LOCK_UNAVAILABLE, message, reason.partition(":")[0])
+        text = f"the quotas of namespace {self.observed.namespace} cannot be raised, the migrations are retried in"
+        key = reason.partition(":")[0]
+        self._close(seconds, constants.EVENT_LOCK_UNAVAILABLE, f"{text} {seconds:.1f} s: {reason}", key)
 
-    def _purpose(self) -> Sequence[RefusedTarget]:
+    def _select_targets(self) -> None:
+        """Selects the migrations that a window is opened, or kept open, for; where none is left, it is closed."""
         observed, unavailable = self.observed, self.observed.lock_unavailable_reason
         if not observed.exists or not observed.budgets:
-            return ()
+            return
         if len(observed.budgets) > 1:
             names = ", ".join(sorted(budget.name for budget in observed.budgets))
-            message = (
-                f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
-            )
-            return self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, message, names)
+            text = f"namespace {observed.namespace} has more than one ({names}): none of them is used until one is left"
+            self._close(math.inf, constants.EVENT_SEVERAL_BUDGETS, text, names)
+            return
         was_deleted = self.lock is None and (self.records or self.status_records or self.members)
         if observed.budgets[0].deleting or observed.refused_writes or was_deleted:
-            return ()
+            return
         if any(change.quota.name not in self.records for change in self.to_restore()):
-            return ()  # all quotas are restored before a window is opened, or opened anew
-        selection = Selection(observed, self.policy, self.records, self.members)
-        self.refused_targets, self.headroom = selection.refused_targets, selection.headroom
-        self.problems, self.recheck_after = selection.problems, selection.recheck_after
-        self.timers, targets = selection.timers, selection.targets
-        if targets and self.age >= self.policy.lock_limit:
-            return self._at_the_limit(targets)
-        if targets and unavailable and self.lock is None:
+            return  # all quotas are restored before a window is opened, or opened anew
+        self.select(self.records, self.members)
+        if self.targets and self.age >= self.policy.lock_limit:
+            self._close_at_the_limit()
+        elif self.targets and unavailable and self.lock is None:
             message = f"namespace {observed.namespace} cannot be locked, its quotas are not raised: {unavailable}"
             # What the API server says behind the colon differs each time, by the name of the probe's object.
             key = unavailable.partition(":")[0]
-            return self._close(self.policy.recheck, constants.EVENT_LOCK_UNAVAILABLE, message, key)
-        if unavailable:  # what is raised stays: the API server enforces the lock without an answer of ours
+            self._close(self.policy.recheck, constants.EVENT_LOCK_UNAVAILABLE, message, key)
+        elif unavailable:  # what is raised stays: the API server enforces the lock without an answer of ours
             self.recheck_after = self.policy.recheck
-        if targets and self.lock is not None and self.next_to_raise() is None:
+        if self.targets and self.lock is not None and self.next_to_raise() is None:
             self.timers = replace(self.timers, refusals=0)
-        return targets
 
-    def _at_the_limit(self, targets: Sequence[RefusedTarget]) -> Sequence[RefusedTarget]:
+    def _close_at_the_limit(self) -> None:
         """Closes the window: the target pods did not come in time. When everything was raised for them, they are left
         alone for a while: the namespace would be locked again at once, and so for ever."""
-        names, seconds = ", ".join(target.migration.name for target in targets), self.recheck_after
+        migrations, seconds = [target.migration for target in self.targets], self.recheck_after
+        names = ", ".join(migration.name for migration in migrations)
         end = f"in {self.seconds_left:.0f} s at the latest" if self.seconds_left > 0 else "now"
         message = (
             f"namespace {self.observed.namespace} has been locked for {int(self.age)} s and no target pod has appeared "
@@ -180,19 +166,18 @@ class Window:
         if self.next_to_raise() is None:
             seconds = self.policy.longest_pause
             message += f"; the migrations are retried in {seconds:g} s"
-            self._pause(targets, self.observed.now + seconds)
+            self._pause_targets(self.observed.now + seconds)
         key = self.lock.configuration.uid if self.lock else ""
-        return self._close(seconds, constants.EVENT_LOCK_LIMIT, message, key, *(target.migration for target in targets))
+        self._close(seconds, constants.EVENT_LOCK_LIMIT, message, key, *migrations)
 
-    def _pause(self, targets: Sequence[RefusedTarget], until: float) -> None:
-        paused = {target.migration.uid: until for target in targets}
+    def _pause_targets(self, until: float) -> None:
+        paused = {target.migration.uid: until for target in self.targets}
         self.timers = replace(self.timers, paused={**self.timers.paused, **paused})
 
-    def _close(self, seconds: float, reason: str, message: str, key: str, *objects: Object) -> tuple[()]:
+    def _close(self, seconds: float, reason: str, message: str, key: str, *objects: Object) -> None:
         """Closes the window, for a reason that people have to know."""
         self.problems.append(self.observed.problem(reason, message, key, *objects))
-        self.recheck_after = seconds
-        return ()
+        self.recheck_after, self.targets = seconds, ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +185,11 @@ class Write:
     """The next write. Its `name` is a metric's label."""
 
     name: Literal["MakeLock", "UpdateLock", "Save", "Raise", "Restore", "Clear", "Unlock"]
-    subject: Object | None
-    """A quota, a budget or a lock; None: a lock that is to be made."""
+    subject: Object | None  # a quota, a budget or a lock; None: a lock that is to be made
     body: Mapping[str, Any]
     """A JSON merge patch that is bound to its version, or the new lock; empty: a lock that is to be deleted."""
     text: str
-    migrations: Sequence[Object] = ()
-    """Whom it concerns besides the namespace's budgets."""
+    migrations: Sequence[Object] = ()  # that it concerns besides the namespace's budgets
 
     @property
     def opens(self) -> bool:
@@ -255,13 +238,11 @@ def _lock(window: Window) -> Step | None:
     if len(webhooks := lock.configuration.webhooks or []) == 1 and webhook.items() <= webhooks[0].items():
         return None
     # It is another installation's, the CA has changed, or it is for others.
-    version, annotations = (
-        lock.configuration.metadata.resource_version,
-        {constants.ANNOTATION_HOLDER: observed.lock_owner},
-    )
+    configuration, annotations = lock.configuration, {constants.ANNOTATION_HOLDER: observed.lock_owner}
+    version = configuration.metadata.resource_version
     metadata = {"resourceVersion": version, "labels": constants.LOCK_LABELS, "annotations": annotations}
     body = {"metadata": metadata, "webhooks": [webhook]}
-    return Write("UpdateLock", lock.configuration, body, f"lock {lock.configuration.name} updated")
+    return Write("UpdateLock", configuration, body, f"lock {configuration.name} updated")
 
 
 def _save(window: Window) -> Step | None:

@@ -23,7 +23,7 @@ from pkg.util import constants
 from pkg.util.amounts import format_distinctly
 from pkg.util.kubevirt.evidence import VMI, controller_of, trusted_status
 from pkg.util.kubevirt.migration import abort_requested, is_refused, parallel_limit_reason, second_of
-from pkg.util.managedtenantquota.lock import admission_key, admitted_by
+from pkg.util.managedtenantquota.lock import admitted_by
 from pkg.util.managedtenantquota.model import Observed, Record, WindowPolicy
 from pkg.util.problems import Problem
 from pkg.util.quotacount.usage import has_scopes, is_extended
@@ -45,7 +45,7 @@ class RefusedTarget:
     launcher: bool
     """False: only the attachment pods are missing."""
     admission_key: str
-    """By this text a lock names it."""
+    """By this text a lock names it: `UID/VM`."""
     wait_reason: str = ""
     """Why it is not released, although it could be: for people."""
     blocking: Sequence[str] = ()
@@ -91,7 +91,8 @@ class WindowQuota:
         """Judges a target beside those that are admitted. Raises QuantityError: what its VM needs cannot be determined.
         What quota will count of its pods is not bounded: quota refuses all of it."""
         vm, admitted = self._vm(target), copy(self)
-        need, entry, others = vm.pending_usage, vm.wanted_entry, subtract(self._sum_of_all, vm.used_headroom)
+        need, entry = add(vm.pending_launcher, vm.pending_attachment), vm.wanted_entry
+        others = subtract(self._sum_of_all, vm.used_headroom)
         admitted._sum_of_admitted, admitted._sum_of_all = add(self._sum_of_admitted, entry), add(others, entry)
         admitted._needed = add(self._needed, need)
         # If the VM has grown, without what is added for pods that are there: one that has just ended may be in the
@@ -175,7 +176,7 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
             # status.activePods lists ended pods too).
             is_missing = is_refused(migration) and sum(not pod.terminal for pod in pods) <= 1
         if is_missing:
-            target = RefusedTarget(migration, not targets, admission_key(migration.uid, name))
+            target = RefusedTarget(migration, not targets, f"{migration.uid}/{name}")
             first = first_by_vm.setdefault(name, target)
             target.wait_reason = "" if first is target else f"migration {first.migration.name} of the same VM is first"
             result.append(target)
@@ -183,27 +184,29 @@ def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
 
 
 class Selection:
-    """The migrations that a budget releases together, and why others wait. `records`: how raised quotas were;
-    `members`: the names of the migrations that share the window already."""
+    """The migrations that a budget releases together, and why others wait: none before `select`."""
 
-    def __init__(
-        self, observed: Observed, policy: WindowPolicy, records: Mapping[str, Record], members: Collection[str]
-    ) -> None:
-        self._observed, self._policy = observed, policy
-        latest = observed.now + policy.longest_pause  # what is later is from before the clock was set back
+    def __init__(self, observed: Observed, policy: WindowPolicy) -> None:
+        self.observed, self.policy = observed, policy
+        self.timers, self.recheck_after = observed.timers, math.inf
+        """The waiting times for the next decision, and the seconds until that."""
+        self.problems: list[Problem] = []
+        self.refused_targets: Sequence[RefusedTarget] = ()
+        self.targets: Sequence[RefusedTarget] = ()
+        """Those of them that are released."""
+        self.headroom: Mapping[str, ResourceList] = {}
+        """What is added to each of the quotas that block those that are released, by name."""
+
+    def select(self, records: Mapping[str, Record], members: Collection[str]) -> None:
+        """Selects beside `members`, the names of those that share the window already; `records`: how quotas were."""
+        observed = self.observed
+        latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
         paused = {uid: until for uid, until in observed.timers.paused.items() if observed.now < until <= latest}
         self.timers = replace(observed.timers, paused=paused, short_since={})
-        """The waiting times for the next decision."""
-        self.problems: list[Problem] = []
-        self.recheck_after = math.inf
         vms = {scopes: _vm_usages(facts) for scopes, facts in facts_by_scopes(observed).items()}
         targets = _refused_targets(observed.facts, vms[""]) if vms else []
         present = admitted_by(observed.lock) if observed.lock else ()
         self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
-        self.targets: Sequence[RefusedTarget] = ()
-        """Those that are released."""
-        self.headroom: Mapping[str, ResourceList] = {}
-        """What is added to each of the quotas that block those that are released, by name."""
         try:
             max_headroom = parse_resource_list(observed.budgets[0].additional)
             if negative := ", ".join(name for name, amount in max_headroom.items() if amount < ZERO):
@@ -229,11 +232,11 @@ class Selection:
 
     def _release(self, members: Collection[str]) -> None:
         """Judges one migration after the other, beside those that are admitted before."""
-        observed, lock = self._observed, self._observed.lock
+        observed, lock = self.observed, self.observed.lock
         # Whether others join an open window goes by when we saw it, not by its age: where the clocks of API servers
         # differ, a lock that is new would be for nobody.
         seconds_open = observed.now - lock.known_since if lock else 0.0
-        is_too_late = seconds_open >= self._policy.open_to_others or bool(lock and observed.lock_unavailable_reason)
+        is_too_late = seconds_open >= self.policy.open_to_others or bool(lock and observed.lock_unavailable_reason)
         for target in self.refused_targets:
             is_member = target.migration.name in members
             seconds, target.wait_reason = self._has_to_wait(target, is_too_late and not is_member)
@@ -248,17 +251,17 @@ class Selection:
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
         others."""
-        seconds = self.timers.paused.get(target.migration.uid, 0.0) - self._observed.now
+        seconds = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
         if seconds > 0:
             return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
         if target.wait_reason or too_late:
             reason = target.wait_reason or "a window is open for other migrations: it is for the next one"
-            return self._policy.sweep, reason
-        facts, limit_reason = self._observed.facts, ""
+            return self.policy.sweep, reason
+        facts, limit_reason = self.observed.facts, ""
         if target.launcher:
             node = trusted_status(facts.instances[target.migration.spec.vmi_name]).node_name or ""
             limit_reason = parallel_limit_reason(facts.running, node, facts.rendering.kubevirt.migrations)
-        return self._policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
+        return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"
 
     def _judge(self, target: RefusedTarget, is_member: bool) -> None:
         try:
@@ -270,7 +273,7 @@ class Selection:
         if names := ", ".join(quota.name for quota in blocking if quota.is_taken):
             # The other strategy is about to give it back: its limits are not the original ones.
             target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
-            self._recheck(self._policy.sweep)
+            self._recheck(self.policy.sweep)
             return
         if any(judgement.shortages for judgement in judgements):
             self._await_room(target, judgements, is_member)
@@ -282,8 +285,8 @@ class Selection:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
         is_by_others = all(judgement.is_by_others for judgement in judgements)
-        now, key, policy = self._observed.now, (target.migration.uid, is_by_others), self._policy
-        since = self._observed.timers.short_since.get(key, now)
+        now, key, policy = self.observed.now, (target.migration.uid, is_by_others), self.policy
+        since = self.observed.timers.short_since.get(key, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
         is_certain = all(judgement.is_certain for judgement in judgements)
         target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
@@ -298,11 +301,11 @@ class Selection:
     def _report_shortages(self, target: RefusedTarget, shortages: Mapping[str, str]) -> None:
         migration = target.migration
         message = (
-            f"{self._observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
+            f"{self.observed.budgets[0].name} does not have enough resources to release migration {migration.name} of "
             f"VM {migration.spec.vmi_name}: {'; '.join(shortages.values())}"
         )
         key = f"{migration.uid}/{','.join(sorted(shortages))}"
-        self.problems.append(self._observed.problem(constants.EVENT_NOT_ENOUGH, message, key, migration))
+        self.problems.append(self.observed.problem(constants.EVENT_NOT_ENOUGH, message, key, migration))
 
     def _recheck(self, seconds: float) -> None:
         self.recheck_after = min(self.recheck_after, seconds)

@@ -116,7 +116,7 @@ class LockValidator:
 
     async def _admits(self, lock: locks.Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
-        if locks.admission_key(pod.labels.get(LABEL_MIGRATION_JOB_UID, ""), vm_of(pod)) in locks.admitted_by(lock):
+        if f"{pod.labels.get(LABEL_MIGRATION_JOB_UID)}/{vm_of(pod)}" in locks.admitted_by(lock):
             return True
         with suppress(NoAnswer):
             return await self.is_granted(request.namespace, pod)
