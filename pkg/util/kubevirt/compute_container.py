@@ -1,24 +1,15 @@
 """The resources of a launcher pod's `compute` container: the steps of KubeVirt's resource renderer.
 
 The VMI's own limits and requests are the start, and in the end win over calculated ones. Source: KubeVirt
-pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master; `profiles` has the differences
-between them."""
+pkg/virt-controller/services/renderresources.go and template.go, releases 1.1 to master (`profiles`)."""
 
 from kubeloop.api.core import Container, Pod
 from kubeloop.api.quantity import ZERO, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
-from pkg.api.kubevirt import DeveloperConfiguration, DomainSpec, Memory, VirtualMachineInstance
+from pkg.api.kubevirt import DomainSpec, Memory, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.kubevirt.profiles import (
-    GATE_AUTO_RESOURCE_LIMITS,
-    GATE_EXTERNAL_NETWORK_RESOURCES,
-    GATE_HYPERVISOR,
-    GATE_IOMMUFD,
-    MemoryRequest,
-    Profile,
-    SupplementalPool,
-)
+from pkg.util.kubevirt.profiles import MemoryRequest, Profile, SupplementalPool
 from pkg.util.kubevirt.rendering import Rendering
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
@@ -35,15 +26,15 @@ Amounts = tuple[ResourceList, ResourceList]
 
 def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhead: Quantity) -> Amounts:
     """Returns limits and requests; the parameters are `launcher.render_containers`'s. Raises QuantityError."""
-    domain, developer = vmi.spec.domain, rendering.kubevirt.developer_configuration
+    domain = vmi.spec.domain
     limits, requests = parse_resource_list(domain.resources.limits), parse_resource_list(domain.resources.requests)
-    follows_quota = rendering.profile.auto_limits or rendering.has_gate(GATE_AUTO_RESOURCE_LIMITS)
+    follows_quota = rendering.profile.auto_limits or rendering.has_gate("AutoResourceLimitsGate")
     limited = {*(rendering.quota_limits if follows_quota else ()), *([CPU] if rendering.auto_cpu_limit else ())}
     limited -= limits.keys()
     requests[_EPHEMERAL_STORAGE] = requests.get(_EPHEMERAL_STORAGE, ZERO) + _EPHEMERAL_STORAGE_OVERHEAD
     if _EPHEMERAL_STORAGE in limits:
         limits[_EPHEMERAL_STORAGE] += _EPHEMERAL_STORAGE_OVERHEAD
-    virtual_devices, extended = _devices(vmi, rendering, emulated=developer.use_emulation)
+    virtual_devices, extended = _devices(vmi, rendering)
     limits |= virtual_devices
     vmi_amounts: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
@@ -56,7 +47,7 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
-        _share_cpus(domain, rendering.profile, developer, calculated, limited=CPU in limited)
+        _share_cpus(domain, rendering, calculated, limited=CPU in limited)
     if rendering.profile.supplemental_pool is SupplementalPool.IN_LIMITS and (threads := _policy_pool(domain)):
         limits[CPU] = limits.get(CPU, ZERO) + Quantity.of(threads)
     _add_overhead(domain, overhead, vmi_amounts, calculated)
@@ -69,12 +60,13 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     return calculated[0] | limits, calculated[1] | requests
 
 
-def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: bool) -> tuple[ResourceList, list[str]]:
+def _devices(vmi: VirtualMachineInstance, rendering: Rendering) -> tuple[ResourceList, list[str]]:
     """Returns the virtualization devices to limit, and the extended resources of the VM's devices, an entry each."""
     domain, profile = vmi.spec.domain, rendering.profile
     devices, security, interfaces = domain.devices, domain.launch_security, domain.devices.interfaces or ()
+    emulated = rendering.kubevirt.developer_configuration.use_emulation
     counted: list[str] = []
-    if rendering.network_resources and not rendering.has_gate(GATE_EXTERNAL_NETWORK_RESOURCES):
+    if rendering.network_resources and not rendering.has_gate("ExternalNetResourceInjection"):
         names = [network.multus.network_name for network in vmi.spec.networks or () if network.multus is not None]
         keys = [name if "/" in name else f"{vmi.namespace}/{name}" for name in names]
         counted += filter(None, map(rendering.network_resources.get, keys))
@@ -85,10 +77,10 @@ def _devices(vmi: VirtualMachineInstance, rendering: Rendering, *, emulated: boo
         "sev": security.is_sev(profile.knows_snp),
         "tdx": security.tdx is not None and profile.tdx_device,
         "pr-helper": any(disk.lun.reservation for disk in devices.disks or ()),
-        "iommufd": rendering.has_gate(GATE_IOMMUFD),
+        "iommufd": rendering.has_gate("IOMMUFD"),
     }
     # KubeVirt pkg/virt-config GetHypervisorFromKvConfig: the first that the CR names.
-    hypervisors = (rendering.kubevirt.hypervisors or ()) if rendering.has_gate(GATE_HYPERVISOR) else ()
+    hypervisors = (rendering.kubevirt.hypervisors or ()) if rendering.has_gate("ConfigurableHypervisor") else ()
     virtual = {
         "tun": bool(interfaces) or devices.autoattach_pod_interface is not False,
         "vhost-net": not emulated and any(interface.model in ("", "virtio") for interface in interfaces),
@@ -103,16 +95,14 @@ def compute_container(pod: Pod) -> Container | None:
     return next((container for container in pod.spec.containers if container.name == COMPUTE), None)
 
 
-def _share_cpus(
-    domain: DomainSpec, profile: Profile, developer: DeveloperConfiguration, calculated: Amounts, *, limited: bool
-) -> None:
+def _share_cpus(domain: DomainSpec, rendering: Rendering, calculated: Amounts, *, limited: bool) -> None:
     limits, requests = calculated
     vcpus = 1 if domain.cpu is None else domain.cpu.vcpus
-    if profile.supplemental_pool is SupplementalPool.AS_VCPUS:
+    if rendering.profile.supplemental_pool is SupplementalPool.AS_VCPUS:
         vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / _positive_or_default(developer.cpu_allocation_ratio, 10)
+    share = vcpus / _positive_or_default(rendering.kubevirt.developer_configuration.cpu_allocation_ratio, 10)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)

@@ -25,7 +25,7 @@ except ResourceQuota, Namespace and cluster objects. What is read here, who can 
 Source: KubeVirt pkg/controller/controller.go (CurrentVMIPod, SetSourcePod), pkg/virt-controller/watch/migration
 (listMatchingTargetPods, handleTargetPodHandoff, updateStatus), pkg/virt-api/webhooks/mutating-webhook (VMI status)."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from kubeloop.api.core import Pod
 from kubeloop.api.meta import OwnerReference
@@ -35,12 +35,11 @@ from pkg.util import constants
 VMI = "VirtualMachineInstance"
 POD = "Pod"
 _NO_OWNER = OwnerReference()
-_RUNNING = ("", constants.PHASE_RUNNING)
-"""Phases of a running VMI. An empty phase means that virt-api did not see the VMI: upstream's case."""
 
 
 def is_running(vmi: VirtualMachineInstance) -> bool:
-    return (vmi.status.phase or "") in _RUNNING
+    """Reports whether the VMI runs, as one without a phase does: virt-api did not see it (upstream's case)."""
+    return (vmi.status.phase or "") in ("", constants.PHASE_RUNNING)
 
 
 def trusted_status(vmi: VirtualMachineInstance) -> VirtualMachineInstanceStatus:
@@ -48,15 +47,14 @@ def trusted_status(vmi: VirtualMachineInstance) -> VirtualMachineInstanceStatus:
     return vmi.status if is_running(vmi) else VirtualMachineInstanceStatus(phase=vmi.status.phase)
 
 
-def leftover_pods(vmi: VirtualMachineInstance, pods: Iterable[Pod]) -> list[Pod]:
+def leftover_pods(vmi: VirtualMachineInstance, pods: Sequence[Pod]) -> list[Pod]:
     """Returns an aborted migration's pods that belong to this VMI but not to its node: its launcher on another node,
     and that launcher's attachment pods. Empty if the VM's node is unknown."""
     node = trusted_status(vmi).node_name
-    pods = list(pods)
-    launchers = [pod for pod in pods if vmi.uid and controller_of(pod, VMI).uid == vmi.uid]
-    elsewhere = [pod for pod in launchers if node and pod.spec.node_name != node]
-    uids = {pod.uid for pod in elsewhere}
-    return elsewhere + [pod for pod in pods if controller_of(pod, POD).uid in uids]
+    elsewhere = [pod for pod in pods if vmi.uid and node and pod.spec.node_name != node]
+    launchers = [pod for pod in elsewhere if controller_of(pod, VMI).uid == vmi.uid]
+    uids = {pod.uid for pod in launchers}
+    return launchers + [pod for pod in pods if controller_of(pod, POD).uid in uids]
 
 
 def controller_of(pod: Pod, kind: str) -> OwnerReference:

@@ -21,7 +21,6 @@ from pkg.util.constants import CPU, MEMORY
 from pkg.util.kubevirt.compute_container import ANNOTATION_EVEN_PARITY, COMPUTE, compute_resources
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.overhead import is_pinned, is_resized, overhead_of
-from pkg.util.kubevirt.profiles import GATE_IMAGE_VOLUME
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.pod_resources import apply_limit_ranges, default_requirements
 
@@ -89,7 +88,7 @@ def render_containers(
     init_containers = list[Container]()
     if profile.console_log_restarts:
         init_containers += [structs.replace(container, restart_policy="Always") for container in log_containers]
-    if disks and not rendering.has_gate(GATE_IMAGE_VOLUME):
+    if disks and not rendering.has_gate("ImageVolume"):
         containers += disks
         init_containers += containers_by_kind[_DISK_BINARY]
         init_containers += [structs.replace(disk, name=f"{disk.name}-init") for disk in disks]
@@ -120,7 +119,7 @@ def current_containers(
         kind = _kind_of(container.name)
         if is_sized(kind.type, kubevirt):
             container = structs.replace(container, resources=_sized_resources(kind, kubevirt, pinned=pinned))
-        if kind.type != _CONTAINER_DISK or not rendering.has_gate(GATE_IMAGE_VOLUME):
+        if kind.type != _CONTAINER_DISK or not rendering.has_gate("ImageVolume"):
             current.append(container)
     return current
 

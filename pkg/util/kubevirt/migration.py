@@ -1,5 +1,5 @@
-"""A migration as KubeVirt reports it: what it requires of its namespace's quota, the state that its VMI shows, its pods
-and claims, its refusals, and the parallel limits. Pure; `evidence` says which of its fields are trusted.
+"""A migration as KubeVirt reports it: what it requires of quota, the state that its VMI shows, its pods and claims, its
+refusals, and the parallel limits. Pure; `evidence` says which of its fields are trusted.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff); Harvester
 vmim_controller.go (the state that the VMI shows)."""
@@ -33,7 +33,6 @@ class Stage(IntEnum):
     """The stage of a VM's migration, as far as quota is concerned. The greatest of a VM's migrations counts."""
 
     FINISHED = 0
-    """Only Succeeded or Failed migrations: the entry goes."""
     ARRIVED = 1
     """The VM lives in its target already, whatever the migration says: only its leftover side may still count."""
     WITHOUT_TARGET = 2
@@ -70,11 +69,8 @@ def abort_requested(migration: VirtualMachineInstanceMigration) -> bool:
 
 def is_refused(migration: VirtualMachineInstanceMigration) -> bool:
     """Reports whether the migration, which nobody aborts, is Pending because quota admission denied the target pod."""
-    return (
-        migration.phase == constants.PHASE_PENDING
-        and not abort_requested(migration)
-        and condition_is_true(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-    )
+    is_pending = migration.phase == constants.PHASE_PENDING and not abort_requested(migration)
+    return is_pending and condition_is_true(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
 
 
 def may_attach(migration: VirtualMachineInstanceMigration) -> bool:
@@ -143,10 +139,9 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
 def annotations_for(
     vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
 ) -> Mapping[str, str | None]:
-    """Returns the change of the VMI's annotations; empty if it shows the right state already. A migration under way
-    wins over finished ones, whichever event came last: upstream lets the event of an old, finished migration clear the
-    state of the one that runs. A migration is finished when its phase says so or when the VMI does (upstream
-    OnVmiChanged), whichever is seen first."""
+    """Returns the change of the VMI's annotations. A migration under way wins over finished ones, whichever event came
+    last: upstream lets the event of an old, finished migration clear the state of the one that runs. A migration is
+    finished when its phase says so or when the VMI does (upstream OnVmiChanged), whichever is seen first."""
     state = trusted_status(vmi).migration_state
     completed_uid = state.migration_uid if state and state.completed else None
     active = [migration for migration in migrations if not (is_finished(migration) or migration.uid == completed_uid)]
@@ -168,7 +163,7 @@ def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
 
 
 def migration_of(pod: Pod) -> str:
-    """Returns the migration's uid by a target's launcher or attachment pod, "" by any other pod. It proves nothing."""
+    """Returns the migration's uid by a target's launcher or attachment pod, else "". It proves nothing."""
     of_vm = pod.labels.get(constants.LABEL_APP) in (constants.APP_VIRT_LAUNCHER, constants.APP_HOTPLUG_DISK)
     return pod.labels.get(constants.LABEL_MIGRATION_JOB_UID, "") if of_vm else ""
 
@@ -192,20 +187,19 @@ class MigrationPods:
     created_at: str = ""
     ended_at: str = ""
     is_active: bool = False
-    is_known: bool = False
-    """The migration exists; else only the VMI's status speaks of it."""
+    is_known: bool = False  # the migration exists; else only the VMI's status speaks of it
 
     @property
     def claims(self) -> tuple[str, str]:
         return self.source_claim, self.target_claim
 
-    def fits_source(self, pod: Object) -> bool:
+    def fits_source(self, obj: Object) -> bool:
         """Reports whether the pod or claim is not younger than the migration."""
-        return not self.created_at or second_of(pod) <= self.created_at
+        return not self.created_at or second_of(obj) <= self.created_at
 
-    def fits_target(self, pod: Object) -> bool:
+    def fits_target(self, obj: Object) -> bool:
         """Reports whether the pod or claim is not older than the migration, nor younger than its end."""
-        return self.created_at <= second_of(pod) and (not self.ended_at or second_of(pod) <= self.ended_at)
+        return self.created_at <= second_of(obj) and (not self.ended_at or second_of(obj) <= self.ended_at)
 
     def is_source(self, pod: Pod) -> bool:
         """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
@@ -220,16 +214,14 @@ class MigrationPods:
         return bool(self.target) and pod.name == self.target and self.fits_target(pod)
 
     def is_labelled(self, pod: Pod) -> bool:
-        """Reports whether the pod has the label of the migration's target. Tenants may write that label too."""
         return migration_of(pod) == self.uid and self.fits_target(pod)
 
 
 def pods_of_migrations(
     handed_over: MigrationState | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
 ) -> list[MigrationPods]:
-    """Returns the pods of the migrations that may name one of the launcher pods `names`, and perhaps of others;
-    `handed_over` is the state in the VMI's status. KubeVirt keeps finished migrations long after their pods are gone,
-    and the states of those would be read at every decision."""
+    """Returns the pods of the migrations that may name one of the launcher pods `names`, and perhaps of others, as
+    KubeVirt keeps finished ones long after their pods are gone. `handed_over` is the state in the VMI's status."""
     migration_pods = list[MigrationPods]()
     uid = handed_over.migration_uid if handed_over else None
     for migration in migrations:
@@ -243,7 +235,7 @@ def pods_of_migrations(
 
 
 def pods_of(migration: VirtualMachineInstanceMigration, handed_over: MigrationState | None) -> MigrationPods:
-    """Returns the pods that the migration's status names, and for unset fields the VMI's status."""
+    """Returns the pods that the migration's status names, for unset fields the VMI's status."""
     vmi_state = handed_over if handed_over and handed_over.migration_uid == migration.uid else None
     transitions = migration.status.phase_transition_timestamps or ()
     end_times = [t.phase_transition_timestamp or "" for t in transitions if t.phase in constants.FINAL_PHASES]
@@ -284,8 +276,7 @@ def parallel_limit_reason(
     running: Collection[Collection[str]], node: str, limits: MigrationConfiguration | None
 ) -> str:
     """Returns why a migration away from `node` has to wait, "" if it need not. `running` has the source nodes of every
-    migration that runs or has a target pod already; more than one while a VMI's nodeName has moved on and its migration
-    has not ended."""
+    migration that runs or has a target pod; more than one while a VMI's nodeName has moved on before its migration."""
     limits = limits or MigrationConfiguration()
     if len(running) >= limits.parallel_migrations_per_cluster:
         return f"{len(running)} migrations run, {limits.parallel_migrations_per_cluster} may"
@@ -304,9 +295,8 @@ def refusing_quota(message: str) -> str:
 
 
 def extra_devices_text(message: str, expected: Collection[str]) -> str:
-    """Returns which devices a refused target requests that its source does not count, as text: those of a network that
-    was changed or plugged in, whose definition is a tenant's. `expected`: the names that quota counts of the source. ""
-    if there is no such device."""
+    """Returns as text which devices a refused target requests that its source, which counts as `expected`, does not:
+    those of a network that was changed or plugged in, whose definition is a tenant's. "" if there are none."""
     quota_name, requested = refusing_quota(message), message.partition("requested: ")[2].partition(", used:")[0]
     requested_names = {item.partition("=")[0].strip() for item in requested.split(",")}
     device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)

@@ -10,11 +10,6 @@ from typing import Any
 from pkg.util.quotacount.releases import by_release, rules_at, version_of
 
 MI = 1024**2
-GATE_AUTO_RESOURCE_LIMITS = "AutoResourceLimitsGate"
-GATE_EXTERNAL_NETWORK_RESOURCES = "ExternalNetResourceInjection"
-GATE_IMAGE_VOLUME = "ImageVolume"
-GATE_IOMMUFD = "IOMMUFD"
-GATE_HYPERVISOR = "ConfigurableHypervisor"
 
 
 class MemoryRequest(Enum):
@@ -75,13 +70,13 @@ class Profile:
     """Whether image volumes have init containers until their digests are known."""
     attachment_requests: tuple[str, str] = ("100m", "80M")
     # Feature gates that decide here: those that the release has, and those of them that are on unless the CR says so.
-    gates: frozenset[str] = frozenset({GATE_AUTO_RESOURCE_LIMITS})
+    gates: frozenset[str] = frozenset({"AutoResourceLimitsGate"})
     default_gates: frozenset[str] = frozenset()
     auto_limits: bool = False
     """Whether quotas' limits.cpu and limits.memory make KubeVirt limit a launcher without being asked by a gate."""
 
 
-_IMAGE, _BETA = frozenset({GATE_IMAGE_VOLUME}), frozenset({GATE_IMAGE_VOLUME, GATE_EXTERNAL_NETWORK_RESOURCES})
+_IMAGE, _BETA = frozenset({"ImageVolume"}), frozenset({"ImageVolume", "ExternalNetResourceInjection"})
 
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "0.54": {},
@@ -112,9 +107,9 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     # IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
     "1.7": {"knows_snp": True, "image_volume_fetched": True, "tracks_blocks": True},
     # pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
-    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA | {GATE_HYPERVISOR}},
+    "1.8": {"passt": 250 * MI, "has_reserved_overhead": True, "gates": _BETA | {"ConfigurableHypervisor"}},
     # template.go: WithTDX, WithIOMMUFD; virt-config/featuregate: IsEnabled
-    "1.9": {"tdx_device": True, "gates": _BETA | {GATE_HYPERVISOR, GATE_IOMMUFD}, "default_gates": _BETA},
+    "1.9": {"tdx_device": True, "gates": _BETA | {"ConfigurableHypervisor", "IOMMUFD"}, "default_gates": _BETA},
     # pkg/hypervisor/kvm/hypervisorbackend.go; CBTBackendStateOverhead
     "main": {"processes": 240 * MI, "tracking_size": 512 * MI},
 }
@@ -131,7 +126,7 @@ _AT_MOST = replace(
     **{name: max(getattr(profile, name) for profile in PROFILES.values()) for name in _AMOUNTS},
     tpm_can_be_disabled=False,
     device_claims=False,
-    gates=frozenset({GATE_HYPERVISOR, GATE_IOMMUFD}),
+    gates=frozenset({"ConfigurableHypervisor", "IOMMUFD"}),
     default_gates=frozenset(),
 )
 LARGEST = (

@@ -1,8 +1,8 @@
 """A migration's target pod as quota will count it, before it exists. Pure.
 
-KubeVirt renders the target from the same VMI spec as the source, so the source pod as quota counts it is the
-answer, except for the overhead's difference when the ratio was changed since, and for CPUs and memory that were
-plugged into the VM since. An observed pod beats the formula: the formula's constants move between releases."""
+KubeVirt renders the target from the same VMI spec as the source, so the source pod as quota counts it is the answer,
+except for what has changed since: the overhead by another ratio, and CPUs and memory that were plugged into the VM. An
+observed pod beats the formula, whose constants move between releases."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -53,8 +53,7 @@ def usage_of(pods: Iterable[Pod], spec: ResourceQuotaSpec, releases: Releases = 
 def target_usage(
     vmi: VirtualMachineInstance, source: Side | None, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
-    """Returns what the quota will charge for the migration's target side: launcher pod and attachment pods. Raises
-    QuantityError if a quantity of the VMI is invalid."""
+    """Returns what the quota will charge for the migration's target side. Raises QuantityError."""
     return add(launcher_usage(vmi, source, rendering, spec), attachments_usage(vmi, source, rendering, spec))
 
 
@@ -64,7 +63,7 @@ def source_usage_today(
     """Returns what the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then:
     only what operators decide has changed, the overhead ratio and support containers. The base pays for what a
     LimitRange, perhaps a tenant's, gives to later pods, and for a quota's limit that came after the source. Raises
-    QuantityError if a quantity of the VMI is invalid."""
+    QuantityError."""
     limits = rendering.quota_limits - younger_limits(source.launcher, rendering)
     then = replace(rendering, limit_ranges=(), quota_limits=limits)
     launcher = launcher_usage(vmi, source, then, spec, is_grown=False)
@@ -130,8 +129,7 @@ def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
 
 
 def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
-    """Returns the source pod with the containers that the KubeVirt CR requires now, and the limits that KubeVirt gives
-    a launcher because a quota requires them: the quota may have come after it."""
+    """Returns the source pod with the containers that the KubeVirt CR requires now, and with limits that it lacks."""
     containers = current_containers(pod.spec.containers, vmi, rendering)
     compute, missing_names = compute_container(pod), younger_limits(pod, rendering)
     if compute and missing_names:
@@ -149,8 +147,7 @@ def _overhead_growth(
 ) -> ResourceList:
     """Returns the difference by today's overhead for each name that the source counts under: nothing for a limit that a
     LimitRange sets, twice the difference for one that KubeVirt sets to twice the request."""
-    difference = overhead_difference(vmi, pod, rendering)
-    if not difference:
+    if not (difference := overhead_difference(vmi, pod, rendering)):
         return {}
     overhead = rendered_overhead(vmi, pod, rendering) or 0
     pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
@@ -163,7 +160,7 @@ def _with_spec(pod: Pod, **changed: object) -> Pod:
 
 
 class UsageBound(NamedTuple):
-    """The largest usage that one side of a VM can have: its launcher pod and its attachment pod."""
+    """The largest usage that one side of a VM can have."""
 
     launcher: ResourceList
     attachment: ResourceList
@@ -175,8 +172,7 @@ def bound_of(
     """Returns the usage of the VMI's own spec at the largest overhead that any known release gives at any ratio, with
     support containers and sidecars, and KubeVirt's own attachment pod; without the parts that webhooks of others put
     into launcher pods. The pod overhead of the RuntimeClass that the KubeVirt CR names for launchers is the
-    `launcher`'s own: the API server sets it from the RuntimeClass, a cluster object, and admits no pod with another
-    (its RuntimeClass admission plugin). Raises QuantityError if a quantity of the VMI is invalid."""
+    `launcher`'s own: the API server sets it from that cluster object and admits no other. Raises QuantityError."""
     runtime_class = rendering.kubevirt.default_runtime_class
     if runtime_class and launcher and launcher.spec.runtime_class_name == runtime_class and launcher.spec.overhead:
         rendering = replace(rendering, pod_overhead=launcher.spec.overhead)
@@ -190,10 +186,8 @@ def bounded_usage(
 ) -> ResourceList:
     """Returns `usage` as far as the bound goes. An extended resource that the VMI's spec does not name may come from
     one of its networks, whose definition is not read: at most as many as it has interfaces."""
-    interfaces = Quantity.of(len(vmi.spec.domain.devices.interfaces or ()))
-
-    def most_of(name: str) -> Quantity:
-        from_network = name not in bound and is_extended(name.removeprefix(REQUESTS_PREFIX))
-        return interfaces if from_network else bound.get(name, ZERO)
-
-    return {name: min(amount, most_of(name)) for name, amount in usage.items()}
+    interfaces, bounded = Quantity.of(len(vmi.spec.domain.devices.interfaces or ())), {}
+    for name, amount in usage.items():
+        may_be_network = name not in bound and is_extended(name.removeprefix(REQUESTS_PREFIX))
+        bounded[name] = min(amount, interfaces if may_be_network else bound.get(name, ZERO))
+    return bounded

@@ -1,5 +1,5 @@
-"""A pod's resources: as the API server's defaulting and the LimitRanger admission plugin complete them, and the
-effective requests and limits that containers, what their status says, pod level and overhead come to.
+"""A pod's resources: as the API server's defaulting and LimitRanger complete them, and the effective requests and
+limits that containers, their status, pod level and overhead come to.
 
 Source: kubernetes pkg/apis/core/v1/defaults.go (SetDefaults_ResourceList, SetDefaults_Pod, SetDefaults_LimitRangeItem),
 pkg/api/pod/util.go (DefaultPodLevelResources) and plugin/pkg/admission/limitranger, the same from 1.30 to 1.37 but for
@@ -53,7 +53,7 @@ def _aggregate(spec: PodSpec, view: _View) -> ResourceList:
     heaviest_start: ResourceList = {}
     for container in spec.init_containers or ():
         resources = view(container)
-        if _is_restartable(container):
+        if container.restart_policy == "Always":
             add_to(steady_total, resources)
             add_to(restartable_total, resources)
             concurrent_total = _select(restartable_total, resources)
@@ -68,10 +68,6 @@ def _select(resources: ResourceList, names: Iterable[str]) -> ResourceList:
     return {name: resources[name] for name in names if name in resources}
 
 
-def _is_restartable(init_container: Container) -> bool:
-    return init_container.restart_policy == "Always"
-
-
 def is_pod_level(name: str) -> bool:
     """Reports whether the resource may be set for the pod as a whole."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
@@ -83,7 +79,6 @@ def _of_pod_level(raw: RawResourceList | None) -> RawResourceList:
 
 
 def _spec_view(pick: Pick) -> _View:
-    """Returns the view of a container by its spec's requests or limits."""
     return lambda container: parse_resource_list(pick(container.resources))
 
 
@@ -121,7 +116,7 @@ def _reported_lists(pod: Pod, pick: Pick, rule: StatusRule) -> Mapping[str, list
     """Returns, by container, its actual resources and, for requests, the allocated ones, as far as the rule looks."""
     statuses = [*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())]
     if rule is StatusRule.BY_CONTAINER:
-        plain = {container.name for container in pod.spec.init_containers or () if not _is_restartable(container)}
+        plain = {container.name for container in pod.spec.init_containers or () if container.restart_policy != "Always"}
         statuses = [status for status in statuses if status.resources is not None and status.name not in plain]
     return {
         status.name: [
@@ -146,9 +141,8 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Re
         init_containers=[_complete(container, defaults) for container in spec.init_containers or ()] or None,
         overhead=_round_up(spec.overhead) or None,
     )
-    if spec.resources is not None:
-        level_source = completed_spec if rule is PodLevelDefaults.WHEN_CREATED else spec
-        completed_spec = msgspec.structs.replace(completed_spec, resources=_pod_level_resources(level_source, rule))
+    level_source = completed_spec if rule is PodLevelDefaults.WHEN_CREATED else spec
+    completed_spec = msgspec.structs.replace(completed_spec, resources=_pod_level_resources(level_source, rule))
     return msgspec.structs.replace(pod, spec=completed_spec)
 
 

@@ -99,14 +99,11 @@ def version_of(text: str) -> Version | None:
 
 RELEASES = by_release(Release(), _CHANGES)
 """By the first minor that has them. Older ones are out of support and count as the first."""
-
 Releases = tuple[Release, ...]
 """What may be running, the largest of whose counts holds: one, several during an upgrade, or `UNKNOWN`."""
-
 NEWEST: Releases = (RELEASES["1.37"],)
 UNKNOWN: Releases = tuple(RELEASES.values())
 """For a version that cannot be read or is newer than those known."""
-_FIRST_UNKNOWN = (1, 38, 0)
 
 
 def releases_of(versions: Iterable[str]) -> Releases:
@@ -128,4 +125,4 @@ def doubt(versions: Sequence[str]) -> str:
 @cache
 def _release_of(version: str) -> Release | None:
     parsed_version = version_of(version)
-    return rules_at(RELEASES, parsed_version) if parsed_version and parsed_version < _FIRST_UNKNOWN else None
+    return rules_at(RELEASES, parsed_version) if parsed_version and parsed_version < (1, 38, 0) else None

@@ -1,5 +1,4 @@
-"""ResourceQuota's view: what kube-apiserver's quota admission and the quota controller count of a pod, a
-PersistentVolumeClaim and a ResourceClaim, and which pods a quota's scopes match.
+"""What ResourceQuota counts of a pod, a PersistentVolumeClaim and a ResourceClaim, and which pods its scopes match.
 
 Source: kubernetes pkg/quota/v1/evaluator/core (pods.go, persistent_volume_claims.go, resource_claims.go) and
 pkg/apis/core/v1/helper/qos; what differs by release stands in `releases`."""
@@ -22,12 +21,7 @@ REQUESTS_PREFIX = "requests."
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
-RESOURCE_CLAIMS = "count/resourceclaims.resource.k8s.io"
-_STORAGE = "storage"
-_CLAIMS = "persistentvolumeclaims"
 ANNOTATION_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
-_MOST_DEVICES = 32
-"""What "All" counts as: AllocationResultsMaxSize."""
 _ONE = Quantity.of(1)
 _COMPUTE = CPU, MEMORY, "ephemeral-storage"
 _REQUEST_NAMES = {name: (name, REQUESTS_PREFIX + name) for name in _COMPUTE}
@@ -151,7 +145,6 @@ def _matches(pod: Pod, requirement: core.ScopedResourceSelectorRequirement, rele
 
 
 def _is_best_effort(pod: Pod, release: Release) -> bool:
-    """Reports whether the pod's QoS class, reported or computed, is BestEffort: without cpu and memory."""
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
     resources = [c.resources for c in (*pod.spec.containers, *(pod.spec.init_containers or ()))]
@@ -159,13 +152,13 @@ def _is_best_effort(pod: Pod, release: Release) -> bool:
         names = [*(pod_level.requests or ()), *(pod_level.limits or ())]
         if release.empty_pod_level_decides or any(map(is_pod_level, names)):
             resources = [pod_level]
-    return not any(_has_compute(entry) for entry in resources)
+    lists = (raw or {} for entry in resources for raw in (entry.requests, entry.limits))
+    compute = [{name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in lists]
+    return not any(quantity > ZERO for raw in compute for quantity in parse_resource_list(raw).values())
 
 
 def _uses_cross_namespace_affinity(pod: Pod) -> bool:
-    """Reports whether a pod (anti-)affinity looks into other namespaces."""
-    affinity = pod.spec.affinity
-    terms: list[core.PodAffinityTerm] = []
+    affinity, terms = pod.spec.affinity, list[core.PodAffinityTerm]()
     for side in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
         if side is not None:
             preferred = side.preferred_during_scheduling_ignored_during_execution or ()
@@ -175,7 +168,7 @@ def _uses_cross_namespace_affinity(pod: Pod) -> bool:
 
 
 def _selects(requirement: core.ScopedResourceSelectorRequirement, name: str) -> bool:
-    """Reports whether the requirement selects an object with a class of that name, "" for none."""
+    """Reports whether the requirement selects an object whose class has that name, "" for none."""
     values = requirement.values or ()
     selects = {
         "Exists": name != "",
@@ -186,34 +179,29 @@ def _selects(requirement: core.ScopedResourceSelectorRequirement, name: str) -> 
     return selects.get(requirement.operator, False)
 
 
-def _has_compute(resources: core.ResourceRequirements) -> bool:
-    lists = [raw for raw in (resources.requests, resources.limits) if raw]
-    compute_lists = ({name: text for name, text in raw.items() if name in (CPU, MEMORY)} for raw in lists)
-    return any(quantity > ZERO for raw in compute_lists for quantity in parse_resource_list(raw).values())
-
-
 def storage_usage(claim: core.PersistentVolumeClaim, releases: Releases = NEWEST) -> ResourceList:
     """Returns what a quota counts of a claim, also by storage class. Raises QuantityError."""
     return reduce(maximum, [_storage_usage(claim, release) for release in releases])
 
 
 def _storage_usage(claim: core.PersistentVolumeClaim, release: Release) -> ResourceList:
-    usage = {_CLAIMS: _ONE}
-    size = parse_resource_list(claim.spec.resources.requests).get(_STORAGE)
+    usage = {"persistentvolumeclaims": _ONE}
+    size = parse_resource_list(claim.spec.resources.requests).get("storage")
     if size is not None:
         if release.allocated_storage:
-            size = max(size, parse_resource_list(claim.status.allocated_resources).get(_STORAGE, size))
+            size = max(size, parse_resource_list(claim.status.allocated_resources).get("storage", size))
         usage[REQUESTS_STORAGE] = Quantity.of(size.value(), size.format)
     storage_class = claim.annotations.get(ANNOTATION_STORAGE_CLASS, claim.spec.storage_class_name)
     by_class = {storage_class + STORAGE_CLASS_SUFFIX + name: usage[name] for name in usage} if storage_class else {}
-    return {f"count/{_CLAIMS}": _ONE} | usage | by_class
+    return {"count/persistentvolumeclaims": _ONE} | usage | by_class
 
 
 def device_usage(claim: core.ResourceClaim, release: Release) -> ResourceList:
     """Returns what a quota counts of a ResourceClaim as such. Of one that the scheduler made for a pod's extended
     resources quota charges only what the pod is not charged, which is not looked at."""
     devices_by_class = total(_devices_by_class(request, release) for request in claim.spec.devices.requests or ())
-    usage = {RESOURCE_CLAIMS: _ONE} | {name + DEVICES_SUFFIX: quantity for name, quantity in devices_by_class.items()}
+    usage = {"count/resourceclaims.resource.k8s.io": _ONE}
+    usage |= {name + DEVICES_SUFFIX: quantity for name, quantity in devices_by_class.items()}
     if release.device_class_claims:
         class_amounts = positive(devices_by_class).items()
         usage |= {REQUESTS_PREFIX + DEVICE_CLASS_PREFIX + name: quantity for name, quantity in class_amounts if name}
@@ -229,6 +217,7 @@ def _devices_by_class(request: core.DeviceRequest, release: Release) -> Resource
 
 
 def _devices_of_request(request: core.DeviceSubRequest) -> ResourceList:
-    """Returns a request's devices: one of the class by default, as the API server completes a claim."""
-    amounts = {"ExactCount": request.count or 1, "All": _MOST_DEVICES}
+    """Returns a request's devices: one of the class by default, as the API server completes a claim; all of them count
+    as AllocationResultsMaxSize."""
+    amounts = {"ExactCount": request.count or 1, "All": 32}
     return {request.device_class_name: Quantity.of(amounts.get(request.allocation_mode or "ExactCount", 0))}
