@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from kubeloop.api.quantity import Quantity
 
-_UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2))
-
 
 def format_amount(amount: Quantity | None, resource: str) -> str:
     """Returns a quantity for people: memory and storage in binary units, all else as it is spelled."""
@@ -14,7 +12,7 @@ def format_amount(amount: Quantity | None, resource: str) -> str:
     if not any(word in resource for word in ("memory", "storage", "hugepages")):
         return str(amount)
     number = amount.value()
-    for unit, size in _UNITS:
+    for unit, size in (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2)):
         if abs(number) >= size:
             return f"{number / size:.1f}{unit}"
     return str(amount)

@@ -1,5 +1,5 @@
-"""Problems of quotas and VMs as values, one type from a decision to event, log, metric and report; the errors that are
-raised where a quota or a namespace cannot be read. Pure."""
+"""Problems of quotas and VMs as values, one type from a decision to event, log, metric and report; and the errors of
+what is written on a quota or a namespace. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,16 +24,13 @@ EVENT_REVERTED = "ResourceQuotaReverted"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A reason why a quota or a VM is not served, or its base has changed. An administrator can do something about
-    it, and the message says in one line what it is."""
+    """A reason why a quota or a VM is not served, or its base has changed, that an administrator can act upon."""
 
-    reason: str
-    """The Event's (docs/reference.md)."""
+    reason: str  # the Event's (docs/reference.md)
     message: str
     vm: str = ""
-    """The name of the VM that it is about; "": it is about the quota, or about other objects."""
+    """The name of the VM that it is about; "": it is about the quota, or about `objects`."""
     objects: Sequence[Object] = ()
-    """The objects that it is about, where a namespace has a migration budget."""
     identity: str = ""
     """What stays the same while the amounts in the message change; "": the VM, or the message up to its colon."""
     kind: EventType = "Warning"
@@ -56,8 +53,6 @@ def not_understood(vm: str, error: Exception) -> Problem:
 
 
 class ResourceQuotaError(Exception):
-    """Something that is written on a quota or a namespace is garbage, or not enough."""
-
     reason = ""
 
     @property

@@ -17,7 +17,6 @@ COMPUTE = "compute"
 _DEVICES = "devices.kubevirt.io/"
 _EPHEMERAL_STORAGE = "ephemeral-storage"
 _EPHEMERAL_STORAGE_OVERHEAD = Quantity.parse("50M")
-_DEFAULT_MEMORY_OVERCOMMIT = 100
 _ONE = Quantity.of(1)
 
 Amounts = tuple[ResourceList, ResourceList]
@@ -38,12 +37,11 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     limits |= virtual_devices
     vmi_amounts: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
-    overcommit = memory_overcommit(rendering)
-    rule, request = rendering.profile.memory_request, requests.get(MEMORY, ZERO)
-    if rule is MemoryRequest.OVERCOMMITTED and overcommit != _DEFAULT_MEMORY_OVERCOMMIT:
-        requests[MEMORY] = _requested_amount(request, overcommit)
-    elif rule is MemoryRequest.FILLED and not request:
-        fill_memory(domain.memory, overcommit, vmi_amounts)
+    rule = rendering.profile.memory_request
+    if rule is MemoryRequest.OVERCOMMITTED and MEMORY in requests:
+        requests[MEMORY] = _overcommitted(requests[MEMORY], rendering)
+    elif rule is MemoryRequest.FILLED and not requests.get(MEMORY):
+        fill_memory(domain.memory, rendering, vmi_amounts)
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
     else:
@@ -102,7 +100,7 @@ def _share_cpus(domain: DomainSpec, rendering: Rendering, calculated: Amounts, *
         vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / _positive_or_default(rendering.kubevirt.developer_configuration.cpu_allocation_ratio, 10)
+    share = vcpus / (rendering.kubevirt.developer_configuration.cpu_allocation_ratio or 10)
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)
@@ -145,7 +143,7 @@ def _policy_pool(domain: DomainSpec) -> int:
     return domain.io_threads.supplemental_pool_thread_count if domain.io_threads_policy == "supplementalPool" else 0
 
 
-def fill_memory(memory: Memory, overcommit: int, vmi_amounts: Amounts) -> None:
+def fill_memory(memory: Memory, rendering: Rendering, vmi_amounts: Amounts) -> None:
     """Sets an unset request of memory: to the limit, else to the guest's memory, else to a huge page."""
     limits, requests = vmi_amounts
     if limits.get(MEMORY, ZERO):
@@ -154,20 +152,14 @@ def fill_memory(memory: Memory, overcommit: int, vmi_amounts: Amounts) -> None:
         page_size = memory.hugepages.page_size if memory.hugepages else "0"
         guest = Quantity.parse(page_size) if memory.guest is None else parse_wire(memory.guest)
         if guest.value() > 0:
-            requests[MEMORY] = _requested_amount(guest, overcommit)
+            requests[MEMORY] = _overcommitted(guest, rendering)
 
 
-def memory_overcommit(rendering: Rendering) -> int:
-    """Returns the percentage of its request that a guest's memory may be, by the CR."""
-    overcommit = rendering.kubevirt.developer_configuration.memory_overcommit
-    return _positive_or_default(overcommit, _DEFAULT_MEMORY_OVERCOMMIT)
-
-
-def _requested_amount(amount: Quantity, overcommit: int) -> Quantity:
-    """Returns the requested part of an amount: all of it, as it is spelled, unless the CR sets an overcommit."""
-    if overcommit == _DEFAULT_MEMORY_OVERCOMMIT:
-        return amount
-    return Quantity.of(amount.value() * 100 // overcommit, amount.format)
+def _overcommitted(amount: Quantity, rendering: Rendering) -> Quantity:
+    """Returns the requested part of an amount: all of it, as it is spelled, unless the CR sets an overcommit (in
+    percent). KubeVirt goes on without a zero, which the API server stores (pkg/virt-config, validateConfig)."""
+    overcommit = rendering.kubevirt.developer_configuration.memory_overcommit or 100
+    return amount if overcommit == 100 else Quantity.of(amount.value() * 100 // overcommit, amount.format)
 
 
 def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, calculated: Amounts) -> None:
@@ -188,9 +180,3 @@ def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, 
 
 def _excess(amount: Quantity, guest: Quantity | None) -> Quantity:
     return amount - guest if guest is not None and amount.value() > guest.value() else ZERO
-
-
-def _positive_or_default(value: int | None, default: int) -> int:
-    """Returns a number of the CR, or the default: the API server stores a CR with a number below one, but KubeVirt goes
-    on without it (pkg/virt-config, validateConfig)."""
-    return value if value is not None and value > 0 else default

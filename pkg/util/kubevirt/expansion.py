@@ -15,11 +15,9 @@ from kubeloop.api.resource_list import format_resource_list, parse_resource_list
 from pkg.api.instancetype import InstancetypeSpec, PreferenceSpec
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
-from pkg.util.kubevirt.compute_container import fill_memory, memory_overcommit
+from pkg.util.kubevirt.compute_container import fill_memory
 from pkg.util.kubevirt.profiles import MemoryRequest
 from pkg.util.kubevirt.rendering import Rendering
-
-_PREFERRED = ("autoattach_graphics_device", "autoattach_pod_interface", "autoattach_serial_console", "tpm")
 
 
 class Instancetypes:
@@ -99,7 +97,8 @@ def _float32(number: float) -> float:
 def _preferred(preference: PreferenceSpec, spec: VirtualMachineInstanceSpec) -> Patch:
     """Returns what is preferred where the spec of a VMI says nothing itself."""
     devices, efi = spec.domain.devices, preference.firmware.preferred_efi
-    unset_names = [name for name in _PREFERRED if getattr(devices, name) is None]
+    names = ("autoattach_graphics_device", "autoattach_pod_interface", "autoattach_serial_console", "tpm")
+    unset_names = [name for name in names if getattr(devices, name) is None]
     domain: Patch = {"devices": {name: getattr(preference.devices, f"preferred_{name}") for name in unset_names}}
     if efi is not None and spec.domain.firmware.bootloader is None:
         domain["firmware"] = {"bootloader": {"efi": efi}}
@@ -121,7 +120,7 @@ def with_defaults(vmi: VirtualMachineInstance, rendering: Rendering) -> VirtualM
     requests = parse_resource_list(domain.resources.requests)
     if rendering.profile.memory_request is MemoryRequest.FILLED or requests.get(constants.MEMORY):
         return vmi
-    fill_memory(domain.memory, memory_overcommit(rendering), (parse_resource_list(domain.resources.limits), requests))
+    fill_memory(domain.memory, rendering, (parse_resource_list(domain.resources.limits), requests))
     return edit(vmi, spec={"domain": {"resources": {"requests": format_resource_list(requests)}}})
 
 

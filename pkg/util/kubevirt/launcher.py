@@ -37,13 +37,13 @@ _VIRTIOFS, _SIDECAR = "virtiofs-", "hook-sidecar-"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of support container: the type by which the CR sizes it, and what it gets by default."""
+    """A kind of support container: the type by which the CR sizes it, and what it gets by default; `pinned`: its limits
+    in a pod of Guaranteed QoS, if others."""
 
     type: str
     requests: ResourceList
     limits: ResourceList
     pinned: ResourceList | None = None
-    """Its limits in a pod of Guaranteed QoS, if others."""
 
 
 def _compute_list(cpu: str, memory: str) -> ResourceList:
@@ -67,8 +67,7 @@ def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: in
     """Returns a migration's target as KubeVirt renders it and the API server completes it; `overhead` is in bytes."""
     overhead = overhead_of(vmi, rendering) if overhead is None else overhead
     spec = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
-    priority_class_name = vmi.spec.priority_class_name
-    spec = structs.replace(spec, overhead=rendering.pod_overhead or None, priority_class_name=priority_class_name)
+    spec = structs.replace(spec, overhead=rendering.pod_overhead or None)
     return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
 
 
@@ -76,8 +75,8 @@ def render_containers(
     vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
     """Returns the containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first. `overhead` is
-    bytes, `overhead_of`'s or an observed pod's. A migration's target differs from its source in one thing: the digests
-    of the container disks' images are known. Raises QuantityError if a quantity of the spec is invalid."""
+    bytes. A migration's target differs from its source in one thing: the digests of the container disks' images are
+    known. Raises QuantityError."""
     profile, containers_by_kind = rendering.profile, _support_containers_by_kind(vmi, rendering)
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     page_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)
@@ -110,10 +109,9 @@ def attachment_container(rendering: Rendering) -> Container:
 def current_containers(
     containers: Iterable[Container], vmi: VirtualMachineInstance, rendering: Rendering
 ) -> list[Container]:
-    """Returns the containers of a source pod, or its init containers, as its target will have them, by the CR of now.
-    Support containers have the resources that the CR sizes their kind with; where the CR sets none, the pod is a better
-    source than the defaults, which move between releases. Container disks that are image volumes need no container once
-    the images' digests are known."""
+    """Returns the containers of a source pod, or its init containers, as its target will have them. Support containers
+    have the resources that the CR sizes their kind with; where it sets none, the pod is a better source than the
+    defaults, which move between releases. Image volumes need no container once the images' digests are known."""
     kubevirt, pinned, current = rendering.kubevirt, is_pinned(vmi.spec.domain), []
     for container in containers:
         kind = _kind_of(container.name)
@@ -136,7 +134,6 @@ def foreign_containers(containers: Iterable[Container] | None) -> list[Container
 
 
 def _kind_of(name: str) -> _Kind:
-    """Returns a support container's kind; `_NO_KIND` for `compute` and containers that are not KubeVirt's."""
     return next((kind for prefix, kind in _KINDS.items() if name.startswith(prefix)), _NO_KIND)
 
 
@@ -158,10 +155,9 @@ def _set_amounts(raw: RawResourceList | None) -> ResourceList:
 
 def _support_containers_by_kind(vmi: VirtualMachineInstance, rendering: Rendering) -> Mapping[str, list[Container]]:
     kubevirt, pinned = rendering.kubevirt, is_pinned(vmi.spec.domain)
-    devices, options, volumes = vmi.spec.domain.devices, kubevirt.virtual_machine_options, vmi.spec.volumes or ()
-    has_console_log = devices.log_serial_console
-    if has_console_log is None:
-        has_console_log = options.disable_serial_console_log is None
+    devices, volumes = vmi.spec.domain.devices, vmi.spec.volumes or ()
+    by_default = kubevirt.virtual_machine_options.disable_serial_console_log is None
+    has_console_log = by_default if devices.log_serial_console is None else devices.log_serial_console
     disks = [volume.name for volume in volumes if volume.container_disk and volume.name != _KERNEL_BOOT_VOLUME]
     if vmi.spec.domain.firmware.kernel_boot.container is not None:
         disks.append(_KERNEL_BOOT_VOLUME)

@@ -29,7 +29,7 @@ class Rendering:
     """The configuration by which KubeVirt renders a launcher pod in one namespace now, and quota counts it."""
 
     ratio: str = ""
-    """The overhead ratio, "" for none."""
+    """The overhead ratio, "" for none; `factor` is this, parsed once."""
     profile: Profile = DEFAULT_PROFILE
     kubevirt: KubeVirtConfiguration = field(default_factory=KubeVirtConfiguration)
     limit_ranges: Sequence[LimitRange] = ()
@@ -46,14 +46,12 @@ class Rendering:
     usual_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
     """The ratio that the installation came with: the one of launchers rendered before people raised it."""
     kubernetes: Releases = NEWEST
-    """The releases by which the API servers count the pods."""
     harvester_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
     """The overhead ratio of Harvester's own formula."""
     policy_in_force: bool = False
     """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
     these are trusted as they are, with what a mesh or KubeVirt's own webhook put in."""
     factor: float = field(init=False)
-    """The factor of the overhead: `ratio`, parsed once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", factor_of(self.ratio))
@@ -75,8 +73,8 @@ def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
 
 
 def normalize_ratio(value: str, default: str) -> str:
-    """Returns the ratio as Harvester reads its setting: the value, else the default, else "1.5"; "", zero, text that is
-    not a number and numbers out of 1.0–10.0 count as "1.5"."""
+    """Returns the ratio as Harvester reads its setting: the value, else the default; "1.5" for all that is not a number
+    from 1.0 to 10.0."""
     ratio = value or default
     return ratio if parse_ratio(ratio) is not None else constants.DEFAULT_OVERHEAD_RATIO
 
@@ -92,9 +90,9 @@ def rendering(
     profile: Profile | None = None,
     namespace_labels: Mapping[str, str] | None = None,
 ) -> Rendering:
-    """Returns how KubeVirt renders a launcher pod in a namespace now, as far as its CR and the namespace's labels say.
-    The ratio is the CR's, which virt-controller reads; by default Harvester's setting, which Harvester copies into the
-    CR; without both none. The CR's configuration counts once it is deployed."""
+    """Returns how KubeVirt renders a launcher pod in a namespace now, as far as its CR, once it is deployed, and the
+    namespace's labels say. The ratio is the CR's, which virt-controller reads; by default Harvester's setting, which
+    Harvester copies into the CR; without both none."""
     kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration
     labels, harvester = namespace_labels or {}, setting or Setting()

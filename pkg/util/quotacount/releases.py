@@ -45,15 +45,13 @@ class Release:
     """Whether pod-level resources without any amount that counts decide the QoS class all the same."""
     pod_level_defaults: PodLevelDefaults = PodLevelDefaults.NONE
     device_class_requests: bool = False
-    """Whether pods are charged for `deviceclass.resource.kubernetes.io/<class>`."""
+    """Whether pods are charged for `deviceclass.resource.kubernetes.io/<class>`; `…_claims`: ResourceClaims are too."""
     device_class_claims: bool = False
-    """Whether ResourceClaims are charged for that too."""
     prioritized_devices: bool = False
     """Whether a ResourceClaim may name alternatives (`firstAvailable`)."""
     allocated_storage: bool = False
     """Whether a PersistentVolumeClaim counts what is allocated where that is more than the request."""
     resize_is_charged: bool = False
-    """Whether an UPDATE of pods/resize is checked against quota."""
 
 
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
