@@ -44,8 +44,7 @@ STATE_PREFIX = "persistent-state-for"
 
 @dataclass(frozen=True, slots=True)
 class ExtraClaims:
-    """Usage of a VM's additional claims: existing ones, pending ones, and the claims from which its volumes move
-    (`source`); `leftovers` are the leftover claims of its state."""
+    """Usage of a VM's additional claims; `source`: of the claims from which its volumes move."""
 
     existing: ResourceList = field(default_factory=dict)
     pending: ResourceList = field(default_factory=dict)
@@ -73,9 +72,8 @@ def state_claims(
     source_launchers: Collection[str],
     is_moving: bool,
 ) -> ExtraClaims:
-    """Returns the additional claims of the VM's state. `migrations` are all of the VM's, finished or not;
-    `source_launchers`: the names of the launchers in which it may live; `is_moving`: one of its migrations may still go
-    on. Raises QuantityError if a claim's quantity is invalid."""
+    """Returns the additional claims of the VM's state. `migrations` are all of the VM's; `source_launchers`: the names
+    of the launchers in which it may live; `is_moving`: one of its migrations may still go on. Raises QuantityError."""
     if vmi is None or not keeps_state(vmi, rendering.profile):
         return ExtraClaims()
     candidates = [
@@ -184,7 +182,7 @@ def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> l
 def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) -> ExtraClaims:
     """Returns the additional claims of moving volumes: `source` is the set that they leave, `existing` the smaller
     claim of each pair, resource by resource; pending claims count as the ones they replace. The base pays for one set,
-    and for the new set in a class that the source is not in. Raises QuantityError if a claim's quantity is invalid."""
+    and for the new set in a class that the source is not in. Raises QuantityError."""
     result = ExtraClaims()
     for move in moves:
         source, destination = map(claims.get, move.claims)

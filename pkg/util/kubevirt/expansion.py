@@ -63,8 +63,7 @@ def missing_instancetype(vm: VirtualMachine) -> str:
 
 
 def _size(spec: InstancetypeSpec, own_requests: RawResourceList | None) -> Patch:
-    """Returns what an instancetype sets in a domain. How the preference arranges the vCPUs, as sockets or cores, costs
-    nothing."""
+    """Returns what an instancetype sets in a domain. The preference's arrangement of the vCPUs costs nothing."""
     pinned, isolated = spec.cpu.dedicated_cpu_placement, spec.cpu.isolate_emulator_thread
     domain: Patch = {
         "cpu": {"cores": 1, "sockets": spec.cpu.guest, "threads": 1}
@@ -113,8 +112,7 @@ def vmi_of(vm: VirtualMachine) -> VirtualMachineInstance:
 
 
 def with_defaults(vmi: VirtualMachineInstance, rendering: Rendering) -> VirtualMachineInstance:
-    """Returns the VMI with a CPU topology, and up to the release in which virt-controller does it with a request of
-    memory. Raises QuantityError if a quantity is invalid."""
+    """Returns the VMI as virt-api completes it: CPU topology, in older releases memory too. Raises QuantityError."""
     vmi = with_topology(vmi)
     domain = vmi.spec.domain
     requests = parse_resource_list(domain.resources.requests)

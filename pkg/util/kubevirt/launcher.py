@@ -75,8 +75,7 @@ def render_containers(
     vmi: VirtualMachineInstance, rendering: Rendering, *, overhead: int, digests_known: bool = False
 ) -> PodSpec:
     """Returns the containers of the VMI's launcher pod, in KubeVirt's order: `compute` is the first. `overhead` is
-    bytes. A migration's target differs from its source in one thing: the digests of the container disks' images are
-    known. Raises QuantityError."""
+    bytes; `digests_known`: of the container disks' images, as for a migration's target. Raises QuantityError."""
     profile, containers_by_kind = rendering.profile, _support_containers_by_kind(vmi, rendering)
     # In the format that KubeVirt's sum has: its first part, the page tables, is decimal if any.
     page_tables = parse_resource_list(vmi.spec.domain.resources.requests).get(MEMORY, ZERO)

@@ -85,7 +85,6 @@ def is_decentralized(migration: VirtualMachineInstanceMigration) -> bool:
 
 
 def stage_of(migration: VirtualMachineInstanceMigration) -> Stage:
-    """Returns the stage of one migration by itself."""
     if is_finished(migration):
         return Stage.FINISHED
     # KubeVirt creates no target before utility volumes are detached. During a backup it does, and waits then.

@@ -162,8 +162,7 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
 
 
 def _is_at_some_ratio(parts: Parts, rendered: int) -> bool:
-    """Reports whether these parts come to `rendered` at some ratio: it adds whole kilobytes, and at most nine times as
-    much. Without a ratio, whether they are `rendered`."""
+    """Reports whether the parts are `rendered` at some ratio, which adds whole kilobytes, up to nine times as much."""
     multiplied, on_top = (part.value() for part in parts)
     ratio_share = rendered - multiplied - on_top
     return not ratio_share % _KILO and 0 <= ratio_share <= (MAX_RATIO - 1) * multiplied

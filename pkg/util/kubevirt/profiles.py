@@ -134,14 +134,12 @@ LARGEST = (
     replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED),
     replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS),
 )
-"""No release renders more of anything than the largest of these: all amounts at their largest, and the rules of which
-none is always the larger one."""
+"""No release renders more than the largest of these: all amounts at their largest, rules of which none always is."""
 
 
 def profile_for_version(observed: str | None) -> Profile:
-    """Returns the profile of a version as the KubeVirt CR's status has it ("v1.8.3", "1.6.2-150700.1.1", as Harvester's
-    builds name it); a version without a patch is the minor's first. The default one for an unreadable text, the newest
-    for every later version (`is_unknown`)."""
+    """Returns the profile of a version as the KubeVirt CR's status has it ("v1.8.3", Harvester's "1.6.2-150700.1.1");
+    the default one for an unreadable text, the newest for every later version (`is_unknown`)."""
     version = version_of(observed or "")
     if version is None:
         return DEFAULT_PROFILE

@@ -73,8 +73,7 @@ def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
 
 
 def normalize_ratio(value: str, default: str) -> str:
-    """Returns the ratio as Harvester reads its setting: the value, else the default; "1.5" for all that is not a number
-    from 1.0 to 10.0."""
+    """Returns the ratio as Harvester reads its setting: value, else default; "1.5" for all but numbers from 1 to 10."""
     ratio = value or default
     return ratio if parse_ratio(ratio) is not None else constants.DEFAULT_OVERHEAD_RATIO
 
@@ -124,18 +123,16 @@ def limited_resources(names: Iterable[str]) -> frozenset[str]:
 
 
 def deployed_kubevirt(kubevirts: Iterable[KubeVirt]) -> KubeVirt:
-    """Returns the KubeVirt CR that counts, an empty one if there is none, and the oldest of several: virt-operator
-    deploys one, and its webhook admits no second one (pkg/virt-operator/webhooks, KubeVirtCreateAdmitter). Without that
-    webhook a tenant's CR is younger."""
+    """Returns the KubeVirt CR that counts, an empty one if there is none, and the oldest of several: virt-operator's
+    webhook admits no second one (KubeVirtCreateAdmitter), and without it a tenant's CR is younger."""
     return _oldest(k for k in kubevirts if k.status.phase == constants.KUBEVIRT_PHASE_DEPLOYED)
 
 
 def virt_controllers(kubevirts: Sequence[KubeVirt], configured_users: Collection[str] = ()) -> Sequence[str]:
-    """Returns virt-controller's user names, by which the reserve, the locks and deploy/policy.yaml go: those that
-    `--kubevirt-user` names; else the account in the namespace of the KubeVirt CR that is deployed, or will be; without
-    a CR, where Harvester and KubeVirt's own manifests install it. It alone creates launcher and attachment pods and
-    patches their metadata (KubeVirt pkg/virt-controller/watch). Names are exact: any tenant can create an account of
-    that name in the own namespace."""
+    """Returns virt-controller's user names, by which the reserve, the locks and deploy/policy.yaml go, as it alone
+    creates VMs' pods and patches their metadata: those of `--kubevirt-user`; else the account in the namespace of the
+    KubeVirt CR that is deployed, or will be; without a CR, where Harvester and KubeVirt's manifests install it. Names
+    are exact: any tenant can create an account of that name in the own namespace."""
     if configured_users:
         return sorted(configured_users)
     namespace = deployed_kubevirt(kubevirts).namespace or _oldest(kubevirts).namespace

@@ -20,9 +20,8 @@ from pkg.util.quotacount.usage import is_live
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A VM's pods by side. `source` is where the VM lives, `target` where a migration under way takes it, each with
-    several elements where several pods qualify. `leftovers` are the sides that earlier migrations, or one that
-    `has_arrived`, left behind and that still count."""
+    """A VM's pods by side: `source` is where it lives, `target` where a migration under way takes it, several where
+    several pods qualify; `leftovers` still count after earlier migrations, or one that `has_arrived`."""
 
     source: tuple[Side, ...] = ()
     target: tuple[Side, ...] = ()
@@ -31,9 +30,8 @@ class Sides:
 
 
 class ControlledPods:
-    """A namespace's launcher pods by the uid of the VMI that they name as their controller, with their attachment pods;
-    only pods that Kubernetes still charges at `now` (seconds since the epoch). A controller reference to a VMI proves
-    nothing."""
+    """A namespace's launcher pods by the uid of the VMI that they name as their controller, which proves nothing, with
+    their attachment pods; only pods that Kubernetes still charges at `now` (seconds since the epoch)."""
 
     def __init__(self, pods: Iterable[Pod], now: float | None = None) -> None:
         self.sides: dict[str, list[Side]] = defaultdict(list)
@@ -63,8 +61,7 @@ class ControlledPods:
     def pods_concerning(
         self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
     ) -> list[Pod]:
-        """Returns every pod that may make a difference to a VM's sides: those that name its VMI, and those that the
-        VMI's or its migrations' status names."""
+        """Returns the pods that name the VMI, and those that its status or its migrations' names."""
         uid, states = vmi.uid if vmi else "", [migration.status.migration_state for migration in migrations]
         states += [trusted_status(vmi).migration_state] if vmi else []
         names = [name for state in states if state for name in (state.source_pod, state.target_pod)]

@@ -60,10 +60,9 @@ def target_usage(
 def source_usage_today(
     vmi: VirtualMachineInstance, source: Side, rendering: Rendering, spec: ResourceQuotaSpec
 ) -> ResourceList:
-    """Returns what the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then:
-    only what operators decide has changed, the overhead ratio and support containers. The base pays for what a
-    LimitRange, perhaps a tenant's, gives to later pods, and for a quota's limit that came after the source. Raises
-    QuantityError."""
+    """Returns what the quota would charge for the source side if KubeVirt rendered it today for the VM as it was then,
+    with what operators decide: overhead ratio and support containers. The base pays for what a LimitRange, perhaps a
+    tenant's, gives to later pods, and for a quota's limit that came after the source. Raises QuantityError."""
     limits = rendering.quota_limits - younger_limits(source.launcher, rendering)
     then = replace(rendering, limit_ranges=(), quota_limits=limits)
     launcher = launcher_usage(vmi, source, then, spec, is_grown=False)
@@ -113,9 +112,8 @@ def attachments_usage(
 
 
 def _with_resize(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) -> Pod:
-    """Returns the pod that the VMI's spec of today makes: KubeVirt writes plugged CPUs and memory into the spec, and
-    the source was rendered before. What others than KubeVirt have put into the source they will put into the target,
-    such as containers, and devices of networks."""
+    """Returns the pod that the VMI's spec of today makes, with plugged CPUs and memory. What others than KubeVirt have
+    put into the source they will put into the target, such as containers, and devices of networks."""
     rendered_spec, source = rendered_pod(vmi, rendering).spec, compute_container(pod)
     if source is None:
         return pod

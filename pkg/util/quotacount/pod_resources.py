@@ -44,10 +44,8 @@ def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList
 
 
 def _aggregate(spec: PodSpec, view: _View) -> ResourceList:
-    """Returns the sum of all containers, or what the heaviest moment of the start needs, whichever is larger.
-
-    A restartable init container runs on beside the others and is added; a plain one runs beside the restartable
-    ones before it, and only sets a minimum."""
+    """Returns the sum of all containers, or what the heaviest moment of the start needs: a restartable init container
+    is added to the others; a plain one runs beside the restartable ones before it, and only sets a minimum."""
     steady_total = total(view(container) for container in spec.containers)
     restartable_total: ResourceList = {}
     heaviest_start: ResourceList = {}
@@ -128,11 +126,9 @@ def _reported_lists(pod: Pod, pick: Pick, rule: StatusRule) -> Mapping[str, list
 
 
 def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Release = NEWEST[0]) -> Pod:
-    """Returns the pod as it will be when quota admission looks at it.
-
-    First, an unset request becomes the limit, then each LimitRange in turn fills what is still missing. Of several
-    LimitRanges the first that has a default for a resource wins (the API server's own order is not defined). Existing
-    pods have been completed already and come out unchanged."""
+    """Returns the pod as it will be when quota admission looks at it; existing pods come out unchanged. First, an unset
+    request becomes the limit, then each LimitRange in turn, whose order the API server does not define, fills what is
+    still missing."""
     defaults = _container_defaults(limit_ranges)
     spec, rule = pod.spec, release.pod_level_defaults
     completed_spec = msgspec.structs.replace(
@@ -162,9 +158,8 @@ def _complete(container: Container, defaults: tuple[RawResourceList, RawResource
 
 
 def _container_defaults(limit_ranges: Iterable[LimitRange]) -> tuple[RawResourceList, RawResourceList]:
-    """Returns the default limits and requests of containers, as the API server completes a LimitRange: `max` is the
-    default of `default`; `min` and `default` are those of `defaultRequest`. Of several items the last wins, of several
-    LimitRanges the first."""
+    """Returns the default limits and requests of containers: `max` is the default of `default`; `min` and `default` are
+    those of `defaultRequest`. Of several items the last wins, of several LimitRanges the first."""
     limits: RawResourceList = {}
     requests: RawResourceList = {}
     items = (item for limit_range in reversed([*limit_ranges]) for item in limit_range.spec.limits)

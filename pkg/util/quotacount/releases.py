@@ -105,8 +105,7 @@ UNKNOWN: Releases = tuple(RELEASES.values())
 
 
 def releases_of(versions: Iterable[str]) -> Releases:
-    """Returns the rules of the versions that API servers report ("v1.34.4+rke2r1"; "1.37" is enough), each once;
-    UNKNOWN without any version or if one of them is not known."""
+    """Returns the rules of the versions that API servers report, each once; UNKNOWN if one is, or without any."""
     releases = [_release_of(version) for version in versions]
     return UNKNOWN if not releases or None in releases else tuple(dict.fromkeys(filter(None, releases)))
 

@@ -44,8 +44,7 @@ def pod_usage(pod: Pod, now: float | None = None, releases: Releases = NEWEST) -
 
 
 def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceList:
-    """Returns what a pod's resize requests of quota: the increase of its usage. Of several releases the most; a release
-    that does not check resizes requests nothing."""
+    """Returns what a pod's resize requests of quota, its usage's increase: the most of the releases that check it."""
     charging = [(release,) for release in releases if release.resize_is_charged]
     growth = [subtract(pod_usage(new, releases=release), pod_usage(old, releases=release)) for release in charging]
     return reduce(maximum, map(positive, growth), {})
@@ -217,7 +216,6 @@ def _devices_by_class(request: core.DeviceRequest, release: Release) -> Resource
 
 
 def _devices_of_request(request: core.DeviceSubRequest) -> ResourceList:
-    """Returns a request's devices: one of the class by default, as the API server completes a claim; all of them count
-    as AllocationResultsMaxSize."""
+    """Returns a request's devices: one by default, as the API server completes it; all are AllocationResultsMaxSize."""
     amounts = {"ExactCount": request.count or 1, "All": 32}
     return {request.device_class_name: Quantity.of(amounts.get(request.allocation_mode or "ExactCount", 0))}
