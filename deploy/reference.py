@@ -3,7 +3,7 @@
 import inspect
 from collections import defaultdict
 from enum import Enum
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 from typer.models import ArgumentInfo
 
@@ -94,7 +94,9 @@ def _row(parameter: inspect.Parameter) -> tuple[str, str, str]:
 
 
 def _choices(kind: Any) -> list[str]:
-    """The values of an enum, also of one that may be repeated or left out."""
+    """The values of an enum or a Literal, also of one that may be repeated or left out."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [each.value for each in kind]
     return [value for inner in get_args(kind) for value in _choices(inner)]

@@ -13,7 +13,7 @@ from kubeloop.testing.cluster.versions import KUBERNETES, KUBERNETES_DEFAULT
 from lab.rancher.releases import DEFAULT as RANCHER_DEFAULT
 from lab.rancher.releases import RELEASES as RANCHER
 from pkg.cmd.flags import Command, add_command, option
-from pkg.cmd.options import Output, OutputOptions
+from pkg.cmd.options import OutputOptions
 
 # The cluster's own modules are imported where they are used: the offline commands of this program start faster.
 
@@ -107,7 +107,7 @@ def status(options: DirectoryOptions, printed: OutputOptions) -> None:
     from kubeloop.testing.cluster import cluster
 
     state = cluster.status(options.directory)
-    if printed.output is Output.JSON:
+    if printed.output == "json":
         typer.echo(json.dumps(asdict(state), sort_keys=True))
     else:
         typer.echo(f"{'ready' if state.ready else 'not ready'}  {state.url or state.directory}")

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -52,11 +51,6 @@ _QUOTA = (LIMITS_CPU, LIMITS_MEMORY)
 """What the quota is taken to limit where the input says nothing of the cluster."""
 
 
-class Arch(StrEnum):
-    AMD64 = "amd64"
-    ARM64 = "arm64"
-
-
 @dataclass(frozen=True)
 class DeltaOptions:
     file: str = option(..., "YAML or JSON file; - is stdin.", "--file", "-f", metavar="FILE")
@@ -65,7 +59,7 @@ class DeltaOptions:
         "Setting in FILE says, else 1.5.",
         metavar="RATIO",
     )
-    arch: Arch | None = optional("Architecture of VMIs that name none. Default: amd64.")
+    arch: Literal["amd64", "arm64"] | None = optional("Architecture of VMIs that name none. Default: amd64.")
     estimate: EstimateKind = option(
         EstimateKind.HARVESTER,
         "How much a migration needs: Harvester's formula, or exactly what quota counts of the target pod.",
@@ -91,7 +85,7 @@ def delta(options: DeltaOptions) -> int:
             return None
         vmi = _vmi_in(document, cluster.instancetypes)
         if options.arch and not vmi.spec.architecture:
-            vmi = edit(vmi, spec={"architecture": options.arch.value})
+            vmi = edit(vmi, spec={"architecture": options.arch})
         rendering = cluster.rendering(vmi.namespace)
         line = {"namespace": vmi.namespace, "name": vmi.name}
         if options.estimate is EstimateKind.HARVESTER:

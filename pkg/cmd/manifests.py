@@ -3,6 +3,7 @@
 Promises: whatever is wrong is a ManifestError of one line that names the document. Forbids: trusting what it reads."""
 
 import codecs
+import io
 import json
 import re
 import sys
@@ -104,9 +105,27 @@ def _documents(text: str) -> Iterator[Any]:
             break
         yield document
     if first:
-        from pkg.cmd.manifest_loader import load_documents  # JSON needs none of it, and it is the dearest import here
+        yield from _yaml_documents(text[start:])
 
-        yield from load_documents(text[start:])
+
+def _yaml_documents(text: str) -> Iterator[Any]:
+    """Yields YAML documents, as Kubernetes' tools read them, by PyYAML's own loader with libyaml's events. libyaml's
+    binding would compose faster still, but on the C stack, which a deeply nested document overflows; here that is a
+    RecursionError. Raises ManifestError."""
+    import yaml  # JSON needs none of it, and it is the dearest import here
+
+    parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(io.StringIO(text))
+    loader: Any = yaml.SafeLoader("")
+    loader.check_event, loader.peek_event, loader.get_event = parser.check_event, parser.peek_event, parser.get_event
+    # Times stay strings, as they are in JSON.
+    times = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str}
+    loader.yaml_constructors = loader.yaml_constructors | times
+    try:
+        while loader.check_data():
+            yield loader.get_data()
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        hint = "it is a template, render it first (helm template): " if "{{" in text else ""
+        raise ManifestError(f"neither JSON nor YAML: {hint}{one_line(error)}") from None
 
 
 def _values(document: Any) -> Iterator[tuple[str, Any]]:

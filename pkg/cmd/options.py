@@ -9,9 +9,8 @@ import logging
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from kubeloop.errors import ReportedError
 from kubeloop.logs import printable, stream_handler
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pkg.util.kubevirt.profiles import Profile
 
 DEFAULT_SECRET: Final = "headroom-webhook-tls"
+Output = Literal["table", "json"]
 
 
 class WrongCall(ReportedError):
@@ -37,23 +37,6 @@ def remark(text: str) -> None:
     print(f"headroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-
-
-class Switch(StrEnum):
-    """A choice whose default depends on another one."""
-
-    ON = "on"
-    OFF = "off"
-
-
 @dataclass(frozen=True)
 class ClusterOptions:
     title: ClassVar = "Cluster"
@@ -65,12 +48,12 @@ class ClusterOptions:
 @dataclass(frozen=True)
 class LogOptions:
     title: ClassVar = "Logging"
-    log_format: LogFormat = option(LogFormat.TEXT, "Format of the log lines.")
+    log_format: Literal["text", "json"] = option("text", "Format of the log lines.")
     verbose: bool = option(False, "Log at debug level.", "--verbose", "-v")
 
     def set_up(self) -> None:
         """Installs the one handler of this process; called once, by the command that runs."""
-        handler = stream_handler(as_json=self.log_format is LogFormat.JSON)
+        handler = stream_handler(as_json=self.log_format == "json")
         logging.basicConfig(level=logging.DEBUG if self.verbose else logging.INFO, handlers=[handler], force=True)
         for noisy in ("asyncio", "aiohttp"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -78,7 +61,7 @@ class LogOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    output: Output = option(Output.TABLE, "A table to read or JSON for programs.", "--output", "-o")
+    output: Output = option("table", "A table to read or JSON for programs.", "--output", "-o")
 
 
 @dataclass(frozen=True)
@@ -118,7 +101,7 @@ class PolicyOptions:
         min=0.0,
         max=1e9,
     )
-    reserve: Switch | None = optional(
+    reserve: Literal["on", "off"] | None = optional(
         "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off."
     )
     rancher_user: list[str] | None = optional(
@@ -270,7 +253,7 @@ def settings_of(
         ),
         profile=overhead_profile(policy.kubevirt_profile),
         namespace=process.namespace or "",
-        reserve=policy.mode is Mode.TAKEOVER if policy.reserve is None else policy.reserve is Switch.ON,
+        reserve=policy.mode is Mode.TAKEOVER if policy.reserve is None else policy.reserve == "on",
         rancher_quotas=policy.rancher_quotas,
         dry_run=process.dry_run,
         only_namespaces=tuple(controllers.only_namespace or ()),

@@ -5,8 +5,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import typer
 
@@ -37,12 +36,6 @@ _STOP_LOOKS = 120
 _PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (controller,webhook)"
 
 
-class Part(StrEnum):
-    WEBHOOKS = "webhooks"
-    LOCKS = "locks"
-    QUOTAS = "quotas"
-
-
 @dataclass(frozen=True)
 class ReleaseOptions:
     title: ClassVar = "Installation"
@@ -51,7 +44,7 @@ class ReleaseOptions:
         "context's.",
         metavar="NAMESPACE",
     )
-    only: Part | None = optional(
+    only: Literal["webhooks", "locks", "quotas"] | None = optional(
         "Only this: remove the webhooks, unlock every namespace, or give every quota back (those raised under a "
         "lock too: every namespace is unlocked). Default: all, and the Secret, ConfigMap and Lease of headroom itself."
     )
@@ -148,21 +141,21 @@ async def _give_back(
 ) -> tuple[list[str], list[str]]:
     """Removes, unlocks and gives back; where quotas were meant, the last line says how many."""
     lines, refusals, only = list[str](), dict[str, str](), options.only
-    if only in (None, Part.WEBHOOKS):  # first: a webhook that does not answer may be in the way of everything else
+    if only in (None, "webhooks"):  # first: a webhook that does not answer may be in the way of everything else
         lines += [f"removed {name}" for name in await unregister(client)]
     try:
-        if only is not Part.WEBHOOKS:  # a quota that is raised under a lock is given back with it
+        if only != "webhooks":  # a quota that is raised under a lock is given back with it
             # None where they may not be read: a lock then shows by a denied write.
             rancher.registrations = Listed(await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS))
             lines += [f"unlocked {name}" for name in await close_all(client, rancher)]
     finally:
         # Also where a quota of a lock could not be restored.
-        if only in (None, Part.QUOTAS):
+        if only in (None, "quotas"):
             refusals = await release_all(client, rancher)
             await unlabel_all(client)
     if only is None:
         lines += [f"removed {name}" for name in await _remove_own(client, namespace, options.secret_name)]
-    if only in (None, Part.QUOTAS):
+    if only in (None, "quotas"):
         released = [f"released {key}" for key, refusal in refusals.items() if not refusal]
         lines += [*released, f"{len(released)} resource quotas released"]
     return lines, [f"not released {key}: {refusal}" for key, refusal in refusals.items() if refusal]

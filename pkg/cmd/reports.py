@@ -109,7 +109,7 @@ class Answer:
 
     def print(self, output: Output) -> None:
         """Prints JSON, with the circumstances of the report, or text to read."""
-        if output is Output.JSON:
+        if output == "json":
             basis, installed = self.snapshot.basis.document(), self.snapshot.installed.document()
             print(json.dumps({**self.document, "basis": basis, "headroom": installed}, indent=2))
         else:
@@ -125,7 +125,7 @@ def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer
     """Shows the answers one after the other, until a signal: in place on a terminal, else the lines that differ.
     Raises WrongCall, ConfigError, and what the first question raises; later an API server without an answer is
     reported once."""
-    if output is Output.JSON:
+    if output == "json":
         raise WrongCall("--watch prints a table or lines: leave -o json out")
 
     async def watch(client: Client) -> None:

@@ -13,7 +13,7 @@ from kubeloop.controllers.factory import ControllerFactory
 from kubeloop.logs import current
 from kubeloop.testing.fake.server import FakeCluster
 from kubeloop.testing.virtual_time import settle
-from pkg.cmd.options import LogFormat, LogOptions
+from pkg.cmd.options import LogOptions
 from tests.pkg.cmd.rig import logging_as_it_was
 
 log = logging.getLogger("a.part")
@@ -21,7 +21,7 @@ log = logging.getLogger("a.part")
 
 def test_a_line_of_json_has_the_whole_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_it_was():
-        LogOptions(log_format=LogFormat.JSON).set_up()
+        LogOptions(log_format="json").set_up()
         try:
             dict[str, str]()["name"]
         except KeyError:
@@ -58,7 +58,7 @@ async def handled() -> None:
 
 async def test_every_line_says_what_is_being_handled(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_it_was():
-        LogOptions(log_format=LogFormat.JSON).set_up()
+        LogOptions(log_format="json").set_up()
         await handled()
     lines = [line for line in map(json.loads, capsys.readouterr().err.splitlines()) if " of " in line["message"]]
     records = [(line["message"], line["kind"], line["key"]) for line in lines]
