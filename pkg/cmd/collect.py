@@ -73,25 +73,20 @@ def collect(options: CollectOptions, cluster: ClusterOptions) -> None:
     contents = {**collected_files(snapshot, metadata, namespaces), **logs}
     if options.output == _STREAM:
         _pack(sys.stdout.buffer, "headroom-collect", contents)
+    elif target.name.endswith(_ARCHIVE):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as stream:
+            target.chmod(0o600)
+            _pack(stream, target.name.removesuffix(_ARCHIVE), contents)
     else:
-        write_collected(target, contents)
-        print(target)
-    if options.html:
-        reports.write_page(options.html, snapshot, prints_name=options.output != _STREAM)
-
-
-def write_collected(target: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes a folder, or an archive if the name ends in .tar.gz, readable by its owner alone. Raises OSError."""
-    if not target.name.endswith(_ARCHIVE):
         target.mkdir(mode=0o700, parents=True)
         for name, content in contents.items():
             (target / name).parent.mkdir(exist_ok=True)
             (target / name).write_bytes(content)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as stream:
-        target.chmod(0o600)
-        _pack(stream, target.name.removesuffix(_ARCHIVE), contents)
+    if options.html:
+        reports.write_page(options.html, snapshot)
+    if options.output != _STREAM:
+        print(*filter(None, (target, options.html)), sep="\n")
 
 
 def _pack(stream: BinaryIO, folder: str, contents: Mapping[str, bytes]) -> None:
@@ -103,7 +98,7 @@ def _pack(stream: BinaryIO, folder: str, contents: Mapping[str, bytes]) -> None:
 
 
 def load_collected(folder: str) -> Snapshot:
-    """Reads what `write_collected` wrote as a folder. Raises Absent, ManifestError."""
+    """Reads the folder that `headroom collect` wrote. Raises Absent, ManifestError."""
     path = Path(folder)
     if not (path / ABOUT).is_file():
         raise Absent(f"{folder} holds no {ABOUT}: name the folder that `headroom collect` wrote, unpacked")

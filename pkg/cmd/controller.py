@@ -4,36 +4,26 @@ from dataclasses import replace
 
 from kubeloop.client.loading import load_config
 from kubeloop.controllers.run import run_until_signal
-from pkg.cmd.options import (
-    ClusterOptions,
-    ControllerOptions,
-    ElectionOptions,
-    LogOptions,
-    PolicyOptions,
-    ProcessOptions,
-    WebhookOptions,
-    WrongCall,
-    settings_of,
-)
+from pkg.cmd import options
 from pkg.process.replica import Replica
 
 
 def controller(
-    cluster: ClusterOptions,
-    policy: PolicyOptions,
-    controllers: ControllerOptions,
-    webhooks: WebhookOptions,
-    election: ElectionOptions,
-    process: ProcessOptions,
-    logging: LogOptions,
+    cluster: options.ClusterOptions,
+    policy: options.PolicyOptions,
+    controllers: options.ControllerOptions,
+    webhooks: options.WebhookOptions,
+    election: options.ElectionOptions,
+    process: options.ProcessOptions,
+    logging: options.LogOptions,
 ) -> int:
     """Raise quotas for live migrations and lower them again, until SIGTERM or SIGINT."""
     logging.set_up()
     if controllers.webhook and controllers.remove_webhooks:
-        raise WrongCall("--webhook and --remove-webhooks exclude each other")
-    settings = settings_of(policy, process, webhooks, controllers)
+        raise options.WrongCall("--webhook and --remove-webhooks exclude each other")
+    settings = options.settings_of(policy, process, webhooks, controllers)
     served = None
-    if controllers.webhook or webhooks != WebhookOptions():  # flags without effect are checked as well
+    if controllers.webhook or webhooks != options.WebhookOptions():  # flags without effect are checked as well
         from pkg.cmd.webhook import webhooks_of  # a controller without webhooks has no use for their libraries
 
         served = webhooks_of(settings, webhooks)

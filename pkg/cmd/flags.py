@@ -14,7 +14,10 @@ import typer
 from typer.core import TyperCommand
 
 _FLAG = "headroom.flag"
-_METAVARS: dict[type, str] = {float: "SECONDS", Path: "FILE"}
+_BY_TYPE: dict[type, dict[str, Any]] = {
+    float: {"metavar": "SECONDS", "min": 0.0, "max": 1e9},
+    Path: {"metavar": "FILE"},
+}
 _Function = Callable[..., int | None]
 
 
@@ -85,8 +88,8 @@ def _flag(flag: Field[Any], kind: Any, title: str) -> inspect.Parameter:
     names = info.pop("names")
     long = next((name for name in names if name.startswith("--")), flag.name).removeprefix("--")
     variable = f"HEADROOM_{long.partition('/')[0].replace('-', '_').upper()}"
-    metavar = next((_METAVARS[part] for part in (kind, *get_args(kind)) if part in _METAVARS), None)
-    typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, "metavar": metavar, **info})
+    by_type = next((_BY_TYPE[part] for part in (kind, *get_args(kind)) if part in _BY_TYPE), {})
+    typer_option = typer.Option(*names, rich_help_panel=title, **{"envvar": variable, **by_type, **info})
     return inspect.Parameter(
         flag.name,
         inspect.Parameter.KEYWORD_ONLY,

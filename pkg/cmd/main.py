@@ -25,9 +25,8 @@ OWN: Final = (
 )  # fmt: skip
 """Each is the function of that name in the module of that name. The lab, whose commands come from another distribution,
 is looked for only where something else is asked for."""
-LAB_GROUP = "headroom.commands"
-"""The entry point group of the function that mounts the commands of the lab, a distribution that the image lacks."""
 LAB_COMMANDS = ("testcluster", "demo", "scale")
+"""The commands of the lab, a distribution that the image lacks."""
 
 _UsageError: type[Exception] = typer.BadParameter.mro()[1]
 # typer carries its own copy of click and exports only some of its errors; this one is for every wrong call.
@@ -90,7 +89,7 @@ def run(arguments: list[str]) -> int:
 
 def add_lab(app: typer.Typer, command: str = "") -> None:
     """Mounts the lab's commands. Raises WrongCall where the command is one of them and the lab is not installed."""
-    entries = entry_points(group=LAB_GROUP)
+    entries = entry_points(group="headroom.commands")  # of lab/setup.cfg
     for entry in entries:
         entry.load()(app)
     if not entries and command in LAB_COMMANDS:

@@ -96,10 +96,7 @@ class PolicyOptions:
         metavar="VERSION",
     )
     hold_limit: float = option(
-        EXACT.hold_limit,
-        "How long after its migration a pod or claim that it left behind keeps the added headroom.",
-        min=0.0,
-        max=1e9,
+        EXACT.hold_limit, "How long after its migration a pod or claim that it left behind keeps the added headroom."
     )
     reserve: Literal["on", "off"] | None = optional(
         "Reserve the added headroom for migrations: other pods may not use it. Default: on in takeover mode, else off."
@@ -134,15 +131,12 @@ class ControllerOptions:
         EXACT.compensate, "Raise the quota further for a migration that is still refused although its entry is applied."
     )
     foreign_grace: float = option(
-        EXACT.foreign_grace,
-        "How long an entry that no migration explains is kept, if another program wrote it.",
-        min=0.0,
-        max=1e9,
+        EXACT.foreign_grace, "How long an entry that no migration explains is kept, if another program wrote it."
     )
     render_default_quota: bool = option(
         False, "Create and update default quotas from the namespaces' annotations, where there is no Rancher."
     )
-    lock_limit: float = option(LOCK_LIMIT, "How long a namespace with a VMMRQ is locked at most.", min=1.0, max=1e9)
+    lock_limit: float = option(LOCK_LIMIT, "How long a namespace with a VMMRQ is locked at most.", min=1.0)
     only_namespace: list[str] | None = optional(
         "Serve these namespaces and leave all others as they are, for a test on a cluster in use; may be repeated. "
         "Default: all.",
@@ -235,13 +229,9 @@ class WebhookOptions:
 
 
 def settings_of(
-    policy: PolicyOptions,
-    process: ProcessOptions,
-    webhooks: WebhookOptions,
-    controllers: ControllerOptions | None = None,
+    policy: PolicyOptions, process: ProcessOptions, webhooks: WebhookOptions, controllers: ControllerOptions
 ) -> Settings:
     """Returns the settings of a process; the namespace is "" where no flag names it. Raises WrongCall."""
-    controllers = controllers or ControllerOptions()
     return Settings(
         policy=Policy(
             policy.mode,

@@ -22,10 +22,7 @@ from pkg.report.reader import read_capacity, read_vms, require
 from pkg.report.size import Sizes, sizes
 from pkg.util.amounts import format_amounts
 
-EVERY_NODE = "all"
-_AT_ONCE = 2
-_WIDE = 96
-"""Columns of a terminal from which on a table has reasons in a column of its own."""
+_ANSWERS = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,10 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         snapshot = replace(await report.read(client, namespace), ratio=options.overhead_ratio)
         node = options.evacuate
         if options.size:
-            vms, at_once = await read_vms(client, namespace), options.at_once or _AT_ONCE
+            vms, at_once = await read_vms(client, namespace), options.at_once or 2
             needs = sizes(snapshot, namespace, vms, at_once=at_once, grown=grown)
             return Answer(snapshot, needs.document(), _size_parts(needs))
-        if node == EVERY_NODE:
+        if node == "all":
             every_node = evacuations(snapshot, await read_capacity(client))
             stays = any(plan.violations for plan in every_node.nodes)
             return Answer(snapshot, every_node.document(), _evacuation_parts(every_node), exit_code=int(stays))
@@ -161,7 +158,7 @@ def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
     yield from _with_reasons(title, columns, list(map(_row, plan.vms)))
     if plan.together:
         rows = [
-            [f"{fit.namespace}/{fit.quota}", _yes_or_no(fit.fits_then), format_amounts(fit.raised), _reasons([fit])]
+            [f"{fit.namespace}/{fit.quota}", _ANSWERS[fit.fits_then], format_amounts(fit.raised), _reasons([fit])]
             for fit in plan.together
         ]
         yield from _with_reasons("all of them at once", ["quota", "with headroom", "headroom adds", "why"], rows)
@@ -170,7 +167,7 @@ def _plan_parts(plan: MigrationPlan) -> Iterator[RenderableType]:
 
 def _with_reasons(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[RenderableType]:
     """Returns a table whose last columns, what is added and why, are lines below it on a narrow terminal."""
-    if reports.console().width >= _WIDE:
+    if reports.console().width >= 96:
         return reports.table(title, columns, rows)
     lines = []
     for name, *_, raised_amounts, reason in rows:
@@ -187,14 +184,10 @@ def _row(vm: VmPlan) -> list[str]:
     return [
         name,
         vm.node or "-",
-        *map(_yes_or_no, (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom)),
+        *(_ANSWERS[fits] for fits in (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom)),
         adds or "-",
         _reasons(vm.fits, vm.notes),
     ]
-
-
-def _yes_or_no(fits: bool) -> str:
-    return "yes" if fits else "no"
 
 
 def _reasons(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:

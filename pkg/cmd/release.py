@@ -31,8 +31,6 @@ from pkg.webhook.registration import unregister
 
 log = logging.getLogger(__name__)
 
-_STOP_LOOKS = 120
-"""At the pods that stop, half a second between two."""
 _PODS = "app.kubernetes.io/name=headroom,app.kubernetes.io/component in (controller,webhook)"
 
 
@@ -129,7 +127,7 @@ async def _stop(client: Client, namespace: str, deployments: Sequence[str]) -> N
             log.info("deployment %s/%s scaled down", namespace, name)
         except NotFound:
             log.warning("there is no deployment %s/%s", namespace, name)
-    for _ in range(_STOP_LOOKS):
+    for _ in range(120):  # a minute
         if not await client.resource(registry.PODS).list(namespace, label_selector=_PODS):
             return
         await asyncio.sleep(0.5)

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,10 +37,6 @@ T = TypeVar("T")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 """Matches the name of a VM or a node."""
-_COLUMNS = 120
-"""Width of a table in a pipe, unless $COLUMNS says otherwise; cells are folded, nothing is cut."""
-_PERIOD = 1.0
-"""Seconds between two looks of --watch; at least as long as a look takes: lists cost a large cluster's API server."""
 
 GOOD, RAISED, WRONG = "green", "yellow", "red"
 
@@ -130,42 +126,35 @@ def follow(kubeconfig: str | None, question: Callable[[Client], Awaitable[Answer
 
     async def watch(client: Client) -> None:
         last_lines: Mapping[str, str] = {}
+        answer, failure = await question(client), ""
         with Live(console=console(), auto_refresh=False) if sys.stdout.isatty() else nullcontext() as live:
-            async for answer in _answers(client, question):
+            while True:
                 clock = time.strftime("%H:%M:%S")
+                lines = {"headroom": answer.snapshot.installed.summary, **answer.lines}
                 if live:
                     live.update(Group(line(f"{clock}; Ctrl-C ends"), *answer.framed()), refresh=True)
-                    continue
-                lines = {"headroom": answer.snapshot.installed.summary, **answer.lines}
-                changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
-                for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
-                    print(f"{clock} {printable(change)}", flush=True)
-                last_lines = lines
+                else:
+                    changes = [f"{key} {text}" for key, text in lines.items() if last_lines.get(key) != text]
+                    for change in [*changes, *(f"{key} is gone" for key in last_lines if key not in lines)]:
+                        print(f"{clock} {printable(change)}", flush=True)
+                last_lines, began = lines, time.monotonic()
+                try:
+                    answer, failure = await question(client), ""
+                except ApiError as exc:
+                    if failure != str(exc):
+                        remark(f"{exc}, trying again")
+                    failure = str(exc)
+                # At least as long as a look takes: lists cost a large cluster's API server.
+                await asyncio.sleep(max(1.0, time.monotonic() - began))
 
     ask(kubeconfig, watch)
 
 
-async def _answers(client: Client, question: Callable[[Client], Awaitable[Answer]]) -> AsyncIterator[Answer]:
-    answer, failed = await question(client), ""
-    while True:
-        yield answer
-        began = time.monotonic()
-        try:
-            answer, failed = await question(client), ""
-        except ApiError as exc:
-            if failed != str(exc):
-                remark(f"{exc}, trying again")
-            failed = str(exc)
-        await asyncio.sleep(max(_PERIOD, time.monotonic() - began))
-
-
-def write_page(target: Path, snapshot: Snapshot, *, prints_name: bool = True) -> None:
+def write_page(target: Path, snapshot: Snapshot) -> None:
     """Writes the page to a file, which may exist. Raises OSError, WrongCall for a folder."""
     if target.is_dir():
         raise WrongCall(f"{target} is a folder: name a file")
     target.write_text(page(snapshot), "utf-8")
-    if prints_name:
-        print(target)
 
 
 def print_all(*parts: RenderableType) -> None:
@@ -205,7 +194,7 @@ def problem(text: str, indent: str = "") -> RenderableType:
 
 
 def console() -> Console:
-    """Returns the console of the output, as wide as a terminal or $COLUMNS."""
+    """Returns the console of the output, as wide as a terminal or $COLUMNS, in a pipe 120 columns."""
     if sys.stdout.isatty():
         return Console()
-    return Console(width=get_terminal_size((_COLUMNS, 24)).columns, no_color=True, highlight=False)
+    return Console(width=get_terminal_size((120, 24)).columns, no_color=True, highlight=False)

@@ -67,6 +67,7 @@ def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions
         return 1 if faults else 0
     if options.html:
         reports.write_page(options.html, answer.snapshot)
+        print(options.html)
     else:
         answer.print(report.output)
     return 0

@@ -16,8 +16,6 @@ from pkg.cmd.options import WrongCall
 from pkg.util.quotacount.releases import UNKNOWN, releases_of
 from pkg.util.quotacount.usage import device_usage, pod_usage, storage_usage
 
-_KINDS = "Pod", "PersistentVolumeClaim", "ResourceClaim"
-
 
 @dataclass(frozen=True)
 class UsageOptions:
@@ -56,4 +54,4 @@ def usage(options: UsageOptions) -> int:
         names = {"namespace": metadata.get("namespace") or "", "name": metadata.get("name") or ""}
         return {"kind": document["kind"], **names, "usage": format_resource_list(counted)}
 
-    return describe_each(options.file, _KINDS, describe)
+    return describe_each(options.file, ("Pod", "PersistentVolumeClaim", "ResourceClaim"), describe)

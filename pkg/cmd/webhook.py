@@ -4,42 +4,32 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kubeloop.client.errors import ConfigError
-from kubeloop.client.loading import load_config
 from kubeloop.controllers.listener import parse_bind_address
-from kubeloop.controllers.run import run_until_signal
 from kubeloop.webhook.registration import Endpoint
 from kubeloop.webhook.serving_certificate import CertificateFiles, server_context
-from pkg.cmd.options import ClusterOptions, LogOptions, PolicyOptions, ProcessOptions, WebhookOptions, settings_of
+from pkg.cmd import options
+from pkg.cmd.controller import controller
 from pkg.config.settings import Settings
-from pkg.process.replica import Replica
 from pkg.webhook.configurations import mutating, validating
 from pkg.webhook.register import Webhooks
 
 
 def webhook(
-    cluster: ClusterOptions,
-    policy: PolicyOptions,
-    webhooks: WebhookOptions,
-    process: ProcessOptions,
-    logging: LogOptions,
+    cluster: options.ClusterOptions,
+    policy: options.PolicyOptions,
+    webhooks: options.WebhookOptions,
+    process: options.ProcessOptions,
+    logging: options.LogOptions,
 ) -> int:
     """Serve the admission webhooks: guard quotas and the headroom added for migrations, until SIGTERM or SIGINT."""
-    logging.set_up()
-    settings = settings_of(policy, process, webhooks)
-    served = webhooks_of(settings, webhooks)
-    config = load_config(cluster.kubeconfig)
-    replica = Replica(
-        config=config,
-        settings=replace(settings, namespace=settings.namespace or config.namespace),
-        health_bind_address=process.health_bind_address or "127.0.0.1:8082",
-        metrics_bind_address=process.metrics_bind_address,
-        webhooks=served,
-        webhook_address=webhooks.address(config.in_cluster),
-    )
-    return run_until_signal(replica.serve)
+    # A process of `headroom controller` without controllers, and without an election.
+    process = replace(process, health_bind_address=process.health_bind_address or "127.0.0.1:8082")
+    controllers = options.ControllerOptions(workers=0, webhook=True)
+    election = options.ElectionOptions(leader_elect=False)
+    return controller(cluster, policy, controllers, webhooks, election, process, logging)
 
 
-def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
+def webhooks_of(settings: Settings, flags: options.WebhookOptions) -> Webhooks:
     """Returns the webhooks that the flags ask for. Raises ConfigError, BindError before anything is started."""
     if bool(flags.tls_cert_file) != bool(flags.tls_key_file):
         raise ConfigError("--tls-cert-file and --tls-key-file must be given together")
@@ -63,7 +53,7 @@ def webhooks_of(settings: Settings, flags: WebhookOptions) -> Webhooks:
     return Webhooks(endpoint, context, files)
 
 
-def endpoint_of(flags: WebhookOptions) -> Endpoint:
+def endpoint_of(flags: options.WebhookOptions) -> Endpoint:
     """Returns the Service, or `https://host:port` of --webhook-url. Raises ConfigError."""
     url = flags.webhook_url
     if not url:

@@ -4,7 +4,6 @@ under locks (`headroom release`). Runs over everything once, without informers: 
 import asyncio
 import time
 from dataclasses import replace
-from typing import Final
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
@@ -28,8 +27,6 @@ from pkg.util.resourcequota.managed import OWN_MARKS, is_default, is_ours
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.policy import EXACT
 from pkg.util.resourcequota.rancher import SILENCE, removal_command, request_of, stuck_entries
-
-_LOOK_SECONDS: Final = 0.5
 
 
 async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
@@ -65,12 +62,17 @@ async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
 
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
-    quotas, deadline = client.resource(RESOURCE_QUOTAS), loop_time() + SILENCE
+    namespace, deadline = quota.namespace, loop_time() + SILENCE
     reverts, released = Reverts(client, client.transport.server_clock), replace(EXACT, released=True)
     # One for all passes: it remembers since when the quota may be lowered.
     handler = ResourceQuotaHandler(client, rancher, reverts, Source(), events, released)
     while loop_time() < deadline:
-        handler.source = replace(await _source(client, quota.namespace), asks=rancher.asks)
+        handler.source = Source(  # as they are now: more is not read where nothing is added
+            namespaces=Listed([await client.resource(NAMESPACES).get(name=namespace)]),
+            migrations=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), namespace)),
+            instances=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCES), namespace)),
+            asks=rancher.asks,
+        )
         try:
             await handler.on_resource_quota_changed(quota.key, quota)
             return
@@ -78,18 +80,9 @@ async def _give_back(client: Client, rancher: RancherWrites, events: EventRecord
             pause = again.seconds
         if rancher.asks(quota) and stuck_entries(quota):
             return
-        await asyncio.sleep(min(pause, _LOOK_SECONDS))
-        quota = await quotas.get(name=quota.name, namespace=quota.namespace)
+        await asyncio.sleep(min(pause, 0.5))
+        quota = await client.resource(RESOURCE_QUOTAS).get(name=quota.name, namespace=namespace)
     raise Forbidden(f"Rancher has not written the base within {SILENCE:.0f} s: its server has to run", status=403)
-
-
-async def _source(client: Client, namespace: str) -> Source:
-    """A namespace and its migrations as they are now: more is not read where nothing is added."""
-    return Source(
-        namespaces=Listed([await client.resource(NAMESPACES).get(name=namespace)]),
-        migrations=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS), namespace)),
-        instances=Listed(await list_installed(client.resource(VIRTUAL_MACHINE_INSTANCES), namespace)),
-    )
 
 
 async def close_all(client: Client, rancher: RancherWrites) -> list[str]:

@@ -7,7 +7,14 @@ import pytest
 
 from kubeloop.client.errors import ConfigError, Forbidden
 from kubeloop.controllers.reconcile import Trouble
-from pkg.cmd.options import PolicyOptions, ProcessOptions, WebhookOptions, overhead_profile, settings_of
+from pkg.cmd.options import (
+    ControllerOptions,
+    PolicyOptions,
+    ProcessOptions,
+    WebhookOptions,
+    overhead_profile,
+    settings_of,
+)
 from pkg.cmd.webhook import endpoint_of
 from pkg.config.settings import RANCHER_USERS, QuotaGuard
 from pkg.process.replica import HealthChecks
@@ -52,10 +59,10 @@ def test_a_wrong_call_is_one_line_and_exit_2(call: Call, command: list[str], cas
 
 def test_one_failure_policy_a_webhook() -> None:
     flags = WebhookOptions(failure_policy=["pods=Fail", "Ignore", "namespaces=Fail", "namespaces=Ignore"])
-    settings = settings_of(PolicyOptions(), ProcessOptions(), flags)
+    settings = settings_of(PolicyOptions(), ProcessOptions(), flags, ControllerOptions())
     assert settings.strict == ["pods"]
     flags = WebhookOptions(failure_policy=["Fail", "pods=Ignore"])
-    assert settings_of(PolicyOptions(), ProcessOptions(), flags).strict == [
+    assert settings_of(PolicyOptions(), ProcessOptions(), flags, ControllerOptions()).strict == [
         "namespaces",
         "virtualmachines",
         "resourcequotas",
@@ -63,7 +70,7 @@ def test_one_failure_policy_a_webhook() -> None:
 
 
 def test_defaults() -> None:
-    settings = settings_of(PolicyOptions(), ProcessOptions(), WebhookOptions())
+    settings = settings_of(PolicyOptions(), ProcessOptions(), WebhookOptions(), ControllerOptions())
     assert settings.quota_guard is QuotaGuard.CORRECT
     assert settings.strict == []
     assert settings.reserve
@@ -73,7 +80,7 @@ def test_defaults() -> None:
 def test_who_is_who_is_passed_on() -> None:
     policy = PolicyOptions(kubevirt_user=["kubevirt"], controller_user=["controller"], kubevirt_profile="v1.5.0")
     flags = WebhookOptions(secret_name="tls", client_name=["api"], inject_ca_from="ns/certificate")
-    settings = settings_of(policy, ProcessOptions(), flags)
+    settings = settings_of(policy, ProcessOptions(), flags, ControllerOptions())
     assert (settings.kubevirt_users, settings.controller_users) == (("kubevirt",), ("controller",))
     assert (settings.secret_name, settings.client_names, settings.inject_ca_from) == ("tls", ("api",), "ns/certificate")
     assert (settings.policy, settings.profile) == (EXACT, overhead_profile("v1.5.0"))
