@@ -33,8 +33,6 @@ class Lock:
     since: float
     owner: str
     reason: str
-    is_own: bool
-    """Made by headroom: another program's has no such annotations."""
     lasts: float
     """Seconds after which it is ended at the latest; 0 where nothing says."""
     known_since: float = 0.0
@@ -57,15 +55,15 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
         return None
     annotations, name = configuration.annotations, configuration.name
     namespace = name.removeprefix("lock.").removesuffix(".com")
-    is_own, is_labelled = ANNOTATION_SINCE in annotations, LOCK_LABELS.items() <= configuration.labels.items()
-    if name != lock_name(namespace) or not (is_labelled or is_own):
+    is_labelled = LOCK_LABELS.items() <= configuration.labels.items()
+    if name != lock_name(namespace) or not (is_labelled or ANNOTATION_SINCE in annotations):
         return None
     created_at = parse_time(configuration.metadata.creation_timestamp)
     written_since, until = (parse_time(annotations.get(key)) for key in (ANNOTATION_SINCE, constants.ANNOTATION_UNTIL))
     # The API server's second; where in it, the clock of the process that made the lock may tell.
     since = min(max(written_since, created_at), created_at + 1.0) if created_at else written_since
     owner, reason = (annotations.get(key, "") for key in (constants.ANNOTATION_HOLDER, constants.ANNOTATION_REASON))
-    return Lock(configuration, namespace, since, owner, reason, is_own, max(0.0, until - written_since), since)
+    return Lock(configuration, namespace, since, owner, reason, max(0.0, until - written_since), since)
 
 
 def client_config(

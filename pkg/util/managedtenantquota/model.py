@@ -31,25 +31,19 @@ from pkg.util.resourcequota.policy import LOCK_LIMIT
 class WindowPolicy:
     """The operator's choice of a limit, and how long things take, in seconds."""
 
-    lock_limit: float = LOCK_LIMIT
-    """A window that is open for longer is closed, whatever it waits for."""
-    grace: float = 10.0
-    """So long beyond that limit the quotas may take to be restored; then the lock ends in any case."""
+    lock_limit: float = LOCK_LIMIT  # a window that is open for longer is closed, whatever it waits for
+    grace: float = 10.0  # so long beyond that the quotas may take to be restored; then the lock ends in any case
     settle: float = 0.1
     """From the lock to what it protects: every API server knows by then, and what it let through has been counted."""
-    open_to_others: float = 10.0
-    """Migrations that come later than this wait for the next window."""
-    longest_pause: float = 600.0
-    """A migration whose target pod did not come within the lock's limit is left alone for this long."""
+    open_to_others: float = 10.0  # migrations that come later wait for the next window
+    longest_pause: float = 600.0  # of a migration whose target pod did not come within the lock's limit
     first_pause: float = 0.5
     """A migration for which a write was refused is left alone for this long, or as long as the lock stood. Each further
     refusal doubles it: at most to `sweep` / `first_pause` times as much, and to `longest_pause`."""
-    cache_delay: float = 0.5
-    """For so long status.used may count a target pod that the cache does not show yet."""
+    cache_delay: float = 0.5  # for so long status.used may count a target pod that the cache does not show yet
     crowding: float = 30.0
     """A budget that suffices but for the other migrations is reported after this long; else after `cache_delay`."""
-    sweep: float = 30.0
-    """A namespace that something is still to be done in is re-checked after this long (upstream's)."""
+    sweep: float = 30.0  # until a namespace that something is still to be done in is re-checked (upstream's)
     recheck: float = 2.0
     """So long for what KubeVirt's parallel limits hold up (upstream: 5 s, too long where other namespaces compete for a
     place), and for a namespace that cannot be locked."""
@@ -57,14 +51,13 @@ class WindowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WindowTimers:
-    """The waiting times that one decision passes to the next; a restart may lose them."""
+    """The waiting times that one decision passes to the next, by a migration's uid; a restart may lose them."""
 
     short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
-    """Migration uid, and whether the budget suffices without other migrations, to the time since when it does not."""
+    """By that, and whether the budget suffices without other migrations: since when it does not suffice."""
     paused: Mapping[str, float] = field(default_factory=dict)
-    """Migration uid to the time until which it is left alone."""
-    refusals: int = 0
-    """How many writes that were to open a window were refused since everything was last raised."""
+    """Until when a migration is left alone."""
+    refusals: int = 0  # of writes that were to open a window, since everything was last raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +65,7 @@ class Observed:
     """The objects that a decision reads; `now` in seconds since the epoch by the API server's clock."""
 
     namespace: str
-    exists: bool
-    """The namespace is there and not being deleted."""
+    exists: bool  # and is not being deleted
     budgets: Sequence[VirtualMachineMigrationResourceQuota]
     quotas: Sequence[ResourceQuota]
     now: float
@@ -163,12 +155,11 @@ class Record:
         limits = self._limits(hard)
         return format_resource_list({name: raised for name, now, old, raised in limits if old <= now < raised})
 
-    def to_restore(self, hard: Mapping[str, RawQuantity], *, exactly: bool) -> dict[str, str]:
-        """Returns the change that takes back what was added; no limit rises by it. `exactly`: only a limit that equals
-        its raised value. Any other value was written by a person, and stays."""
+    def to_restore(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
+        """Returns the change that takes back what was added; no limit rises by it. One that is not what it was raised to
+        was written by a person, and stays."""
         limits = self._limits(hard)
-        back = {name: old for name, now, old, raised in limits if old < now and (now == raised or not exactly)}
-        return format_resource_list(back)
+        return format_resource_list({name: old for name, now, old, raised in limits if old < now == raised})
 
     def _limits(self, hard: Mapping[str, RawQuantity]) -> Iterator[tuple[str, Quantity, Quantity, Quantity]]:
         """Yields the names that the quota limits, as the budget spells them (upstream), with the limit as it is, as it

@@ -95,15 +95,12 @@ class Window(Selection):
         return None
 
     def to_restore(self) -> list[Change]:
-        """Returns the changes of quotas with limits above their original ones, or with a record. Only a limit that says
-        what it was raised to goes back. Under another program's lock all that is above the original goes back: no other
-        client can have written it, and the budget may have changed since."""
-        exactly = self.lock is None or self.lock.is_own or self.overdue
+        """Returns the changes of quotas with limits that were raised, or with a record."""
         changes = []
         for quota in self.observed.quotas:
             recorded, stated = self.records.get(quota.name), self.status_records.get(quota.name)
             if record := recorded or stated:
-                hard = record.to_restore(quota.hard, exactly=exactly or recorded is not None)
+                hard = record.to_restore(quota.hard)
                 # It keeps a record until a status that contradicts it is cleared: it would be restored to that next. It
                 # gets one while it is lowered: no quota that nobody manages is changed without a record.
                 has_record = stated and (stated.hard != recorded.hard if recorded else hard)

@@ -56,7 +56,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
     result = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
     assert result is not None
     assert (result.namespace, result.configuration.name) == (namespace, f"lock.{namespace}.com")
-    assert (result.since, result.lasts, result.owner, result.reason, result.is_own) == (NOW, 130.0, "me", "vm1", True)
+    assert (result.since, result.lasts, result.owner, result.reason) == (NOW, 130.0, "me", "vm1")
     assert all(len(part) <= 63 for part in result.configuration.name.split("."))
     assert len(result.configuration.name) <= 253
 
@@ -65,7 +65,6 @@ def test_another_installations_lock_is_recognised_by_its_label() -> None:
     result = recognised(metadata=UPSTREAM)
     assert result is not None
     assert (result.namespace, result.owner, result.since, result.lasts) == ("ns1", "", 1767225600.0, 0.0)
-    assert not result.is_own
 
 
 @sentences(
@@ -192,30 +191,28 @@ def test_the_lock_is_served_where_the_probe_is(proven: Any, registered: Any, exp
 
 
 class RecordedQuota(NamedTuple):
-    """A quota with the limit 3 before 2 were added: its limit now, and the one that it is changed to; "" if it stays.
-    `lowered`: where all that is above the original goes back."""
+    """A quota with the limit 3 before 2 were added: its limit now, and what it is changed to; "" if it stays."""
 
     now: str
     raised: str
-    lowered: str
     restored: str
 
 
 @sentences(
     {
-        "as it was": RecordedQuota("3", "5", "", ""),
-        "in another spelling": RecordedQuota("3000m", "5", "", ""),
-        "raised": RecordedQuota("5", "", "3", "3"),
-        "raised, in another spelling": RecordedQuota("5000m", "", "3", "3"),
-        "something between, by another client": RecordedQuota("4", "5", "3", ""),
-        "more than that": RecordedQuota("9", "", "3", ""),
-        "less than what was recorded": RecordedQuota("2", "", "", ""),
+        "as it was": RecordedQuota("3", "5", ""),
+        "in another spelling": RecordedQuota("3000m", "5", ""),
+        "raised": RecordedQuota("5", "", "3"),
+        "raised, in another spelling": RecordedQuota("5000m", "", "3"),
+        "something between, by another client": RecordedQuota("4", "5", ""),
+        "more than that": RecordedQuota("9", "", ""),
+        "less than what was recorded": RecordedQuota("2", "", ""),
     }
 )
 def test_one_limit(case: RecordedQuota) -> None:
     record, now = Record({"limits.cpu": "3"}, {"limits.cpu": "2"}), {"limits.cpu": case.now}
-    changes = record.to_raise(now), record.to_restore(now, exactly=False), record.to_restore(now, exactly=True)
-    assert [change.get("limits.cpu", "") for change in changes] == [case.raised, case.lowered, case.restored]
+    changes = record.to_raise(now), record.to_restore(now)
+    assert [change.get("limits.cpu", "") for change in changes] == [case.raised, case.restored]
 
 
 class Names(NamedTuple):
@@ -253,7 +250,7 @@ UP = {"limits.cpu": "5", "pods": "5"}
 def test_several_limits(case: Names) -> None:
     record = Record(case.hard, case.added)
     assert by_value(record.to_raise(case.now)) == by_value(case.raised)
-    assert by_value(record.to_restore(case.now, exactly=True)) == by_value(case.restored)
+    assert by_value(record.to_restore(case.now)) == by_value(case.restored)
 
 
 def test_a_record_that_is_no_quantity_names_its_resource() -> None:
