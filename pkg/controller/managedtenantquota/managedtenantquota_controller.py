@@ -1,5 +1,4 @@
-"""Observes one namespace and does the next writes of the sequence, one after the other; whatever may change a decision
-enqueues the namespace that it is about."""
+"""Observes a namespace and does the next writes of the sequence; what may change a decision enqueues its namespace."""
 
 import asyncio
 import logging
@@ -55,8 +54,7 @@ _EVENTS = {
     "Raise": (constants.EVENT_RAISED, ""),
     "Unlock": (constants.EVENT_UNLOCKED, ""),
 }
-"""By the name of a write: its event, and the text where it is not the write's: that of each lock is the same, so that
-Kubernetes counts it in one."""
+"""By a write's name: its event, and a text instead of the write's, always the same: Kubernetes counts it in one."""
 _LIMIT_REACHED = METRICS["headroom_mtq_lock_limit_reached_total"].counter()
 _MOST_WRITES = 100  # in one go; a namespace with more blocking quotas than that goes on after a pause
 _FIRST_PAUSE = 0.05  # seconds after the first error of a namespace; twice as long after each further one
@@ -137,8 +135,7 @@ class WindowHandler:
     def __init__(self, observer: WindowObserver, writer: Writer, events: EventRecorder, policy: WindowPolicy) -> None:
         self._observer, self._writer, self._events, self._policy = observer, writer, events, policy
         self._slices = TimeSlices()
-        self._first_seen: LRUCache[str, float] = LRUCache(_REMEMBERED)
-        """A lock's uid to the time by the event loop when it was first seen."""
+        self._first_seen: LRUCache[str, float] = LRUCache(_REMEMBERED)  # by a lock's uid, on the event loop's clock
         self._timers: defaultdict[str, WindowTimers] = defaultdict(WindowTimers)
         self._pauses = ItemExponentialFailureRateLimiter[str](_FIRST_PAUSE, policy.sweep)
         # Invariant: why the last write of a namespace failed, while one is left undone because of it.
@@ -223,8 +220,7 @@ class WindowHandler:
         return window
 
     async def _try(self, window: Window, step: Write) -> Observed:
-        """Tries a write and returns the observation after it. Raises ApiError: a write that opens a window and is
-        refused closes it."""
+        """Tries a write; returns the observation after it. Raises ApiError; a window that it was to open is closed."""
         observed, subject = window.observed, step.subject
         try:
             async with asyncio.timeout(_OPENING_SECONDS if step.opens else None):

@@ -33,8 +33,7 @@ from pkg.util.resourcequota.policy import RancherQuotas
 _KNOWN_SECONDS = 0.5
 """For so long the caches may lack what was written; then the API server is asked again: they may stand still."""
 _PROVEN_SECONDS = 5.0
-"""For so long it counts that the API server has reached the webhook. A lock needs no answer for what it lets through,
-and refuses the rest."""
+"""For so long it counts that the API server has reached the webhook: what gets no answer, a lock refuses."""
 _NOT_REGISTERED = (
     f"headroom's webhooks are not registered ({PROBE_CONFIGURATION} and {WEBHOOK_CONFIGURATION_NAME}, with a "
     "caBundle): run `headroom controller --webhook` or `headroom webhook`"
@@ -94,14 +93,11 @@ class WindowObserver:
         is_behind = any(latest[obj.uid] is not obj for obj in _objects(cached))
         if known.keys() != latest.keys() or (is_behind and not is_recent):
             return None
-        return replace(
-            cached,
-            budgets=[latest[budget.uid] for budget in cached.budgets],
-            quotas=[latest[quota.uid] for quota in cached.quotas],
-            lock=recognise(latest[cached.lock.configuration.uid]) if cached.lock else None,
-            render_webhook=kept.render_webhook if self._proven else None,
-            lock_owner=kept.lock_owner,
-        )
+        budgets = [latest[budget.uid] for budget in cached.budgets]
+        quotas = [latest[quota.uid] for quota in cached.quotas]
+        lock = recognise(latest[cached.lock.configuration.uid]) if cached.lock else None
+        observed = replace(cached, budgets=budgets, quotas=quotas, lock=lock, lock_owner=kept.lock_owner)
+        return replace(observed, render_webhook=kept.render_webhook if self._proven else None)
 
     async def live(self, namespace: str, *, opens: bool) -> Observed:
         """Returns the observation with live budgets, quotas and lock; `opens`: and with what a lock needs, once the

@@ -1,7 +1,6 @@
 """On a change of a VMI or of a migration of it: show the migration's state, remove the pods of an aborted one.
 
 Source: Harvester vmi_controller.go and the state half of vmim_controller.go; kubevirt issue 5373 for the pods.
-
 The UI watches VMs only, so every change on a VMI bumps an annotation of the VM (harvester issue 6193).
 What a VMI lacks for half a second is written as it is then: shorter states are over before a person sees them."""
 
@@ -42,9 +41,8 @@ class VMIHandler:
     async def on_vmi_changed(self, key: str, vmi: VirtualMachineInstance | None) -> VirtualMachineInstance | None:
         """Shows the migration's state. Returns the VMI as it was written: a migration's next event often comes before
         our patch is seen. Raises RetryAfter while its state may change again."""
-        if vmi is None:
-            self._differs_since.pop(key, None)
         if vmi is None or vmi.deleting:
+            self._differs_since.pop(key, None)
             return None
         if (migration_uid := migration.leftover_migration(vmi)) is not None:
             labelled = self.pods.cache().by_index(PODS_BY_MIGRATION, f"{vmi.namespace}/{migration_uid}")
@@ -53,12 +51,18 @@ class VMIHandler:
                     with suppress(NotFound):
                         await self.pods.client.delete(name=pod.name, namespace=vmi.namespace, uid=pod.uid)
         migrations = self.migrations.cache().by_index(migration.MIGRATIONS_BY_VMI, key)
-        changes = dict(migration.annotations_for(vmi, migrations))
+        changes, written = migration.annotations_for(vmi, migrations), None
         if changes:
             seconds_left = self._differs_since.setdefault(key, loop_time()) + SETTLED - loop_time()
             if seconds_left > _EARLY:
                 raise RetryAfter(seconds_left, "the state may change again")
-        written = await self._write(vmi, changes) if changes else None
+            # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
+            patch = {"metadata": {"uid": vmi.uid, "annotations": dict(changes)}}
+            with suppress(NotFound):
+                written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
+                if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
+                    stamp = {"metadata": {"annotations": {"harvesterhci.io/timestamp": now_rfc3339()}}}
+                    await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
         self._differs_since.pop(key, None)
         return written
 
@@ -67,17 +71,6 @@ class VMIHandler:
         key = f"{vmim.namespace}/{vmim.spec.vmi_name}"
         is_waiting = loop_time() < self._differs_since.get(key, float("-inf")) + SETTLED - _EARLY
         return [] if is_waiting else [key]
-
-    async def _write(self, vmi: VirtualMachineInstance, state: dict[str, str | None]) -> VirtualMachineInstance | None:
-        """Writes the state and returns the VMI, or None if it is gone."""
-        # The uid makes the API server refuse the patch for a VMI that was re-created under the same name.
-        patch, written = {"metadata": {"uid": vmi.uid, "annotations": state}}, None
-        with suppress(NotFound):
-            written = await self.vmis.merge_patch(patch, name=vmi.name, namespace=vmi.namespace)
-            if self.vms.cache().get_by_key(vmi.key) is not None:  # a VMI without VM is fine
-                stamp = {"metadata": {"annotations": {"harvesterhci.io/timestamp": now_rfc3339()}}}
-                await self.vms.client.merge_patch(stamp, name=vmi.name, namespace=vmi.namespace)
-        return written
 
 
 def _read_of_vmi(vmi: VirtualMachineInstance) -> object:

@@ -3,8 +3,7 @@
 The label is on namespaces with a managed quota and a VM, long before headroom is added. An API server learns of it by a
 watch, and pods that it admitted just before still have to pass quota admission: where the label is new, `before_raise`
 delays the raise until both have happened. With failurePolicy Fail an outage would stop the pods of all these: there,
-only namespaces that hold added headroom have it, or are about to, and the first migration of a namespace waits for it.
-"""
+only namespaces that hold added headroom have it, or are about to, and a namespace's first migration waits for it."""
 
 import asyncio
 import contextlib
@@ -38,8 +37,7 @@ from pkg.util.resourcequota.rancher import annotation_of
 log = logging.getLogger(__name__)
 
 SETTLE, LONGEST_SETTLE = 0.25, 2.0
-"""Seconds from the label to the raise, at least and at most: by then every API server has seen the label, and the pods
-admitted before have been counted."""
+"""Seconds from the label to the raise: API servers have seen it by then, and pods admitted before were counted."""
 SETTLE_FACTOR = 10.0
 """The same as a multiple of the time that writing the label took: a busy API server is slower to admit pods."""
 LINGER = 30.0  # seconds that the label stays when nothing is held any more
@@ -56,8 +54,7 @@ class _Label:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A raise while the label goes waits for that, and has it set anew."""
-    written: Namespace | None = None
-    """The namespace as our last patch left it: the cache may be behind."""
+    written: Namespace | None = None  # as our last patch left it: the cache may be behind
     effective_from: float = float("-inf")  # a label that was there before we started
     unneeded_since: float | None = None
 
@@ -92,8 +89,7 @@ class HoldingHandler:
                 label.written = await _write_label(self.namespaces.client, key, None)
 
     def policy(self) -> str:
-        """Returns the failure policy for pods. With FAIL only namespaces with migrations, not all with a VM, are
-        labelled; with "" none."""
+        """Returns the failure policy for pods: with FAIL namespaces with migrations are labelled; with "" none is."""
         return policy_for_pods(self.registrations.list()) if self.reserve else ""
 
     def _needs_label(self, name: str, policy: str) -> bool:
@@ -128,8 +124,8 @@ class HoldingHandler:
                 self.events.event(label.written, WARNING, EVENT_LABEL_REMOVED, _REMOVED)
             began = loop_time()
             label.written = await _write_label(self.namespaces.client, name, constants.TRUE)
-            settle = min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * (loop_time() - began)))
-            label.effective_from = loop_time() + settle
+            took = loop_time() - began
+            label.effective_from = loop_time() + min(LONGEST_SETTLE, max(SETTLE, SETTLE_FACTOR * took))
 
     def _is_labelled(self, name: str) -> bool:
         """True also if the namespace does not exist: it needs none."""

@@ -1,7 +1,6 @@
-"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about.
-
-At once where a migration waits for that, else a moment later: KubeVirt updates what belongs to one step of a migration
-a few milliseconds apart, and one decision serves it all. After every event comes a decision that sees its object."""
+"""Wiring of the ResourceQuota controller: what may change a decision enqueues the quotas it is about, at once where a
+migration waits for that, else a moment later: KubeVirt updates what belongs to one step of a migration a few
+milliseconds apart, and one decision serves it all. After every event comes a decision that sees its object."""
 
 import asyncio
 from collections.abc import Callable
@@ -155,13 +154,12 @@ class Pace:
             if not all(map(is_finished, self.source.migrations.list(quota.namespace))):
                 self._at_once(quota.key)
 
+        def all_but_status(quota: ResourceQuota) -> object:
+            meta = quota.metadata
+            return meta.uid, meta.deletion_timestamp, meta.labels, meta.annotations, quota.spec
+
         def update(old: ResourceQuota, new: ResourceQuota) -> None:
-            can_wait = self.is_as_written(new) or _all_but_status(old) == _all_but_status(new)
+            can_wait = self.is_as_written(new) or all_but_status(old) == all_but_status(new)
             (self.soon if can_wait else self._at_once)(new.key)
 
         return ResourceEventHandlerFuncs(add, update, lambda quota, _: self._forget(quota.key))
-
-
-def _all_but_status(quota: ResourceQuota) -> object:
-    meta = quota.metadata
-    return meta.uid, meta.deletion_timestamp, meta.labels, meta.annotations, quota.spec

@@ -1,7 +1,5 @@
-"""Observes one ResourceQuota and applies the plan for it.
-
-Any number of migrations that turn Pending together cost a handful of patches: the more are under way, the longer the
-next patch waits for more of them (`timing`)."""
+"""Observes one ResourceQuota and applies the plan for it. The more migrations are under way, the longer the next patch
+waits for more of them (`timing`): any number that turn Pending together cost a handful of patches."""
 
 import logging
 from collections import defaultdict
@@ -12,7 +10,7 @@ from typing import Final
 from cachetools import TTLCache
 
 from kubeloop.api.core import Event, Namespace, ObjectReference, ResourceQuota
-from kubeloop.api.meta import ObjectMeta, RawResourceList
+from kubeloop.api.meta import RawResourceList
 from kubeloop.api.objects import edit
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import EVENTS, NAMESPACES, PODS, RESOURCE_QUOTAS
@@ -65,16 +63,13 @@ class _QuotaState:
     """The state of a quota between two reconciles. Losing it costs a conflict or a wait, never correctness."""
 
     timers: Timers = field(default_factory=Timers)
-    lower_since: float | None = None
-    """Headroom is to be given back, and nothing is to be added."""
+    lower_since: float | None = None  # headroom is to be given back, and nothing is to be added
     decided_at: float = float("-inf")
     written_at: float = float("-inf")
     written: ResourceQuota | None = None
     """What our last patch returned, which the cache may lack yet. Where Rancher is asked, what the last request saw."""
-    namespace: Namespace | None = None
-    """The namespace as our last request left it, until the watch has caught up."""
-    granted_entries: Mapping[str, str] | None = None
-    """Of the last request that Rancher has granted."""
+    namespace: Namespace | None = None  # as our last request left it, until the watch has caught up
+    granted_entries: Mapping[str, str] | None = None  # of the last request that Rancher has granted
     would_write: str = ""
 
 
@@ -164,7 +159,11 @@ class ResourceQuotaHandler:
             self._note_grant(observed, state)
         state.lower_since = state.lower_since if decided.hard else None
         await self._report_problems(observed, decided.problems)
-        if not decided or self._report_dry_run(quota, state, decided):
+        if decided and self.dry_run and state.would_write != (would_write := _summary(quota, decided)):
+            state.would_write = would_write
+            _WRITES.labels("dry-run").inc()
+            log.info("%s: would write: %s", quota.key, would_write)
+        if not decided or self.dry_run:
             return decided
         used = quota.used if live else await self._wait_to_lower(observed, state, decided)
         if self.before_raise is not None and _raises(quota, decided):
@@ -174,11 +173,11 @@ class ResourceQuotaHandler:
                 manager = await self.reverts.note(quota, lowered)
                 reverted = Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")
                 await self._report_problems(observed, [reverted] if manager else [])
-            keys = *quota.annotations, *decided.annotations
-            names = names_by_key(keys, observed.migrations, observed.instances.values())
+            after = {**quota.annotations, **decided.annotations}
+            names = names_by_key(after, observed.migrations, observed.instances.values())
             decided = with_summary(decided, quota, names)
             await self._write(quota, state, decided, used)
-            self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
+            self._report_entries(observed, quota.annotations, after)
         if decided.namespace:
             await self._request(observed, state, decided)
         if decided.annotations.get(constants.ANNOTATION_TOUCHED) and constants.ANNOTATION_TOUCHED in quota.annotations:
@@ -249,8 +248,7 @@ class ResourceQuotaHandler:
         log.info("%s: %s", quota.key, _summary(quota, decided))
 
     def _report_entries(self, observed: Facts, old: Mapping[str, str | None], new: Mapping[str, str | None]) -> None:
-        """Reports on a VM's VMI that something was added for it, or has been given back: by its entry in the old and
-        the new annotations."""
+        """Reports on a VM's VMI that something was added for it or given back, by its entry in the annotations."""
         for key, name in names_by_key([*old, *new], observed.migrations, observed.instances.values()).items():
             vmi, text = observed.instances.get(name), new.get(key)
             if vmi is None or (old.get(key) is None) == (text is None):
@@ -272,31 +270,21 @@ class ResourceQuotaHandler:
                 self._report_entries(observed, state.granted_entries, entries)
             state.granted_entries = entries
 
-    def _report_dry_run(self, quota: ResourceQuota, state: _QuotaState, decided: Plan) -> bool:
-        """Reports, with --dry-run, what would be written, once until it changes. Returns whether it is a dry run."""
-        if self.dry_run and state.would_write != (would_write := _summary(quota, decided)):
-            state.would_write = would_write
-            _WRITES.labels("dry-run").inc()
-            log.info("%s: would write: %s", quota.key, would_write)
-        return self.dry_run
-
     async def _report_problems(self, observed: Facts, problems: Sequence[Problem]) -> None:
         """Reports each problem, once while it lasts, by an event about the VM that it concerns or the quota."""
         for problem in problems:
             state = observed.quota.uid, problem.key
-            is_known = state in self._reported
-            self._reported[state] = True
-            if not is_known:
+            if state not in self._reported:
                 log.warning("%s: %s", observed.quota.key, problem, exc_info=problem.cause)
                 subject = observed.instances.get(problem.vm) or observed.quota
                 room = await self._project_room(observed) if problem.reason == EVENT_PROJECT_FULL else ""
                 self.events.event(subject, problem.kind, problem.reason, f"{problem}{room}")
+            self._reported[state] = True
 
     # What events say beyond what decisions read. No decision goes by it: a tenant may write events.
 
     async def _lacking_devices(self, observed: Facts) -> list[Problem]:
-        """Returns a problem for each VM that is refused although it has an entry: the devices that only its target asks
-        for, and the quota's base lacks. KubeVirt's events name them."""
+        """Returns the devices that only a refused VM's target asks for, by KubeVirt's events, and the base lacks."""
         quota, entries, problems = observed.quota, read(observed.quota.annotations).by_key, []
         try:
             events = self.client.resource(EVENTS).transformed(as_read)
@@ -315,8 +303,7 @@ class ResourceQuotaHandler:
         return problems
 
     async def _project_room(self, observed: Facts) -> str:
-        """Returns what is left in the namespace's Rancher project, as text; "" where the project cannot be read: it is
-        in the cluster of Rancher's server."""
+        """Returns what is left in the namespace's Rancher project, as text; "" where that is in another cluster."""
         cluster, _, name = project_of(observed.rancher.namespace).partition(":")
         try:
             project = await self.client.resource(PROJECTS).get(name=name, namespace=cluster)
@@ -329,8 +316,7 @@ class ResourceQuotaHandler:
 def as_read(event: Event) -> Event:
     """Returns the fields of an event that are read."""
     subject = ObjectReference(name=event.involved_object.name[:_LONGEST])
-    metadata, message = ObjectMeta(name=event.name), event.message[:_LONGEST]
-    return Event(metadata=metadata, involved_object=subject, message=message, last_timestamp=event.last_timestamp)
+    return Event(involved_object=subject, message=event.message[:_LONGEST], last_timestamp=event.last_timestamp)
 
 
 def _raises(quota: ResourceQuota, decided: Plan) -> bool:

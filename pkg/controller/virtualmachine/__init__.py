@@ -1,6 +1,5 @@
-"""VirtualMachines that cannot start within their namespace's quota are halted and told why (Harvester
-pkg/controller/master/virtualmachine, SetHaltIfInsufficientResourceQuota).
+"""VirtualMachines that cannot start within their quota are halted and told why (Harvester's
+SetHaltIfInsufficientResourceQuota).
 
-Promises: nothing is halted on a cache's word alone, nor for what a migration occupies for a while; the reason goes
-when the VM runs again.
+Promises: nothing is halted on a cache's word alone, nor for what a migration occupies; the reason goes with a start.
 Forbids: touching a VM that has a pod, or starting one."""

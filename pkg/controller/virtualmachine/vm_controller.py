@@ -45,8 +45,7 @@ class VMHandler:
         self._live_lists = SharedReads(self._list_live)
 
     async def on_virtual_machine_changed(self, key: str, vm: VirtualMachine | None) -> None:
-        """Halts the VM if its quotas refuse it for CONFIRM seconds. Raises RetryAfter while the VM wants to run and has
-        no pod."""
+        """Halts a VM that its quotas refuse for CONFIRM seconds. Raises RetryAfter while it waits for its pod."""
         if vm is None or vm.deleting or not wants_to_run(vm) or self.pods.cache().by_index(LAUNCHERS_BY_VM, key):
             self._short_since.pop(key, None)
             if vm is not None and not vm.deleting and _REASON in vm.annotations:

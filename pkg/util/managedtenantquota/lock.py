@@ -1,6 +1,4 @@
-"""A namespace's lock: the ValidatingWebhookConfiguration `lock.<namespace>.com`, rendered and recognised. Pure.
-
-Kubernetes itself spells no limit for the parts of such a name, so it serves namespaces of all lengths."""
+"""A namespace's lock: the ValidatingWebhookConfiguration `lock.<namespace>.com`, rendered and recognised. Pure."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -33,10 +31,8 @@ class Lock:
     since: float
     owner: str
     reason: str
-    lasts: float
-    """Seconds after which it is ended at the latest; 0 where nothing says."""
-    known_since: float = 0.0
-    """Since when the controller knows it; for others as `since`."""
+    lasts: float  # seconds after which it is ended at the latest; 0 where nothing says
+    known_since: float = 0.0  # since when the controller knows it; for others as `since`
 
     def age(self, now: float) -> float:
         """Returns the seconds since it was made. A clock that was set back must not keep a lock for ever."""
@@ -69,9 +65,8 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
 def client_config(
     proven: Sequence[Mapping[str, Any]] | None, registered: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any] | None:
-    """Returns the clientConfig of a lock: address and CA of the probe's webhook, which the API server has just proven
-    to reach, with the lock's path and the key that the paths of the `registered` webhooks end in. None when either is
-    missing, or the caBundle is: it cannot be called then."""
+    """Returns the clientConfig of a lock: address and CA of the probe's webhook, which the API server has just reached,
+    with the lock's path and the key in which the paths of `registered` webhooks end; None if a part is missing."""
     if not proven or not registered:
         return None
     config, main_config = dict(proven[0].get("clientConfig") or {}), registered[0].get("clientConfig") or {}

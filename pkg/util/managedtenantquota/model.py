@@ -1,9 +1,8 @@
 """The observation of a namespace with a budget, without a request; the records of raised quotas: spec.hard as it was,
 and what was added to it.
 
-The quota's own annotation is written by the same patch that raises it, and removed by the one that restores it. The
-status of a budget is for people, and for KubeVirt's own controller: it is read only of quotas that have no annotation,
-where that controller may have left them raised."""
+A quota's annotation is written by the same patch that raises it, and removed by the one that restores it. The status of
+a budget is for people and KubeVirt's own controller, which may have left quotas raised that have no annotation."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,8 +44,8 @@ class WindowPolicy:
     """A budget that suffices but for the other migrations is reported after this long; else after `cache_delay`."""
     sweep: float = 30.0  # until a namespace that something is still to be done in is re-checked (upstream's)
     recheck: float = 2.0
-    """So long for what KubeVirt's parallel limits hold up (upstream: 5 s, too long where other namespaces compete for a
-    place), and for a namespace that cannot be locked."""
+    """The same for a migration that KubeVirt's parallel limits hold up (upstream: 5 s, too long where other namespaces
+    compete for a place), and for a namespace that cannot be locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,8 @@ class Observed:
         return Problem(reason, message, objects=[*also, *self.budgets], identity=key)
 
     def recorded(self) -> tuple[dict[str, "Record"], dict[str, "Record"], dict[str, Sequence[str]]]:
-        """Returns how the raised quotas were, by name; the same by a status, of those without a record that KubeVirt's
-        own controller may have left raised; and by name the migrations that share the window, with the quotas that
-        refused each."""
+        """Returns how raised quotas were, by name; the same by a status, as KubeVirt's own controller leaves them; and
+        the migrations that share the window, by name, with the quotas that refused each."""
         records = {quota.name: record for quota in self.quotas if (record := record_of(quota))}
         status_records, members = dict[str, Record](), dict[str, Sequence[str]]()
         for budget in self.budgets:
@@ -103,15 +101,10 @@ class Observed:
 def observe(source: Source, lock: Lock | None, namespace: str, now: float) -> Observed:
     """Returns the observation of a namespace by the caches, without the webhook that a lock shall have."""
     stored = source.namespaces.get(name=namespace)
-    return Observed(
-        namespace=namespace,
-        exists=stored is not None and not stored.deleting,
-        budgets=source.budgets.list(namespace),
-        lock=lock,
-        quotas=source.list_quotas(namespace),
-        facts=with_running(source.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source),
-        now=now,
-    )
+    exists = stored is not None and not stored.deleting
+    budgets, quotas = source.budgets.list(namespace), source.list_quotas(namespace)
+    facts = with_running(source.observe(ResourceQuota(metadata=ObjectMeta(namespace=namespace)), now), source)
+    return Observed(namespace, exists, budgets, quotas, now, lock, facts)
 
 
 def with_running(facts: Facts, source: Source) -> Facts:
@@ -156,8 +149,8 @@ class Record:
         return format_resource_list({name: raised for name, now, old, raised in limits if old <= now < raised})
 
     def to_restore(self, hard: Mapping[str, RawQuantity]) -> dict[str, str]:
-        """Returns the change that takes back what was added; no limit rises by it. One that is not what it was raised to
-        was written by a person, and stays."""
+        """Returns the change that takes back what was added; no limit rises by it. One that does not say what it was
+        raised to was written by a person, and stays."""
         limits = self._limits(hard)
         return format_resource_list({name: old for name, now, old, raised in limits if old < now == raised})
 
@@ -171,8 +164,7 @@ class Record:
 
 
 def record_of(quota: ResourceQuota) -> Record | None:
-    """Returns the record that a raised quota has, or None if it has none or garbage. A user who could write it could
-    write spec.hard as well."""
+    """Returns a raised quota's record, None where none can be read. Who can write it can write spec.hard as well."""
     with suppress(msgspec.DecodeError):
         annotation = msgspec.json.decode(quota.annotations.get(constants.ANNOTATION_ORIGINALS, ""), type=_Annotation)
         if quota.name in annotation.quotas:

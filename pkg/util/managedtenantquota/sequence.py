@@ -41,9 +41,7 @@ class Window(Selection):
         super().__init__(observed, policy)
         self.lock = observed.lock
         self.age = self.lock.age(observed.now) if self.lock else 0.0
-        """Seconds since the lock was made, 0 without one."""
-        self.seconds_left = policy.lock_limit + policy.grace - self.age
-        """Seconds until the lock has to end."""
+        self.seconds_left = policy.lock_limit + policy.grace - self.age  # until the lock has to end
         self.overdue = self.lock is not None and self.seconds_left <= 0
         self.records, self.status_records, self.members = observed.recorded()
         self._select_targets()
@@ -62,12 +60,9 @@ class Window(Selection):
         ]
         refused = next((target for target in self.refused_targets if target.migration.uid == vmim.uid), None)
         if refused and refused in self.targets:
-            stage = "the namespace is locked, they are raised, KubeVirt will create it"
-            if self.lock is None:
-                stage = "the namespace is about to be locked"
-            elif self.next_to_raise() is not None:
-                stage = "the namespace is locked, they are about to be raised"
-            return [*problems, f"resource quotas {', '.join(refused.blocking)} refuse its target pod: {stage}"]
+            stage = "is locked until KubeVirt has created it" if self.lock else "is about to be locked"
+            names = ", ".join(refused.blocking)
+            return [*problems, f"resource quotas {names} refuse its target pod: the namespace {stage}"]
         if problems:
             return problems
         if refused and refused.wait_reason:

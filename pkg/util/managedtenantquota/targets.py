@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from kubeloop.api.core import Pod, ResourceQuota
-from kubeloop.api.meta import RawQuantity
 from kubeloop.api.objects import by_creation
 from kubeloop.api.quantity import NANOS, ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, add, minimum, parse_resource_list, subtract, total
@@ -42,44 +40,33 @@ class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
-    launcher: bool
-    """False: only the attachment pods are missing."""
-    admission_key: str
-    """By this text a lock names it: `UID/VM`."""
-    wait_reason: str = ""
-    """Why it is not released, although it could be: for people."""
+    launcher: bool  # False: only the attachment pods are missing
+    admission_key: str  # by which a lock names it: `UID/VM`
+    wait_reason: str = ""  # why it is not released, although it could be: for people
     blocking: Sequence[str] = ()
     """The names of the quotas that are raised to release it; none: it is not released."""
     lacks_room: bool = False
 
 
-class Judgement(NamedTuple):
-    """What a quota says about a target, and the quota with the target admitted."""
-
-    admitted: "WindowQuota"
-    is_refused: bool
-    """Before it is raised, the quota refuses the pod that is created next."""
-    shortages: Mapping[str, str]
-    """Even raised, it refuses the target beside the others for these: quota and resource, and a text for people."""
-    is_by_others: bool
-    """The target's own entry, which the budget has room for, holds all of them: others use what is added."""
-    is_certain: bool
-    """The cache shows the target pods that status.used counts of them."""
-
-
 class WindowQuota:
-    """A quota with the headroom for the migrations that are admitted so far, and the usage of their targets."""
+    """A quota with the headroom for the migrations that are admitted so far, the usage of their targets, and what it
+    says about the last one."""
 
-    def __init__(
-        self, quota: ResourceQuota, hard: Mapping[str, RawQuantity], vms: VmUsages, max_headroom: ResourceList
-    ) -> None:
-        """`hard`: as it was before it was raised; `max_headroom`: what may be added."""
+    def __init__(self, quota: ResourceQuota, record: Record | None, vms: VmUsages, max_headroom: ResourceList) -> None:
+        """`record`: of a quota that is raised; `max_headroom`: what may be added."""
         self.name = quota.name
         self.is_taken = has_headroom(quota.annotations) or constants.ANNOTATION_OWNER in quota.annotations
         """The annotation strategy, ours or Harvester's own, has something on it: not to be raised by both."""
-        self._max_headroom = max_headroom
+        self.refuses = False
+        """Before it is raised, it refuses the pod that is created next."""
+        self.shortages: Mapping[str, str] = {}
+        """Even raised, it refuses the target beside the others for these: quota and resource, and a text for people."""
+        self.is_by_others = self.is_certain = True
+        """The target's own entry, which the budget has room for, holds all of these: others use what is added; and the
+        cache shows the target pods that status.used counts of them."""
+        self._vms, self._max_headroom = vms, max_headroom
+        hard = record.hard if record else quota.hard
         self._hard, self._used = parse_resource_list(hard), parse_resource_list(quota.used)
-        self._vms = vms
         self._sum_of_all = total(vm.used_headroom for vm in vms.values() if isinstance(vm, VmUsage))
         # Invariant: the sum of what is used now, in which those that are let in have what is granted to them.
         self._shown = add(self._hard, self._sum_of_all)
@@ -87,9 +74,9 @@ class WindowQuota:
         self._sum_of_admitted: ResourceList = {}
         self._needed: ResourceList = {}
 
-    def judge(self, target: RefusedTarget) -> Judgement:
-        """Judges a target beside those that are admitted. Raises QuantityError: what its VM needs cannot be determined.
-        What quota will count of its pods is not bounded: quota refuses all of it."""
+    def admit(self, target: RefusedTarget) -> "WindowQuota":
+        """Returns the quota with a target admitted beside the others. Raises QuantityError: what its VM needs cannot be
+        determined. What quota will count of its pods is not bounded: quota refuses all of it."""
         vm, admitted = self._vm(target), copy(self)
         need, entry = add(vm.pending_launcher, vm.pending_attachment), vm.wanted_entry
         others = subtract(self._sum_of_all, vm.used_headroom)
@@ -104,18 +91,15 @@ class WindowQuota:
         }
         first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
         lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
-        shortages, own = {}, self._capped(entry)
+        own, shortages = self._capped(entry), {}
         for name in lacking:
             amounts = format_distinctly(name, need[name], self._used.get(name, ZERO), self._hard[name], raised[name])
             text = "{} of quota {}: requested {}, used {}, limited {}, with what may be added {}"
             shortages[f"{self.name}/{name}"] = text.format(name, self.name, *amounts)
-        return Judgement(
-            admitted,
-            is_refused=bool(lacking_resources(first_pod, self._hard, self._used)),
-            shortages=shortages,
-            is_by_others=all(need[name] <= own.get(name, ZERO) for name in lacking),
-            is_certain=all(self._used.get(name, ZERO) <= self._shown[name] for name in lacking),
-        )
+        admitted.refuses, admitted.shortages = bool(lacking_resources(first_pod, self._hard, self._used)), shortages
+        admitted.is_by_others = all(need[name] <= own.get(name, ZERO) for name in lacking)
+        admitted.is_certain = all(self._used.get(name, ZERO) <= self._shown[name] for name in lacking)
+        return admitted
 
     @property
     def headroom(self) -> ResourceList:
@@ -134,8 +118,7 @@ class WindowQuota:
 
 
 def facts_by_scopes(observed: Observed) -> dict[str, Facts]:
-    """Returns what VMs are worked out from: by the name of each quota with scopes, and by "" for all others. None while
-    no migration waits for a pod."""
+    """Returns what VMs are worked out from, by a quota with scopes and "" for all others; nothing while no VM waits."""
     facts = replace(observed.facts, now=observed.now)
     jobs = {pod.labels.get(constants.LABEL_MIGRATION_JOB_UID) for pod in facts.pods}
     waiting = (vmim for vmim in facts.migrations if vmim.phase == constants.PHASE_PENDING)
@@ -144,10 +127,6 @@ def facts_by_scopes(observed: Observed) -> dict[str, Facts]:
         return {}
     scoped = [quota for quota in observed.quotas if has_scopes(quota.spec)]
     return {"": facts} | {quota.name: replace(facts, quota=quota) for quota in scoped}
-
-
-def _vm_usages(facts: Facts) -> VmUsages:
-    return {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in vms_one_by_one(facts, EXACT, Base(None))}
 
 
 def _refused_targets(facts: Facts, vms: VmUsages) -> list[RefusedTarget]:
@@ -203,7 +182,10 @@ class Selection:
         latest = observed.now + self.policy.longest_pause  # what is later is from before the clock was set back
         paused = {uid: until for uid, until in observed.timers.paused.items() if observed.now < until <= latest}
         self.timers = replace(observed.timers, paused=paused, short_since={})
-        vms = {scopes: _vm_usages(facts) for scopes, facts in facts_by_scopes(observed).items()}
+        vms: dict[str, VmUsages] = {}
+        for scopes, facts in facts_by_scopes(observed).items():
+            usages = vms_one_by_one(facts, EXACT, Base(None))
+            vms[scopes] = {vm.name if isinstance(vm, VmUsage) else vm.vm: vm for vm in usages}
         targets = _refused_targets(observed.facts, vms[""]) if vms else []
         present = admitted_by(observed.lock) if observed.lock else ()
         self.refused_targets = sorted(targets, key=lambda target: target.admission_key not in present)
@@ -215,12 +197,7 @@ class Selection:
                 if name in ("pods", "persistentvolumeclaims") or is_extended(name):
                     max_headroom[name] = Quantity.of(amount.nanos // NANOS)  # a limit may have no fraction of these
             self._quotas = [
-                WindowQuota(
-                    quota,
-                    records[quota.name].hard if quota.name in records else quota.hard,
-                    vms[quota.name if has_scopes(quota.spec) else ""],
-                    max_headroom,
-                )
+                WindowQuota(quota, records.get(quota.name), vms.get(quota.name, vms[""]), max_headroom)
                 for quota in observed.quotas
                 if targets and quota.hard and not quota.deleting
             ]
@@ -249,8 +226,7 @@ class Selection:
         self.headroom = {quota.name: quota.headroom for quota in self._quotas if quota.name in blocking}
 
     def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
-        """Returns for how many seconds a target waits, and why; "" if it does not. `too_late`: the window is open for
-        others."""
+        """Returns for how many seconds a target waits, and why ("": not). `too_late`: the window is open for others."""
         seconds = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
         if seconds > 0:
             return seconds, f"a window for it was closed without a target pod, it is retried in {seconds:.0f} s"
@@ -265,36 +241,36 @@ class Selection:
 
     def _judge(self, target: RefusedTarget, is_member: bool) -> None:
         try:
-            judgements = [quota.judge(target) for quota in self._quotas]
+            quotas = [quota.admit(target) for quota in self._quotas]
         except QuantityError as exc:
             self._report_shortages(target, {"/": f"what it needs cannot be determined: {exc}"})
             return
-        blocking = [judgement.admitted for judgement in judgements if judgement.is_refused]
+        blocking = [quota for quota in quotas if quota.refuses]
         if names := ", ".join(quota.name for quota in blocking if quota.is_taken):
             # The other strategy is about to give it back: its limits are not the original ones.
             target.wait_reason = f"resource quota {names} still holds what was added for migrations by annotations"
             self._recheck(self.policy.sweep)
             return
-        if any(judgement.shortages for judgement in judgements):
-            self._await_room(target, judgements, is_member)
+        if any(quota.shortages for quota in quotas):
+            self._await_room(target, quotas, is_member)
         if blocking and not target.lacks_room:
-            self._quotas = [judgement.admitted for judgement in judgements]
+            self._quotas = quotas
             target.blocking = sorted(quota.name for quota in blocking)
 
-    def _await_room(self, target: RefusedTarget, judgements: Sequence[Judgement], is_member: bool) -> None:
+    def _await_room(self, target: RefusedTarget, quotas: Sequence[WindowQuota], is_member: bool) -> None:
         """Leaves a migration for a later window, and reports the shortage once it lasts. One that has a part in the
         window keeps it for a moment if status.used may count a target pod that the cache does not show yet."""
-        is_by_others = all(judgement.is_by_others for judgement in judgements)
+        is_by_others = all(quota.is_by_others for quota in quotas)
         now, key, policy = self.observed.now, (target.migration.uid, is_by_others), self.policy
         since = self.observed.timers.short_since.get(key, now)
         self.timers = replace(self.timers, short_since={**self.timers.short_since, key: since})
-        is_certain = all(judgement.is_certain for judgement in judgements)
+        is_certain = all(quota.is_certain for quota in quotas)
         target.lacks_room = is_certain or not is_member or now - since >= policy.cache_delay
         if not target.lacks_room:
             self._recheck(since + policy.cache_delay - now)
         seconds_left = since + (policy.crowding if is_by_others else policy.cache_delay) - now
         if seconds_left <= 0:
-            self._report_shortages(target, {k: text for judged in judgements for k, text in judged.shortages.items()})
+            self._report_shortages(target, {key: text for quota in quotas for key, text in quota.shortages.items()})
         else:
             self._recheck(seconds_left)
 

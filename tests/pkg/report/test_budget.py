@@ -47,11 +47,7 @@ WAITING: dict[str, tuple[Observed, str]] = {
         "migration of-before of the same VM is first",
     ),
     "about to be locked": (observed(), "quotas quota refuse its target pod: the namespace is about to be"),
-    "about to be raised": (observed(lock=lock()), "is locked, they are about to be raised"),
-    "raised": (
-        observed([quota(RAISED, annotations=RECORD)], [budget(saved=SAVED)], lock=lock()),
-        "they are raised, KubeVirt will create it",
-    ),
+    "locked": (observed(lock=lock()), "the namespace is locked until KubeVirt has created it"),
     "the budget does not suffice": (
         observed(budgets=[budget({"limits.cpu": "1"})]),
         "limits.memory of quota quota: requested",
