@@ -13,16 +13,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.metrics import LateGauge
-from kubeloop.webhook.registration import (
-    RACES,
-    Configuration,
-    Endpoint,
-    NotReached,
-    Registration,
-    Webhook,
-    registered,
-    split_key,
-)
+from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, Webhook, registered
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
@@ -37,7 +28,6 @@ DRIFT = LateGauge(METRICS["headroom_webhook_registration_drift"])
 _LAST_REACHED = LateGauge(METRICS["headroom_webhook_last_reached_timestamp_seconds"])
 
 INJECT_CA_FROM = "cert-manager.io/inject-ca-from"
-
 Tell = Callable[[str, str], None]
 """Writes an event of this reason and message."""
 
@@ -53,16 +43,13 @@ _OTHER_SECONDS = 60.0
 """After the answer of a replica with other flags, nothing is rewritten for so long."""
 LEFTOVERS_PERIOD = 60.0
 """Seconds between two looks at leftovers: a webhook that restarts answers again by the next one."""
-_NEWS_PAUSE = 0.1
 _NEWS_SECONDS = 2.0
 """How long a probe is repeated: an API server learns of a configuration by a watch."""
 
 
 class Registrar(Registration):
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
-
-    Replicas with the same flags do not disturb each other; others are recognised by the mark in their answers, and a
-    warning is logged."""
+    Replicas with the same flags do not disturb each other; others are recognised by the mark in their answers."""
 
     def __init__(
         self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
@@ -81,8 +68,7 @@ class Registrar(Registration):
             labels=MANAGED_BY,
             annotations={**self._injected, ANNOTATION_HASH: self.mark},
         )
-        self._settings = settings
-        self._report = report
+        self._settings, self._report = settings, report
         self._failing_since: float | None = None
         self._other_seen = float("-inf")
         self._differing = 0
@@ -172,13 +158,13 @@ class Registrar(Registration):
             except NotReached:
                 if loop_time() >= until:
                     raise
-                await asyncio.sleep(_NEWS_PAUSE)
+                await asyncio.sleep(0.1)
 
     def _is_anothers(self, current: Configuration | None) -> bool:
         if current is None or not self.endpoint.url:
             return False
-        urls = {split_key(webhook.get("clientConfig", {}).get("url", ""))[0] for webhook in current.webhooks or ()}
-        return urls != {self.endpoint.url + PROBE_PATH}
+        urls = [webhook.get("clientConfig", {}).get("url", "") for webhook in current.webhooks or ()]
+        return not all(url.startswith(self.endpoint.url + PROBE_PATH) for url in urls)
 
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
         """Only the webhooks with Fail stay: no other write waits in vain. Reported once for each outage."""
@@ -211,7 +197,6 @@ class Leftovers:
 
     client: Client
     namespace: str
-    """Headroom's own."""
     remove: bool
     tell: Tell
     _failing: int = field(default=0, init=False)
@@ -227,8 +212,7 @@ class Leftovers:
             if await unregister(self.client):
                 log.info("%s: no webhooks are served any more", WEBHOOK_CONFIGURATION_NAME)
             return
-        configuration = await registered(self.client, *_VALIDATING)
-        fault = ""
+        configuration, fault = await registered(self.client, *_VALIDATING), ""
         if configuration is not None:
             try:
                 await probe(self.client, self.namespace)
