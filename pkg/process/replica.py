@@ -26,8 +26,8 @@ from pkg.controller.managedtenantquota.managedtenantquota_controller import MANA
 from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.api_server import KubernetesVersion, wait_for_version
-from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, LAST_WRITE, Installation, Publisher, about
-from pkg.selfcheck.troubles import Troubles
+from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, Installation, about
+from pkg.selfcheck.troubles import LAST_WRITE, Publisher, Troubles
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
 from pkg.webhook.registration import Leftovers
@@ -195,12 +195,9 @@ class Replica:
         """Publishes the installation from the election on, also while the caches do not sync: then it says that."""
         policy, own_version = self.settings.policy, version("harvester-headroom")
         await leading.wait()
-        recorder, installation = management.recorder("headroom"), about(self.settings.namespace)
-        silent = [MANAGED_TENANT_QUOTA_CONTROLLER]
-        troubles = Troubles(management.troubles, recorder, installation, silent, management.reverts.causes)
+        troubles = Troubles(management, self.settings.namespace, [MANAGED_TENANT_QUOTA_CONTROLLER])
         publisher = Publisher(
-            management.client,
-            self.settings.namespace,
+            troubles,
             lambda: Installation(
                 policy.mode,
                 policy.estimate,
@@ -213,7 +210,6 @@ class Replica:
                 only_namespaces=" ".join(self.settings.only_namespaces),
             ),
             checks.faults,
-            lambda: troubles.causes,
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(troubles.run())

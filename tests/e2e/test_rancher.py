@@ -16,7 +16,7 @@ from lab.cluster import RancherAgent
 from lab.namespace import LASTING, Namespace, becomes, by_value
 from lab.rancher import lock
 from lab.rancher.releases import DEFAULT, NEWEST
-from pkg.selfcheck.installation import CHECK_PERIOD
+from pkg.selfcheck.troubles import PUBLISH_PERIOD
 from pkg.util import constants
 from tests.e2e.accounts import NAMESPACE, apply, documents, remove
 from tests.e2e.admin import HARD, Admin, RancherProject
@@ -136,7 +136,7 @@ async def test_a_project_without_room_changes_nothing_until_it_has(cluster: Clus
     assert project.name in event.message
     assert event.message.endswith("; left 0 of limits.cpu, 0 of limits.memory"), event.message
     await at_rest(namespace, request)
-    await asyncio.sleep(CHECK_PERIOD)  # by then the way is published
+    await asyncio.sleep(PUBLISH_PERIOD)  # by then the way is published
     process = await asyncio.to_thread(run, "explain", f"{namespace.name}/vm1", "--kubeconfig", str(cluster.kubeconfig))
     assert f"Rancher's project local:{project.name} has no room for" in process.stdout
     assert await namespace.phase(migration) == "Pending"

@@ -13,7 +13,9 @@ from kubeloop.client.errors import Forbidden, NotFound
 from kubeloop.testing.virtual_time import virtual_time
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.causes import Cause, decode_causes
-from pkg.selfcheck.installation import CHECK_PERIOD, LAST_WRITE, REFRESH, REPORT_AFTER, Installation, Publisher, read
+from pkg.config.management import Management
+from pkg.selfcheck.installation import REFRESH, Installation, read
+from pkg.selfcheck.troubles import FAULT_AFTER, LAST_WRITE, PUBLISH_PERIOD, Publisher, Troubles
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 
@@ -25,9 +27,10 @@ class ServiceCluster(Server):
         super().__init__()
         self.config_maps: Kind[Any] = self.kind(CONFIG_MAPS)
         self.faults: list[str] = []
-        self.causes: list[Cause] = []
-        self.publisher = Publisher(self.client(), "own", lambda: RUNS, lambda: self.faults, causes=lambda: self.causes)
-        self.publisher.client.transport.server_clock = ServerClock(monotonic=loop_time)
+        self.management = Management(self.client())
+        self.management.clock = ServerClock(monotonic=loop_time)
+        self.troubles = Troubles(self.management, "own", [])
+        self.publisher = Publisher(self.troubles, lambda: RUNS, lambda: self.faults)
 
     @property
     def written(self) -> Installation:
@@ -45,7 +48,7 @@ class ServiceCluster(Server):
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster = ServiceCluster()
     running = asyncio.create_task(cluster.publisher.run())
-    await asyncio.sleep(REFRESH - CHECK_PERIOD)
+    await asyncio.sleep(REFRESH - PUBLISH_PERIOD)
     assert cluster.published == RUNS
     assert len(cluster.config_maps.calls) == 2, "at rest nothing is asked"
     cluster.config_maps.edited("own/headroom", {"data": {"mode": "takeover"}})
@@ -82,7 +85,7 @@ async def test_an_end_is_written_after_something_else_if_at_all() -> None:
 @virtual_time
 async def test_the_time_is_the_api_servers() -> None:
     cluster = ServiceCluster()
-    cluster.publisher.client.transport.server_clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
+    cluster.management.clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
     await cluster.publisher.check()
     assert cluster.written.seen == "2026-01-01T00:00:00Z"
 
@@ -92,12 +95,12 @@ async def test_a_cache_that_is_behind_is_published_while_it_lasts() -> None:
     cluster = ServiceCluster()
     for seconds, faults, problem in (
         (0.0, ["a moment"], ""),
-        (REPORT_AFTER / 2, [], ""),
-        (REPORT_AFTER / 2, ["pods: silent for 30 s"], ""),
-        (REPORT_AFTER, ["pods: silent for 40 s", "more"], "pods: silent for 40 s; and 1 more, see /readyz"),
-        (REPORT_AFTER, ["pods: silent for 50 s"], "pods: silent for 40 s; and 1 more, see /readyz"),
+        (FAULT_AFTER / 2, [], ""),
+        (FAULT_AFTER / 2, ["pods: silent for 30 s"], ""),
+        (FAULT_AFTER, ["pods: silent for 40 s", "more"], "pods: silent for 40 s; and 1 more, see /readyz"),
+        (FAULT_AFTER, ["pods: silent for 50 s"], "pods: silent for 40 s; and 1 more, see /readyz"),
         (REFRESH, ["pods: silent for 60 s"], "pods: silent for 60 s"),
-        (REPORT_AFTER, [], ""),
+        (FAULT_AFTER, [], ""),
     ):
         await asyncio.sleep(seconds)
         cluster.faults = faults
@@ -109,7 +112,7 @@ async def test_a_cache_that_is_behind_is_published_while_it_lasts() -> None:
 async def test_who_refuses_is_published_at_once_and_before_all_else() -> None:
     cluster = ServiceCluster()
     webhook = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
-    cluster.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
+    cluster.troubles.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
     cluster.faults = ["pods: silent"]
     await cluster.publisher.check()
     published = cluster.published
@@ -117,8 +120,8 @@ async def test_who_refuses_is_published_at_once_and_before_all_else() -> None:
         "webhook q.example.org refuses headroom's requests (400): not by you: ResourceQuota a/q and 1 more"
         "; and 1 more, see /readyz"
     )
-    assert decode_causes(published.refused) == cluster.causes
-    cluster.causes, cluster.faults = [], []
+    assert decode_causes(published.refused) == cluster.troubles.causes
+    cluster.troubles.causes, cluster.faults = [], []
     await cluster.publisher.check()
     assert cluster.published == RUNS
 

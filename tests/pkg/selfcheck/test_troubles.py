@@ -9,12 +9,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
 from pkg.config.causes import Cause, decode_causes
 from pkg.config.management import Management
-from pkg.selfcheck.installation import about
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
 from tests.decisions import sentences
 from tests.kinds import Events, Server
@@ -27,16 +27,26 @@ POLICY = """resourcequotas "q" is forbidden: ValidatingAdmissionPolicy 'p' with 
 RBAC = 'resourcequotas "q" is forbidden: User "u" cannot patch resource "resourcequotas" in API group ""'
 
 
+class RigManagement(Management):
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self.found: list[tuple[Controller[Any], Trouble]] = []
+
+    def troubles(self) -> list[tuple[Controller[Any], Trouble]]:
+        return self.found
+
+
 class TroublesRig:
     """Controllers whose troubles a test sets."""
 
     def __init__(self) -> None:
-        self.management = Management(Server().client())
+        self.management = RigManagement(Server().client())
         self.quotas: Controller[Any] = self.management.resource_quotas
         self.namespaces: Controller[Any] = self.management.namespaces
-        self.find_troubles: list[tuple[Controller[Any], Trouble]] = []
+        self.find_troubles = self.management.found
         self.events = Events()
-        self.troubles = Troubles(lambda: self.find_troubles, self.events.recorder, about("own"), silent=["mtq"])
+        self.management._recorders["headroom"] = self.events.recorder
+        self.troubles = Troubles(self.management, "own", silent=["mtq"])
 
     def refuse(self, key: str, error: ApiError | None, *, handler: str = "writer", kind: str = "quotas") -> None:
         self.find_troubles.append((getattr(self, kind), Trouble(handler, key, error)))
@@ -54,16 +64,16 @@ def waiting(by: str) -> float | None:
     return REGISTRY.get_sample_value("headroom_requests_refused", {"by": by})
 
 
-async def test_causes_that_no_request_met_are_measured_and_shown() -> None:
+async def test_causes_that_no_request_met_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = TroublesRig()
     reverting = Cause("field manager kubectl-edit", 0, "lowers it", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
-    rig.troubles.more_causes = lambda: [reverting]
+    monkeypatch.setattr(rig.management.reverts, "causes", lambda: [reverting])
     rig.refuse("a/q", BadRequest(DENIED))
     await rig.looks(REPORT_AFTER + 1.5)
     assert [cause.by for cause in rig.troubles.causes] == ["webhook q.example.org", "field manager kubectl-edit"]
     assert reverting.line("b") == "field manager kubectl-edit: lowers it: ResourceQuota b/q and 1 more"
     assert waiting("field manager kubectl-edit") == 2
-    rig.troubles.more_causes = tuple
+    monkeypatch.undo()
     await rig.looks(1.5)
     assert waiting("field manager kubectl-edit") is None
 
