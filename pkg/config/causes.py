@@ -41,7 +41,6 @@ class Cause(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The sentence with who refuses."""
         if not self.by:
             return self.reason
         if not self.status or self.status >= 500:
@@ -59,7 +58,6 @@ class Cause(msgspec.Struct, frozen=True):
         return any(_is_in(namespace, obj) for obj in self.objects)
 
     def refuses(self, kind: str, key: str) -> bool:
-        """Reports whether this very object waits."""
         return f"{kind} {key}" in self.objects
 
 

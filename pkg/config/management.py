@@ -55,7 +55,6 @@ class Management(ControllerFactory):
     locks = _CachedKind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS)
     """All webhook configurations: a lock that has lost its label has to end as well."""
     own_webhooks = _CachedKind(registry.VALIDATING_WEBHOOK_CONFIGURATIONS, name=constants.WEBHOOK_CONFIGURATION_NAME)
-    """The registration of our own webhooks, and no other."""
 
     def __init__(
         self,

@@ -31,7 +31,6 @@ _webhook: Final = partial(Metric, exported="webhook")
 
 
 def _leader(name: str, help: str, labels: Mapping[str, str] | None = None) -> Metric:
-    """Returns a gauge that the leader exports."""
     return Metric(name, "gauge", help, labels or {}, "leader")
 
 

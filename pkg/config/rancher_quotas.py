@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _DENIED_BY_RANCHER: Final = re.compile(rf'admission webhook "{re.escape(RANCHER_WEBHOOKS)}\.[^"]*" denied the request')
 RANCHER_SUDO: Final = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
-"""The user and its groups, for ClientConfig.impersonate."""
 _MOST_PROJECTS: Final = 10_000
 ASKS_AGAIN: Final = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
@@ -88,7 +87,6 @@ class RancherWrites:
         return is_default(quota) and self.way is RancherQuotas.ANNOTATION
 
     def quotas(self, quota: ResourceQuota) -> ResourceClient[ResourceQuota]:
-        """Returns the client that writes a quota."""
         owner = self._owner if is_default(quota) and self.way is RancherQuotas.IMPERSONATE else None
         return (owner or self._client).resource(RESOURCE_QUOTAS)
 
@@ -143,6 +141,5 @@ class ProjectTurns:
         return False
 
     def end(self, project: str, namespace: str) -> None:
-        """Ends the namespace's turn, if it has it."""
         if self._holders.get(project) == namespace:
             del self._holders[project]

@@ -30,7 +30,6 @@ class QuotaGuard(StrEnum):
     CORRECT = "correct"
     """Rancher's writes are corrected, all others denied."""
     DENY = "deny"
-    """All such writes are denied."""
     OFF = "off"
 
 
@@ -78,7 +77,6 @@ class Settings:
         return tuple(user for user in users if user.startswith("system:serviceaccount:"))
 
     def is_rancher(self, user: str) -> bool:
-        """Reports whether a user name is one of Rancher's accounts."""
         return any(fnmatchcase(user, pattern) for pattern in self.rancher_users)
 
     def selects(self, key: str) -> bool:

@@ -25,9 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 PERIOD: Final = 360.0
-"""Seconds between two checks."""
 RETRY: Final = 30.0
-"""Seconds until the next check when the API server did not answer."""
 EVENT: Final = "PodPolicyMissing"
 _REFUSES: Final = "refuses KubeVirt's own pods"
 
@@ -94,7 +92,6 @@ class Upkeep:
 
 
 async def _existing(client: ResourceClient[T], names: Iterable[str] = POLICIES) -> dict[str, T]:
-    """Returns those of the names that exist."""
     objects: dict[str, T] = {}
     for name in names:
         with suppress(*STATUS_404):

@@ -81,7 +81,6 @@ def mutating(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> li
 
 
 def probing(endpoint: Endpoint, settings: Settings, bundle: bytes | None) -> list[Webhook]:
-    """Returns the webhook of the probe's configuration: for Events with its label in our own namespace."""
     make = partial(_webhook, endpoint, settings, bundle)
     namespace = {"matchLabels": {NAMESPACE_NAME_LABEL: settings.namespace}}
     options = {"objectSelector": {"matchLabels": {PROBE_LABEL: constants.TRUE}}, "reinvocationPolicy": "Never"}
@@ -179,6 +178,5 @@ def _changes(key: str) -> str:
 
 
 _MANAGED: Final = (constants.LABEL_DEFAULT_RESOURCE_QUOTA, constants.LABEL_MANAGED)
-"""The labels that make a quota managed."""
 _SWITCHED_OFF: Final = f"{_is_off('object')} && !{_is_off('oldObject')}"
 """In an UPDATE: a person switches headroom off, and is warned which migrations lose their headroom."""

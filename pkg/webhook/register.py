@@ -86,7 +86,6 @@ def hooks(view: View, settings: Settings, endpoint: Endpoint, management: Manage
 
 
 async def answer_probe(request: AdmissionRequest, mark: str) -> Decision:
-    """Answers the probe with the mark. Reads nothing."""
     annotations = {**request.new(Object).annotations, PROBE_MARK: mark}
     return Decision(patch=[{"op": "add", "path": "/metadata/annotations", "value": annotations}])
 

@@ -54,7 +54,6 @@ class Registrar(Registration):
     def __init__(
         self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
     ) -> None:
-        """`report` makes an Event of what an administrator has to know."""
         self.mark = fingerprint(endpoint, settings)
         self._injected = {INJECT_CA_FROM: settings.inject_ca_from} if settings.inject_ca_from else {}
         super().__init__(

@@ -91,7 +91,6 @@ class LockValidator:
     cache: CacheReader[ValidatingWebhookConfiguration]
     client: ResourceClient[ValidatingWebhookConfiguration]
     clock: Callable[[], float]
-    """The API server's, in seconds since the epoch."""
     accounts: Accounts
     is_granted: Callable[[str, Pod], Awaitable[bool]]
     """Of a namespace and a target's pod, see above; raises NoAnswer."""

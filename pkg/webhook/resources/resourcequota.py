@@ -38,7 +38,6 @@ class Guard:
     view: View
     settings: Settings
     tell: Callable[[ResourceQuota, EventType, str, str], None]
-    """EventRecorder.event."""
 
     async def validate(self, request: AdmissionRequest) -> Decision:
         of_status = request.sub_resource == "status"
@@ -83,7 +82,6 @@ class Guard:
     async def _too_low(
         self, old: ResourceQuota, new: ResourceQuota, *, of_status: bool = False, grants: bool = False
     ) -> Mapping[str, Quantity]:
-        """Returns the limits that a write lowers too far (see `lowered_too_far`)."""
         decide = partial(lowered_too_far, old, new, self.settings.policy, of_status=of_status, grants=grants)
         suggested = decide(self.view.namespace(new.namespace))
         with suppress(NoAnswer):
@@ -92,7 +90,6 @@ class Guard:
         return suggested
 
     async def _refuse_while_migrating(self, quota: ResourceQuota, allowed_change: str) -> Decision:
-        """Denies a write that takes the quota away from the migrations whose entries it has."""
         quota = with_request(quota, self.view.namespace(quota.namespace))
         if not is_served(quota) or not has_migrating_vm(quota.annotations):
             return ALLOW
