@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,6 @@ MANY: Final = 10
 """Reverts in WINDOW from which on somebody has to be named: Rancher's sync makes one or two a migration."""
 WINDOW: Final = 60.0
 LOWERS: Final = "lowers spec.hard again and again while VMs migrate, against what headroom raises"
-_UNKNOWN: Final = "unknown"
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -90,25 +89,22 @@ class Reverts:
         if len(times) < MANY or times[0] < now - WINDOW:
             return ""
         if quota.key not in self._managers:
-            self._managers[quota.key] = await self._last_manager(quota, {f"f:{name}" for name in lowered})
+            entries: Sequence[dict[str, Any]] = ()
+            try:  # no cache keeps managedFields
+                answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
+                entries = msgspec.json.decode(answer)["metadata"].get("managedFields") or ()
+            except ApiError as exc:
+                log.debug("%s: its field managers are not read: %s", quota.key, exc)
+            fields = {f"f:{name}" for name in lowered}  # a metav1.ManagedFieldsEntry names what its manager wrote last
+            owners = [
+                entry
+                for entry in entries
+                if not fields.isdisjoint(((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:hard") or ())
+            ]
+            # Who may write the quota may leave out the time and the manager.
+            last: dict[str, Any] = max(owners, key=lambda entry: entry.get("time") or "", default={})
+            self._managers[quota.key] = last.get("manager") or "unknown"
         return self._managers[quota.key]
-
-    async def _last_manager(self, quota: ResourceQuota, fields: Set[str]) -> str:
-        """Returns the last one that wrote any of these limits, by their names in a metav1.ManagedFieldsEntry."""
-        try:  # no cache keeps managedFields
-            answer = await self.client.transport.request("GET", RESOURCE_QUOTAS.path(quota.namespace, quota.name))
-            entries = msgspec.json.decode(answer)["metadata"].get("managedFields") or ()
-        except ApiError as exc:
-            log.debug("%s: its field managers are not read: %s", quota.key, exc)
-            return _UNKNOWN
-        owners = [
-            entry
-            for entry in entries
-            if not fields.isdisjoint(((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:hard") or ())
-        ]
-        # Who may write the quota may leave out the time and the manager.
-        last: dict[str, Any] = max(owners, key=lambda entry: entry.get("time") or "", default={})
-        return last.get("manager") or _UNKNOWN
 
     def causes(self) -> list[Cause]:
         """Returns one cause for each manager that has to be stopped."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,7 +13,7 @@ from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, NotFound
 from kubeloop.client.retry import retry_on_conflict
 from kubeloop.metrics import LateGauge
-from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, Webhook, registered
+from kubeloop.webhook.registration import RACES, Configuration, Endpoint, NotReached, Registration, registered
 from kubeloop.workqueue.queue import loop_time
 from pkg.config.metrics import METRICS, configuration_written
 from pkg.config.settings import WEBHOOKS, Settings
@@ -73,14 +73,20 @@ class Registrar(Registration):
         self._differing = 0
         # Invariant: how many looks in a row were answered by a replica with other flags.
         self._is_outage_reported = False
-        self._last_webhooks: dict[str, list[Webhook]] = {}
-        # By kind and name: what the last look has kept registered.
+        self._bundle: bytes | None = None
+        self._kept: tuple[bytes | None, Endpoint] | None = None
+        # Invariant: bundle and endpoint of all that the last look has left registered.
 
-    written = staticmethod(configuration_written)
+    def written(self, resource: Resource[Any], name: str, operation: str) -> None:
+        configuration_written(resource, name, operation)
+        if self._kept == (self._bundle, self.endpoint):
+            change = "deleted" if operation == "created" else "changed"
+            message = f"{resource.kind} {name} was {change} by another client, and is written again"
+            _warn(self._report, EVENT_CHANGED, message)
 
     async def ensure(self, bundle: bytes | None) -> None:
         """Writes the configurations where they differ, or withdraws them. Raises ApiError, NotReached."""
-        began = loop_time()
+        began, self._bundle = loop_time(), bundle
         try:
             mark, is_own = await self._probe(bundle)
         except NotReached as exc:
@@ -106,6 +112,7 @@ class Registrar(Registration):
             _warn(self._report, EVENT_OTHER_FLAGS, message)
         if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
             await self.write(bundle)
+            self._kept = bundle, self.endpoint
         else:
             # Two that rewrite each other's configurations would never end.
             await self.adopt()
@@ -115,23 +122,6 @@ class Registrar(Registration):
         for configuration in (_PROBE, _VALIDATING):  # one of 0.1.0 has no key
             if self.share_key(await registered(self.client, *configuration)):
                 return
-
-    async def put(
-        self,
-        resource: Resource[Any],
-        name: str,
-        current: Configuration | None,
-        webhooks: list[Webhook],
-        annotations: Mapping[str, str],
-    ) -> bool:
-        """Writes a configuration, and reports that another client changed or deleted it since the last look."""
-        subject = f"{resource.kind} {name}"
-        is_written = await super().put(resource, name, current, webhooks, annotations)
-        if is_written and self._last_webhooks.get(subject) == webhooks:
-            change = "changed" if current else "deleted"
-            _warn(self._report, EVENT_CHANGED, f"{subject} was {change} by another client, and is written again")
-        self._last_webhooks[subject] = webhooks
-        return is_written
 
     async def _probe(self, bundle: bytes | None) -> tuple[str, bool]:
         """Returns an answering replica's mark and whether this one's address is probed. Raises NotReached, ApiError."""
@@ -167,6 +157,7 @@ class Registrar(Registration):
 
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
         """Only the webhooks with Fail stay: no other write waits in vain. Reported once for each outage."""
+        self._kept = None
         was_registered = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
         if not was_registered or self._is_outage_reported:
             return

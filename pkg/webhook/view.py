@@ -7,7 +7,7 @@ cache, and a tenant may ask a hundred times a second."""
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -151,7 +151,7 @@ class _Watch:
     informer: SharedIndexInformer[Pod]
     finished: TTLCache[str, Pod]
     """Pods that ended a moment ago, by uid, as they were before."""
-    end: asyncio.TimerHandle = field(init=False)
+    end: asyncio.TimerHandle
 
 
 class NamespacePods:
@@ -199,20 +199,19 @@ class NamespacePods:
 
     def _watch(self, namespace: str) -> _Watch:
         """Returns the namespace's watch, which lasts for IDLE seconds more."""
-        if watch := self._watches.pop(namespace, None):
-            watch.end.cancel()
-        else:
-            watch = self._start_watch(namespace)
-        watch.end = asyncio.get_running_loop().call_later(IDLE, self._end, namespace)
+        watch = self._watches.pop(namespace, None) or self._start_watch(namespace)
         self._watches[namespace] = watch
+        watch.end.cancel()
+        watch.end = asyncio.get_running_loop().call_later(IDLE, self._end, namespace)
         if len(self._watches) > MOST:
             self._end(next(iter(self._watches)))
         return watch
 
     def _start_watch(self, namespace: str) -> _Watch:
         log.debug("watching the pods of %s", namespace)
+        loop = asyncio.get_running_loop()
         informer = SharedIndexInformer(self._pods.select(namespace=namespace), transform=self._transform)
-        finished: TTLCache[str, Pod] = TTLCache(1000, ENDED, asyncio.get_running_loop().time)
+        finished: TTLCache[str, Pod] = TTLCache(1000, ENDED, loop.time)
 
         def on_update(old: Pod, new: Pod) -> None:
             if new.terminal and not old.terminal:
@@ -226,7 +225,7 @@ class NamespacePods:
 
         informer.add_event_handler(ResourceEventHandlerFuncs(on_add, on_update, on_delete))
         informer.start()
-        return _Watch(informer, finished)
+        return _Watch(informer, finished, loop.call_later(IDLE, self._end, namespace))
 
     def _end(self, namespace: str) -> None:
         watch = self._watches.pop(namespace)

@@ -55,20 +55,18 @@ def decide(
         need = storage_of(new) - storage_before
         if need <= ZERO:  # of what is wrong here only who asks for more is told
             return ALLOW
-        is_short = any(_lacks_room(quota, limit, need) for quota in quotas)
+        for quota in quotas:
+            used, entries = parse_resource_list(quota.used), read(quota.annotations)
+            for error in entries.invalid.values():
+                raise error
+            headroom = total(entries.by_key.values())
+            if lacking_resources({REQUESTS_STORAGE: need}, {REQUESTS_STORAGE: limit}, used, headroom):
+                return deny(insufficient("storage"), reason="no-room")
     except ResourceQuotaError as exc:
         return Decision(warnings=(str(exc),))
     except ValueError as exc:
         return deny(str(exc), reason="no-room")
-    return deny(insufficient("storage"), reason="no-room") if is_short else ALLOW
-
-
-def _lacks_room(quota: ResourceQuota, limit: Quantity, need: Quantity) -> bool:
-    used, entries = parse_resource_list(quota.used), read(quota.annotations)
-    for error in entries.invalid.values():
-        raise error
-    limits, wanted = {REQUESTS_STORAGE: limit}, {REQUESTS_STORAGE: need}
-    return bool(lacking_resources(wanted, limits, used, total(entries.by_key.values())))
+    return ALLOW
 
 
 async def validate(view: View, request: AdmissionRequest) -> Decision:
