@@ -4,10 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from kubeloop.api.core import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
-from kubeloop.api.meta import Object
 from kubeloop.api.registry import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from kubeloop.client.errors import STATUS_404
 from kubeloop.client.resource_client import ResourceClient
@@ -22,8 +20,6 @@ from pkg.util.kubevirt.rendering import virt_controllers
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", bound=Object)
-
 PERIOD: Final = 360.0
 RETRY: Final = 30.0
 EVENT: Final = "PodPolicyMissing"
@@ -31,6 +27,7 @@ _REFUSES: Final = "refuses KubeVirt's own pods"
 
 POLICIES: Final = {"headroom-vm-pods-created": "CREATE", "headroom-vm-pods-changed": "UPDATE"}
 """Name of each policy, which its binding shares, to the operation on pods that it decides about."""
+Specs = Mapping[str, Mapping[str, Any]]
 _ABSENT: Final = {name: f"there is no ValidatingAdmissionPolicy {name}" for name in POLICIES}
 
 _IN_FORCE = LateGauge(METRICS["headroom_pod_policy_in_force"])
@@ -77,12 +74,12 @@ class Upkeep:
 
     async def _policy_problems(self) -> Sequence[str]:
         policies = self.management.client.resource(VALIDATING_ADMISSION_POLICIES)
-        if self._problems == [*_ABSENT.values()] and not await _existing(policies, [*POLICIES][:1]):
+        if self._problems == [*_ABSENT.values()] and not await _specs(policies, [*POLICIES][:1]):
             return self._problems  # still: one request at rest is enough
         if not await policies.is_served():
             return ["the API server is older than Kubernetes 1.30 and has no ValidatingAdmissionPolicy"]
         bindings = self.management.client.resource(VALIDATING_ADMISSION_POLICY_BINDINGS)
-        return problems(await _existing(policies), await _existing(bindings), self.accounts())
+        return problems(await _specs(policies), await _specs(bindings), self.accounts())
 
     def accounts(self) -> Sequence[str]:
         """Returns virt-controller's user names, which the policies must name: where the KubeVirt object is known, its
@@ -91,32 +88,27 @@ class Upkeep:
         return virt_controllers(kubevirts, () if kubevirts else self.settings.kubevirt_users)
 
 
-async def _existing(client: ResourceClient[T], names: Iterable[str] = POLICIES) -> dict[str, T]:
-    objects: dict[str, T] = {}
+async def _specs(client: ResourceClient[Any], names: Iterable[str] = POLICIES) -> Specs:
+    specs: dict[str, Mapping[str, Any]] = {}
     for name in names:
         with suppress(*STATUS_404):
-            objects[name] = await client.get(name=name)
-    return objects
+            specs[name] = (await client.get(name=name)).spec
+    return specs
 
 
-def problems(
-    policies: Mapping[str, ValidatingAdmissionPolicy],
-    bindings: Mapping[str, ValidatingAdmissionPolicyBinding],
-    accounts: Sequence[str],
-) -> list[str]:
+def problems(policies: Specs, bindings: Specs, accounts: Sequence[str]) -> list[str]:
     """Returns what is wrong, by name; nothing if tenants can forge no pod. `accounts` are virt-controller's."""
     faults: list[str] = []
     for name, operation in POLICIES.items():
-        policy, binding = policies.get(name), bindings.get(name)
+        policy, binding = policies.get(name), bindings.get(name, {})
         if policy is None:
             faults.append(_ABSENT[name])
             continue
-        weaknesses = _weaknesses(policy.spec, operation, accounts)
+        weaknesses = _weaknesses(policy, operation, accounts)
         faults += [f"ValidatingAdmissionPolicy {name} {weakness}" for weakness in weaknesses]
-        bound = binding.spec if binding else {}
         narrowing = ("namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
-        is_narrow = any((bound.get("matchResources") or {}).get(part) for part in narrowing)
-        if is_narrow or bound.get("policyName") != name or "Deny" not in (bound.get("validationActions") or ()):
+        is_narrow = any((binding.get("matchResources") or {}).get(part) for part in narrowing)
+        if is_narrow or binding.get("policyName") != name or "Deny" not in (binding.get("validationActions") or ()):
             faults.append(f"no ValidatingAdmissionPolicyBinding {name} makes it deny everywhere")
     return faults
 

@@ -2,5 +2,4 @@
 
 Promises: a decision is a pure function of the request and the caches (`resources/<kind>`), and about the object in
 the request it believes the request; a denial that the caches suggest is checked against the API server first.
-Forbids: writing anything while deciding (`sideEffects: None`), and importing `pkg.controller`: what both need lives in
-`pkg.util`, and `pkg.cmd` puts the two together."""
+Forbids: writing anything while deciding (`sideEffects: None`), importing `pkg.controller`."""

@@ -51,9 +51,7 @@ class Registrar(Registration):
     """Registers the webhooks once the API server is proven to reach them, and withdraws them when it no longer does.
     Replicas with the same flags do not disturb each other; others are recognised by the mark in their answers."""
 
-    def __init__(
-        self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda _reason, _message: None
-    ) -> None:
+    def __init__(self, client: Client, endpoint: Endpoint, settings: Settings, report: Tell = lambda *_: None) -> None:
         self.mark = fingerprint(endpoint, settings)
         self._injected = {INJECT_CA_FROM: settings.inject_ca_from} if settings.inject_ca_from else {}
         super().__init__(

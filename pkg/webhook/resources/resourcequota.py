@@ -54,7 +54,7 @@ class Guard:
         if lowest := await self._too_low(old, quota, of_status=of_status):
             limits = (quota.status.hard or {}) if of_status else quota.hard
             wants = (f"{name} can't be {limits[name]}, the lowest allowed value is {lowest[name]}" for name in lowest)
-            return self._denied(quota, f"{', '.join(wants)} until they are done")
+            return deny(f"{self._describe(quota)}: {', '.join(wants)} until they are done", reason="migrating")
         later = postponed_change(old, quota)
         return await self._refuse_while_migrating(old, later) if later else ALLOW
 
@@ -97,10 +97,7 @@ class Guard:
             namespace = await self.view.namespace_live(quota.namespace)
             if namespace is None or namespace.deleting or switched_off(namespace):
                 return ALLOW
-        return self._denied(quota, f"{allowed_change} when they are done")
-
-    def _denied(self, quota: ResourceQuota, explanation: str) -> Decision:
-        return deny(f"{self._describe(quota)}: {explanation}", reason="migrating")
+        return deny(f"{self._describe(quota)}: {allowed_change} when they are done", reason="migrating")
 
     def _describe(self, quota: ResourceQuota) -> str:
         names = _join_names(self.view.migrating(quota))

@@ -14,8 +14,7 @@ from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import parse_resource_list, total
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.api.kubevirt import VirtualMachine
-from pkg.util import constants
-from pkg.util.constants import REQUESTS_STORAGE
+from pkg.util.constants import ANNOTATION_VOLUME_CLAIM_TEMPLATES, REQUESTS_STORAGE
 from pkg.util.problems import ResourceQuotaError, insufficient
 from pkg.util.resourcequota.base import parse_limits
 from pkg.util.resourcequota.entries import read
@@ -30,7 +29,7 @@ _TEMPLATES: Final = msgspec.json.Decoder(Annotated[list[PersistentVolumeClaim], 
 def storage_of(vm: VirtualMachine) -> Quantity:
     """Returns the storage that the VM's volume claim templates request together. Raises ValueError for garbage."""
     try:
-        templates = _TEMPLATES.decode(vm.annotations.get(constants.ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null") or []
+        templates = _TEMPLATES.decode(vm.annotations.get(ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null") or []
         requests = [(template.spec.resources.requests or {}).get("storage", 0) for template in templates]
         return sum(map(Quantity.parse, requests), ZERO)
     except (msgspec.DecodeError, QuantityError, RecursionError) as exc:

@@ -41,7 +41,7 @@ def accounts_of(kubevirts: Sequence[KubeVirt], configured: Sequence[str]) -> Seq
 
 def gaps_of(documents: list[dict[str, Any]], accounts: Sequence[str] | None = None) -> list[str]:
     policies, bindings = (
-        {d["metadata"]["name"]: msgspec.convert(d, kind.type) for d in documents if d["kind"] == kind.kind}
+        {d["metadata"]["name"]: msgspec.convert(d, kind.type).spec for d in documents if d["kind"] == kind.kind}
         for kind in KINDS
     )
     return problems(policies, bindings, virt_controllers([]) if accounts is None else accounts)
