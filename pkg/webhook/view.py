@@ -28,7 +28,6 @@ from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHIN
 from pkg.config.metrics import METRICS
 from pkg.config.slim import CacheTransforms
 from pkg.util import constants
-from pkg.util.quotacount.releases import Releases
 from pkg.util.resourcequota.entries import names_by_key
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.managed import is_default
@@ -74,14 +73,13 @@ class View:
     def __init__(self, client: Client, source: Source, clock: Callable[[], float], slim: CacheTransforms) -> None:
         """`clock`: seconds since 1970, the API server's; `slim` shares what it holds with the caches."""
         self._source, self._clock = source, clock
+        self.quotas, self.releases = source.list_quotas, source.kubernetes
         self._quotas, self._namespaces = client.resource(RESOURCE_QUOTAS), client.resource(NAMESPACES)
         self._all_pods = client.resource(PODS).transformed(slim.pod)
         self._vmis = client.resource(VIRTUAL_MACHINE_INSTANCES).transformed(slim.instance)
         self._migrations = client.resource(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS).transformed(slim.plain)
         self._pods = NamespacePods(self._all_pods, clock, slim.pod)
-
-    async def close(self) -> None:
-        await self._pods.close()
+        self.pods, self.close = self._pods.list_watched, self._pods.close
 
     def observe(self, quota: ResourceQuota, source: Source | None = None) -> Facts:
         return (source or self._source).observe(quota, self._clock())
@@ -94,16 +92,6 @@ class View:
         source, namespace = self._source, quota.namespace
         by_key = names_by_key(quota.annotations, source.migrations.list(namespace), source.instances.list(namespace))
         return tuple(sorted({*by_key.values()}))
-
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return self._source.list_quotas(namespace)
-
-    def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
-        """Returns the pods as a watch has brought them, or None until it has. Without `watch` none is started."""
-        return self._pods.list_watched(namespace, begin=watch)
-
-    def releases(self) -> Releases:
-        return self._source.kubernetes()
 
     async def pods_live(self, namespace: str) -> Pods:
         return await read_in_time(self._pods.live(namespace)) or Pods()

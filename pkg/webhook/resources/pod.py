@@ -127,7 +127,7 @@ class PodValidator:
         """Live quotas (a cache does not know of a raise while its watch is late), and after them the pods as a watch
         brings them: what the quotas count has been there before. None is begun at rest: quota's own count is enough."""
         quotas = await self._quotas(namespace)
-        pods = self._view.pods(namespace, watch=any(map(is_raised, quotas)))
+        pods = self._view.pods(namespace, begin=any(map(is_raised, quotas)))
         return await self._rooms(map(self._view.observe, quotas), pods)
 
     async def _read_list(self, namespace: str) -> NamespaceRooms:

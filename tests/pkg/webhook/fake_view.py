@@ -104,11 +104,11 @@ class FakeView(View):
         instances = self.cached.observe(quota).instances.values()
         return tuple(sorted(names_by_key(quota.annotations, self.cached.migrations, instances).values()))
 
-    def quotas(self, namespace: str) -> list[ResourceQuota]:
+    def quotas(self, namespace: str = "") -> list[ResourceQuota]:
         return self.cached.quotas
 
-    def pods(self, namespace: str, *, watch: bool = True) -> Pods | None:
-        if watch:
+    def pods(self, namespace: str, *, begin: bool = True) -> Pods | None:
+        if begin:
             self.asked_of.add(namespace)
         watched = self.watched and namespace in self.asked_of
         return Pods(list(self.cached.pods), self.ended) if watched else None
