@@ -27,7 +27,7 @@ from pkg.controller.registry import register_all
 from pkg.report.state_metrics import StateMetrics, observe_wait
 from pkg.selfcheck.api_server import KubernetesVersion, wait_for_version
 from pkg.selfcheck.installation import EVENT_NOT_ELECTED, IN_FORCE, Installation, about
-from pkg.selfcheck.troubles import LAST_WRITE, Publisher, Troubles
+from pkg.selfcheck.troubles import LAST_WRITE, Troubles
 from pkg.selfcheck.upkeep import Upkeep
 from pkg.util.constants import LEASE, USER_AGENT
 from pkg.webhook.registration import Leftovers
@@ -195,9 +195,10 @@ class Replica:
         """Publishes the installation from the election on, also while the caches do not sync: then it says that."""
         policy, own_version = self.settings.policy, version("harvester-headroom")
         await leading.wait()
-        troubles = Troubles(management, self.settings.namespace, [MANAGED_TENANT_QUOTA_CONTROLLER])
-        publisher = Publisher(
-            troubles,
+        troubles = Troubles(
+            management,
+            self.settings.namespace,
+            [MANAGED_TENANT_QUOTA_CONTROLLER],
             lambda: Installation(
                 policy.mode,
                 policy.estimate,
@@ -211,9 +212,7 @@ class Replica:
             ),
             checks.faults,
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(troubles.run())
-            tasks.create_task(publisher.run())
+        await troubles.run()
 
     async def _look_after(
         self, management: Management, leading: asyncio.Event, state: StateMetrics | None, upkeep: Upkeep

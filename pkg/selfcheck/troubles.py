@@ -66,14 +66,26 @@ class Troubles:
     namespace: str
     silent: Sequence[str]
     """Handlers that write events of their own about what is refused."""
+    installation: Callable[[], Installation]
+    faults: Callable[[], Sequence[str]]
+    """Returns what is wrong with the installation now, a line each."""
     causes: Sequence[Cause] = field(default=(), init=False)
     _ongoing: dict[tuple[str, str, str], _OngoingTrouble] = field(default_factory=dict, init=False)
     # By controller, key and who refuses.
+    _last_without_fault: float = field(default_factory=loop_time, init=False)
+    _due: float = field(default=float("-inf"), init=False)
+    _published: Installation | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        while True:
-            self.check()
-            await asyncio.sleep(1.0)
+        subject = f"ConfigMap {CONFIG_MAP}"
+        try:
+            async with asyncio.TaskGroup() as tasks:  # a write that is not answered is a trouble to find
+                tasks.create_task(repeat(self.publish, PUBLISH_PERIOD, retry=REFRESH, subject=subject))
+                while True:
+                    self.check()
+                    await asyncio.sleep(1.0)
+        finally:
+            await self.end()
 
     def check(self) -> None:
         """Checks once: reports what is new, and forgets what is over."""
@@ -109,6 +121,44 @@ class Troubles:
             reason, text = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED, cause.text if cached else cause.line()
             self.management.recorder("headroom").event(cached or about(self.namespace), WARNING, reason, text)
 
+    async def end(self) -> None:
+        """Writes that the controller has ended, if it wrote anything before."""
+        if self._published is None:
+            return
+        try:
+            async with asyncio.timeout(LAST_WRITE):
+                await self._write(replace(self._published, ended=TRUE))
+        except (ApiError, TimeoutError) as exc:
+            log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
+
+    async def publish(self) -> None:
+        """Writes the ConfigMap if the installation changed, or if it was last written a while ago. Raises ApiError."""
+        faults = self.faults()
+        if not faults:
+            self._last_without_fault = loop_time()
+        lasting_faults = faults if loop_time() - self._last_without_fault >= FAULT_AFTER else ()
+        lines = [*(cause.line() for cause in self.causes), *lasting_faults]
+        rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
+        problem = lines[0] + rest if lines else ""
+        refused = msgspec.json.encode(self.causes).decode() if self.causes else ""
+        installation = replace(self.installation(), problem=problem, refused=refused)
+        published = self._published
+        if published is not None and published.problem and problem:
+            published = replace(published, problem=problem)  # in other words: how long a cache is behind goes on
+        if installation == published and loop_time() < self._due:
+            return
+        await self._write(installation)
+        self._published, self._due = installation, loop_time() + REFRESH
+
+    async def _write(self, installation: Installation) -> None:
+        published = replace(installation, seen=rfc3339(self.management.clock()))
+        body = {"data": {name: str(value) for name, value in msgspec.to_builtins(published).items()}}
+        config_maps = self.management.client.resource(CONFIG_MAPS)
+        try:
+            await config_maps.merge_patch(body, name=CONFIG_MAP, namespace=self.namespace)
+        except NotFound:
+            await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=self.namespace)
+
 
 def _cause_of(controller: Controller[Any], trouble: Trouble) -> Cause:
     """Returns the cause with the one object that waits, or the plural of a kind that may not be read."""
@@ -123,61 +173,3 @@ def _merged(causes: Sequence[Cause]) -> Cause:
     """Returns the cause that came first, with everything that waits because of it."""
     objects = sorted({obj for cause in causes for obj in cause.objects})
     return msgspec.structs.replace(causes[0], objects=objects[:_MOST_OBJECTS], count=len(objects))
-
-
-@dataclass(eq=False)
-class Publisher:
-    """`run` until cancelled."""
-
-    troubles: Troubles
-    installation: Callable[[], Installation]
-    faults: Callable[[], Sequence[str]]
-    """Returns what is wrong with the installation now, a line each."""
-    _last_without_fault: float = field(default_factory=loop_time, init=False)
-    _due: float = field(default=float("-inf"), init=False)
-    _published: Installation | None = field(default=None, init=False)
-
-    async def run(self) -> None:
-        try:
-            await repeat(self.check, PUBLISH_PERIOD, retry=REFRESH, subject=f"ConfigMap {CONFIG_MAP}")
-        finally:
-            await self.end()
-
-    async def end(self) -> None:
-        """Writes that the controller has ended, if it wrote anything before."""
-        if self._published is None:
-            return
-        try:
-            async with asyncio.timeout(LAST_WRITE):
-                await self._write(replace(self._published, ended=TRUE))
-        except (ApiError, TimeoutError) as exc:
-            log.warning("ConfigMap %s: %s", CONFIG_MAP, exc)
-
-    async def check(self) -> None:
-        """Writes the ConfigMap if the installation changed, or if it was last written a while ago. Raises ApiError."""
-        causes, faults = self.troubles.causes, self.faults()
-        if not faults:
-            self._last_without_fault = loop_time()
-        lasting_faults = faults if loop_time() - self._last_without_fault >= FAULT_AFTER else ()
-        lines = [*(cause.line() for cause in causes), *lasting_faults]
-        rest = f"; and {len(lines) - 1} more, see /readyz" if len(lines) > 1 else ""
-        problem = lines[0] + rest if lines else ""
-        refused = msgspec.json.encode(causes).decode() if causes else ""
-        installation = replace(self.installation(), problem=problem, refused=refused)
-        published = self._published
-        if published is not None and published.problem and problem:
-            published = replace(published, problem=problem)  # in other words: how long a cache is behind goes on
-        if installation == published and loop_time() < self._due:
-            return
-        await self._write(installation)
-        self._published, self._due = installation, loop_time() + REFRESH
-
-    async def _write(self, installation: Installation) -> None:
-        management, namespace = self.troubles.management, self.troubles.namespace
-        published = replace(installation, seen=rfc3339(management.clock()))
-        body = {"data": {name: str(value) for name, value in msgspec.to_builtins(published).items()}}
-        config_maps = management.client.resource(CONFIG_MAPS)
-        try:
-            await config_maps.merge_patch(body, name=CONFIG_MAP, namespace=namespace)
-        except NotFound:
-            await config_maps.create({"metadata": {"name": CONFIG_MAP}, **body}, namespace=namespace)

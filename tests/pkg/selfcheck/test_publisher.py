@@ -15,7 +15,7 @@ from kubeloop.workqueue.queue import loop_time
 from pkg.config.causes import Cause, decode_causes
 from pkg.config.management import Management
 from pkg.selfcheck.installation import REFRESH, Installation, read
-from pkg.selfcheck.troubles import FAULT_AFTER, LAST_WRITE, PUBLISH_PERIOD, Publisher, Troubles
+from pkg.selfcheck.troubles import FAULT_AFTER, LAST_WRITE, PUBLISH_PERIOD, Troubles
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.kinds import Kind, Server
 
@@ -29,8 +29,7 @@ class ServiceCluster(Server):
         self.faults: list[str] = []
         self.management = Management(self.client())
         self.management.clock = ServerClock(monotonic=loop_time)
-        self.troubles = Troubles(self.management, "own", [])
-        self.publisher = Publisher(self.troubles, lambda: RUNS, lambda: self.faults)
+        self.troubles = Troubles(self.management, "own", [], lambda: RUNS, lambda: self.faults)
 
     @property
     def written(self) -> Installation:
@@ -47,7 +46,7 @@ class ServiceCluster(Server):
 @virtual_time
 async def test_mode_estimate_and_version_are_published_and_kept() -> None:
     cluster = ServiceCluster()
-    running = asyncio.create_task(cluster.publisher.run())
+    running = asyncio.create_task(cluster.troubles.run())
     await asyncio.sleep(REFRESH - PUBLISH_PERIOD)
     assert cluster.published == RUNS
     assert len(cluster.config_maps.calls) == 2, "at rest nothing is asked"
@@ -60,7 +59,7 @@ async def test_mode_estimate_and_version_are_published_and_kept() -> None:
 @virtual_time
 async def test_the_time_is_written_while_it_runs_and_its_end() -> None:
     cluster = ServiceCluster()
-    running = asyncio.create_task(cluster.publisher.run())
+    running = asyncio.create_task(cluster.troubles.run())
     await asyncio.sleep(10 * REFRESH + 1)
     assert 9 <= len(cluster.config_maps.asked("patch")) <= 11
     running.cancel()
@@ -71,14 +70,14 @@ async def test_the_time_is_written_while_it_runs_and_its_end() -> None:
 @virtual_time
 async def test_an_end_is_written_after_something_else_if_at_all() -> None:
     cluster = ServiceCluster()
-    await cluster.publisher.end()
+    await cluster.troubles.end()
     assert not cluster.config_maps.calls
-    await cluster.publisher.check()
+    await cluster.troubles.publish()
     cluster.config_maps.errors["patch"] = [Forbidden("no")]
-    await cluster.publisher.end()
+    await cluster.troubles.end()
     cluster.config_maps.answering.clear()
     began = loop_time()
-    await cluster.publisher.end()
+    await cluster.troubles.end()
     assert loop_time() - began == LAST_WRITE
 
 
@@ -86,7 +85,7 @@ async def test_an_end_is_written_after_something_else_if_at_all() -> None:
 async def test_the_time_is_the_api_servers() -> None:
     cluster = ServiceCluster()
     cluster.management.clock = ServerClock(wall=lambda: from_rfc3339("2026-01-01T00:00:00Z"))
-    await cluster.publisher.check()
+    await cluster.troubles.publish()
     assert cluster.written.seen == "2026-01-01T00:00:00Z"
 
 
@@ -104,7 +103,7 @@ async def test_a_cache_that_is_behind_is_published_while_it_lasts() -> None:
     ):
         await asyncio.sleep(seconds)
         cluster.faults = faults
-        await cluster.publisher.check()
+        await cluster.troubles.publish()
         assert cluster.published == replace(RUNS, problem=problem)
 
 
@@ -114,7 +113,7 @@ async def test_who_refuses_is_published_at_once_and_before_all_else() -> None:
     webhook = Cause("webhook q.example.org", 400, "not by you", ["ResourceQuota a/q", "ResourceQuota b/q"], 2)
     cluster.troubles.causes = [webhook, Cause("RBAC", 403, "may not", ["Namespace a"], 1)]
     cluster.faults = ["pods: silent"]
-    await cluster.publisher.check()
+    await cluster.troubles.publish()
     published = cluster.published
     assert published.problem == (
         "webhook q.example.org refuses headroom's requests (400): not by you: ResourceQuota a/q and 1 more"
@@ -122,7 +121,7 @@ async def test_who_refuses_is_published_at_once_and_before_all_else() -> None:
     )
     assert decode_causes(published.refused) == cluster.troubles.causes
     cluster.troubles.causes, cluster.faults = [], []
-    await cluster.publisher.check()
+    await cluster.troubles.publish()
     assert cluster.published == RUNS
 
 
@@ -130,7 +129,7 @@ async def test_not_where_the_namespace_is_missing() -> None:
     cluster = ServiceCluster()
     cluster.config_maps.errors["create"] = [NotFound("namespaces own not found", status=404)]
     with pytest.raises(NotFound):
-        await cluster.publisher.check()
+        await cluster.troubles.publish()
     assert not cluster.config_maps.objects
 
 

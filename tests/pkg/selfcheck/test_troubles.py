@@ -8,14 +8,16 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.reconcile import Trouble
 from pkg.config.causes import Cause, decode_causes
 from pkg.config.management import Management
+from pkg.selfcheck.installation import Installation
 from pkg.selfcheck.troubles import END_AFTER, EVENT_REFUSED, EVENT_UNANSWERED, REPORT_AFTER, Troubles
+from pkg.util.resourcequota.policy import EstimateKind, Mode
 from tests.decisions import sentences
 from tests.kinds import Events, Server
 from tests.objects import quota
@@ -40,13 +42,16 @@ class TroublesRig:
     """Controllers whose troubles a test sets."""
 
     def __init__(self) -> None:
-        self.management = RigManagement(Server().client())
+        server = Server()
+        server.kind(CONFIG_MAPS)
+        self.management = RigManagement(server.client())
         self.quotas: Controller[Any] = self.management.resource_quotas
         self.namespaces: Controller[Any] = self.management.namespaces
         self.find_troubles = self.management.found
         self.events = Events()
         self.management._recorders["headroom"] = self.events.recorder
-        self.troubles = Troubles(self.management, "own", silent=["mtq"])
+        runs = Installation(Mode.TAKEOVER, EstimateKind.EXACT)
+        self.troubles = Troubles(self.management, "own", ["mtq"], lambda: runs, list)
 
     def refuse(self, key: str, error: ApiError | None, *, handler: str = "writer", kind: str = "quotas") -> None:
         self.find_troubles.append((getattr(self, kind), Trouble(handler, key, error)))
