@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,9 +56,6 @@ class Cause(msgspec.Struct, frozen=True):
         """Reports whether something in the namespace waits, or the namespace itself."""
         return any(_is_in(namespace, obj) for obj in self.objects)
 
-    def refuses(self, kind: str, key: str) -> bool:
-        return f"{kind} {key}" in self.objects
-
 
 def _is_in(namespace: str, obj: str) -> bool:
     kind, _, key = obj.partition(" ")
@@ -78,13 +75,12 @@ class Reverts:
     """The reverts of each quota in the last WINDOW seconds."""
 
     client: Client
-    clock: Callable[[], float]
     _times: dict[str, deque[float]] = field(default_factory=dict, init=False)
     _managers: dict[str, str] = field(default_factory=dict, init=False)
 
     async def note(self, quota: ResourceQuota, lowered: Iterable[str]) -> str:
         """Notes that another writer lowered these limits. Returns its field manager from MANY times in WINDOW on."""
-        times, now = self._times.setdefault(quota.key, deque(maxlen=MANY)), self.clock()
+        times, now = self._times.setdefault(quota.key, deque(maxlen=MANY)), self.client.transport.server_clock()
         times.append(now)
         if len(times) < MANY or times[0] < now - WINDOW:
             return ""
@@ -108,7 +104,7 @@ class Reverts:
 
     def causes(self) -> list[Cause]:
         """Returns one cause for each manager that has to be stopped."""
-        oldest = self.clock() - WINDOW
+        oldest = self.client.transport.server_clock() - WINDOW
         self._times = {key: times for key, times in self._times.items() if times[-1] >= oldest}
         self._managers = {key: manager for key, manager in self._managers.items() if key in self._times}
         by_manager: dict[str, list[str]] = {}

@@ -79,7 +79,7 @@ class Management(ControllerFactory):
         )
         self.rancher = rancher or RancherWrites(client)
         self.clock = client.transport.server_clock
-        self.reverts = Reverts(client, self.clock)
+        self.reverts = Reverts(client)
         self._releases = releases
         self.policy_in_force = False
         """True while deploy/policy.yaml is in force and tenants can forge no pod, as `Upkeep` has found out."""

@@ -31,7 +31,6 @@ RANCHER_SUDO: Final = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 _MOST_PROJECTS: Final = 10_000
 ASKS_AGAIN: Final = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
-_LOOK: Final = 60.0
 
 
 def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> bool:
@@ -100,7 +99,7 @@ class RancherWrites:
         return True
 
     async def look(self) -> None:
-        """Reads the own rights anew, now and then: where only Rancher may write and the operator left the choice."""
+        """Reads the own rights once a minute, where only Rancher may write and the operator left the choice."""
         if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.lock:
             return
         namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
@@ -108,7 +107,7 @@ class RancherWrites:
         group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
         reviews = self._client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
         async with self._looking:  # the way is not known before the answer: other quotas wait for it, too
-            if loop_time() < self._looked_at + _LOOK:
+            if loop_time() < self._looked_at + 60.0:
                 return
             self._looked_at, answers = loop_time(), [False]
             with suppress(ApiError):

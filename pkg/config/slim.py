@@ -7,11 +7,12 @@ nothing is added for it. Most objects are alike in all but name, uid and node: w
 resources and containers is held once, which is two thirds of a VM.
 For objects that no reader has yet: they are changed in place."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from kubeloop.api import core
 from kubeloop.api.meta import Object, ObjectMeta, Struct
@@ -43,7 +44,7 @@ _POD_LABELS = (
 _TEMPLATE_ANNOTATIONS = (ANNOTATION_HOOK_SIDECARS, ANNOTATION_EVEN_PARITY)
 
 _encode = msgspec.json.Encoder().encode
-_write = msgspec.structs.force_setattr
+_write = force_setattr
 
 
 class CacheTransforms:
@@ -84,10 +85,8 @@ class CacheTransforms:
     def claim(self, claim: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
         """A fifth of a claim remains: its name, times, sizes and class."""
         _keep_metadata(claim, (), (ANNOTATION_STORAGE_CLASS,))
-        for name in ("access_modes", "volume_mode", "volume_name"):
-            _write(claim.spec, name, None)
-        for name in ("capacity", "phase"):
-            _write(claim.status, name, None)
+        _write(claim, "spec", replace(claim.spec, access_modes=None, volume_mode=None, volume_name=None))
+        _write(claim, "status", replace(claim.status, capacity=None, phase=None))
         self._share(claim, "spec", "status")
         return claim
 
@@ -139,7 +138,7 @@ def _with_keys(texts: Mapping[str, str] | None, keys: Collection[str]) -> dict[s
 def _keep_conditions(status: core.PodStatus | kubevirt.VirtualMachineInstanceStatus, types: Collection[str]) -> None:
     """Keeps type, status, reason and times of conditions, without the message."""
     read = [condition for condition in status.conditions or () if condition.type in types][:LONGEST]
-    conditions = [msgspec.structs.replace(condition, message=None) for condition in read]
+    conditions = [replace(condition, message=None) for condition in read]
     _write(status, "conditions", conditions or None)
 
 
@@ -155,5 +154,4 @@ def _within_size(obj: T) -> T:
     """Returns the object; without spec and status if it is larger than any that KubeVirt starts."""
     if len(_encode(obj)) <= LARGEST:
         return obj
-    constructor: Callable[..., T] = type(obj)
-    return constructor(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)
+    return type(obj)(api_version=obj.api_version, kind=obj.kind, metadata=obj.metadata)

@@ -63,7 +63,7 @@ async def release_all(client: Client, rancher: RancherWrites) -> dict[str, str]:
 async def _give_back(client: Client, rancher: RancherWrites, events: EventRecorder, quota: ResourceQuota) -> None:
     """Calls the controller's own handler until it has nothing left to do. Raises ApiError."""
     namespace, deadline = quota.namespace, loop_time() + SILENCE
-    reverts, released = Reverts(client, client.transport.server_clock), replace(EXACT, released=True)
+    reverts, released = Reverts(client), replace(EXACT, released=True)
     # One for all passes: it remembers since when the quota may be lowered.
     handler = ResourceQuotaHandler(client, rancher, reverts, Source(), events, released)
     while loop_time() < deadline:

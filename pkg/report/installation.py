@@ -84,7 +84,7 @@ class Installed:
 
     def refusal(self, kind: str, key: str) -> str:
         """Returns who refuses the running controller's requests for this object, and why; "" if nobody does."""
-        return next((cause.text for cause in self.causes if cause.refuses(kind, key)), "")
+        return next((cause.text for cause in self.causes if f"{kind} {key}" in cause.objects), "")
 
     def unserved_reason(self, namespace: str) -> str:
         """Returns why the running controller leaves the namespace's quotas as they are; "" if it does not."""

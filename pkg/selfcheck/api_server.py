@@ -1,9 +1,8 @@
 """What the API server says: its version, by which it counts, and whether it reaches headroom's webhooks.
 
 During an upgrade either of several API servers may answer, and either may admit the next pod: both count then.
-The probe: one configuration of its own matches only Events with a label, in headroom's namespace. Such an Event is
-created as a dry run: nothing is stored, and it comes back with the webhook's mark, or with what the API server says of
-the failure."""
+The probe: a configuration of its own matches only Events with a label, in headroom's namespace. Such an Event, created
+as a dry run, comes back with the webhook's mark, or with what the API server says of the failure."""
 
 import asyncio
 import logging

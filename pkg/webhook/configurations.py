@@ -1,8 +1,7 @@
 """The webhook configurations: which requests the API server asks about. Pure.
 
 As narrow as the API allows: rules by kind and operation, then conditions that the API server evaluates itself, so
-that a write that cannot concern us costs nothing. CEL without optional types: they came later than matchConditions did.
-"""
+that a write that cannot concern us costs nothing. CEL without optional types: they came later than matchConditions."""
 
 import hashlib
 import json

@@ -1,7 +1,6 @@
 """Namespace UPDATE, when Rancher's quota annotation changes: not under running migrations, nor below what is used.
 
-Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for what Go says of garbage
-JSON within them."""
+Source: Harvester pkg/webhook/resources/namespace/validator.go; its texts byte for byte, but for Go's of bad JSON."""
 
 import re
 from collections.abc import Mapping, Sequence

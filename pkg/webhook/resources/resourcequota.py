@@ -1,7 +1,6 @@
 """ResourceQuota UPDATE and DELETE: a write that lowers or removes a quota under running migrations, or the limits in
-its status, is denied, with what is allowed; one of Rancher's is corrected.
-
-The lowest allowed limit is worked out by the code that the controller plans with."""
+its status, is denied, with what is allowed; one of Rancher's is corrected. The code that the controller plans with
+works out what is allowed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from kubeloop.api.registry import CONFIG_MAPS, NAMESPACES, RESOURCE_QUOTAS
+from kubeloop.api.registry import CONFIG_MAPS
 from kubeloop.client.client import Client
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden, Invalid, ServerError
 from kubeloop.controllers.controller import Controller
@@ -191,8 +191,6 @@ LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
     "of a namespace": (lambda cause: cause.concerns("shop"), True),
     "of another one that begins alike": (lambda cause: cause.concerns("sho"), False),
     "of a namespace itself": (lambda cause: cause.concerns("bare"), True),
-    "of this very object": (lambda cause: cause.refuses(RESOURCE_QUOTAS.kind, "shop/q"), True),
-    "of an object of another kind": (lambda cause: cause.refuses(NAMESPACES.kind, "shop/q"), False),
     "a line that names the namespace's": (
         lambda cause: cause.line("shop"), "w refuses headroom's requests (400): no: ResourceQuota shop/q and 2 more",
     ),
