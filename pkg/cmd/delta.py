@@ -88,20 +88,16 @@ def delta(options: DeltaOptions) -> int:
             vmi = edit(vmi, spec={"architecture": options.arch})
         rendering = cluster.rendering(vmi.namespace)
         line = {"namespace": vmi.namespace, "name": vmi.name}
-        if options.estimate is EstimateKind.HARVESTER:
-            return line | _harvester(vmi, rendering)
-        return line | _exact(vmi, rendering, cluster)
+        if options.estimate is EstimateKind.EXACT:
+            return line | _exact(vmi, rendering, cluster)
+        if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
+            vmi = with_topology(vmi)
+        profile, ratio = rendering.profile, rendering.harvester_ratio
+        need = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
+        overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
+        return {**line, "overhead": overhead, "delta": format_resource_list(need or {})}
 
     return describe_each(options.file, tuple(_DOMAINS), describe)
-
-
-def _harvester(vmi: VirtualMachineInstance, rendering: Rendering) -> dict[str, Any]:
-    if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
-        vmi = with_topology(vmi)
-    profile, ratio = rendering.profile, rendering.harvester_ratio
-    delta = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
-    overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
-    return {"overhead": overhead, "delta": format_resource_list(delta or {})}
 
 
 def _exact(vmi: VirtualMachineInstance, rendering: Rendering, cluster: "_Cluster") -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The end of an installation: every lock goes, and what was raised under it; every quota that is ours is given back."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -7,13 +9,15 @@ import pytest
 from kubeloop.api.quantity import Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import parse_resource_list
+from kubeloop.client.client import Client
 from kubeloop.client.connections import ServerClock
 from kubeloop.client.errors import Conflict, Forbidden, NotFound
+from kubeloop.controllers.events import EventRecorder
 from kubeloop.testing.virtual_time import now
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
+from pkg.cmd.release import close_all, release_all
 from pkg.config.rancher_quotas import RancherWrites
-from pkg.process.giving_back import close_all, release_all
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.policy import RancherQuotas
@@ -41,14 +45,24 @@ async def cluster() -> WindowCluster:
     return api
 
 
-async def release(server: Server) -> dict[str, str]:
-    client = server.client()
-    return await release_all(client, RancherWrites(client))
+async def release(client: Client, choice: RancherQuotas = RancherQuotas.AUTO) -> dict[str, str]:
+    async with recorder(client) as events:
+        return await release_all(client, RancherWrites(client, choice=choice), events)
 
 
 async def close(cluster: WindowCluster) -> list[str]:
     client = cluster.server.client()
-    return await close_all(client, RancherWrites(client))
+    async with recorder(client) as events:
+        return await close_all(client, RancherWrites(client), events)
+
+
+@asynccontextmanager
+async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
+    events = EventRecorder(client, "headroom")
+    try:
+        yield events
+    finally:
+        await events.stop()
 
 
 async def test_the_window_is_closed(cluster: WindowCluster) -> None:
@@ -173,7 +187,7 @@ async def test_a_migration_under_way_goes_over_in_one_patch(server: QuotaServer)
     server.quota("ns1", {**MARKS, by_name(): ENTRY}, RAISED)
     server.kinds["virtualmachineinstances"].given(vmi())
     server.kinds["virtualmachineinstancemigrations"].given(vmim("Running"))
-    await release(server)
+    await release(server.client())
     patched = server.quotas.now("ns1/q")
     assert patched.annotations == {by_uid(): ENTRY, RESYNC: "true"}
     assert by_value(patched.hard) == by_value(RAISED)
@@ -186,7 +200,7 @@ async def test_a_migration_that_is_about_to_be_tried_is_waited_for_a_moment_only
     server.kinds["virtualmachineinstancemigrations"].given(vmim("Pending"))
     client = server.client()
     client.transport.server_clock = ServerClock(loop_time)
-    assert await release_all(client, RancherWrites(client)) == {"ns1/q": ""}
+    assert await release(client) == {"ns1/q": ""}
     assert UNTIL_TRIED <= now() < UNTIL_COUNTED
     assert by_value(server.quotas.now("ns1/q").hard) == by_value(HARD)
 
@@ -205,7 +219,7 @@ async def test_a_silent_rancher_is_waited_for_as_the_message_says(server: QuotaS
     }
     server.namespaces.edited("ns1", {"metadata": {"annotations": annotations}})
     client, began = server.client(), now()
-    given_back = await release_all(client, RancherWrites(client, choice=RancherQuotas.ANNOTATION))
+    given_back = await release(client, RancherQuotas.ANNOTATION)
     assert given_back == {"ns1/q": "Rancher has not written the base within 10 s: its server has to run"}
     assert now() - began >= SILENCE
 
@@ -213,7 +227,7 @@ async def test_a_silent_rancher_is_waited_for_as_the_message_says(server: QuotaS
 async def test_a_quota_that_another_process_released_stays_as_it_is(server: QuotaServer) -> None:
     server.quota("ns1", dict(MARKS))
     server.quotas.before = [lambda: server.quotas.edited("ns1/q", {"metadata": {"annotations": dict.fromkeys(MARKS)}})]
-    await release(server)
+    await release(server.client())
     assert server.quotas.now("ns1/q").annotations == {}
 
 
@@ -223,7 +237,7 @@ async def test_a_quota_or_namespace_that_is_deleted_stops_no_others(server: Quot
     server.namespaces.gone("a")
     server.quotas.before = [lambda: server.quotas.gone("b/q")]
     server.quotas.errors["patch"] = [NotFound("gone", status=404)]
-    outcome = await release(server)
+    outcome = await release(server.client())
     assert (outcome["c/q"], any(outcome.values())) == ("", False)
 
 
@@ -231,7 +245,7 @@ async def test_a_refused_quota_is_named_and_stops_no_others(server: QuotaServer)
     for name in ("a", "b", "c"):
         server.quota(name, dict(MARKS))
     server.quotas.errors["patch"] = [Forbidden("no", status=403), None, Forbidden("nor this", status=403)]
-    outcome = await release(server)
+    outcome = await release(server.client())
     assert outcome == {"a/q": "no", "b/q": "", "c/q": "nor this"}
     marked = [key for key in ("a/q", "b/q", "c/q") if SKIP in server.quotas.now(key).annotations]
     assert marked == ["a/q", "c/q"]
