@@ -109,10 +109,8 @@ async def _release(
             namespaces = list(dict.fromkeys([namespace, *home_namespaces(client, None)]))
             place, lease = await find_lease(client, namespaces)
             if lease is None:
-                remark = (
-                    f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}, "
-                    "or it may not be read"
-                )
+                remark = f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}"
+                remark += ", or it may not be read"
             elif lease.is_live:
                 raise ReportedError(
                     f"{lease.holder} runs and holds the Lease {place}/{LEASE}: stop it first (--namespace {place} "

@@ -107,8 +107,18 @@ class Replica:
             if kubernetes is None:
                 return
             health.log_addresses()
-            checks.elector = self._elector(replica, stack)
-            guard = checks.elector.before_write if checks.elector else refuse
+            guard = refuse
+            if self.election is not None:
+                namespace, events = self.settings.namespace, EventRecorder(replica, "headroom")
+                stack.push_async_callback(events.stop)
+                elector = checks.elector = LeaderElector(
+                    LeaseLock(replica, namespace, LEASE),
+                    self.election,
+                    tell=lambda message: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, message),
+                    recorder=events,  # its own: the leader's client writes nothing before
+                )
+                stack.push_async_callback(elector.release)  # after all that writes
+                guard = elector.before_write
             leader = await client(self.config, guard)
             rancher = None
             if self.workers:
@@ -117,23 +127,6 @@ class Replica:
             workers, selects = self.workers or 1, self.settings.selects
             management = Management(leader, kubernetes.releases, workers=workers, selects=selects, rancher=rancher)
             await self._run(stop, checks, management, kubernetes, replica)
-
-    def _elector(self, replica: Client, stack: contextlib.AsyncExitStack) -> LeaderElector | None:
-        """Returns the elector, if any. It writes events by itself: the leader's client writes nothing before. The stack
-        gives the Lease up."""
-        if self.election is None:
-            return None
-        namespace = self.settings.namespace
-        events = EventRecorder(replica, "headroom")
-        stack.push_async_callback(events.stop)
-        elector = LeaderElector(
-            LeaseLock(replica, namespace, LEASE),
-            self.election,
-            tell=lambda message: events.event(about(namespace), WARNING, EVENT_NOT_ELECTED, message),
-            recorder=events,
-        )
-        stack.push_async_callback(elector.release)  # after all that writes
-        return elector
 
     async def _run(
         self,
