@@ -1,7 +1,7 @@
 """Reads what the reports look at from a cluster: one list of each kind, the Lease, the registration."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -63,7 +63,8 @@ async def read_snapshot(
         await asyncio.sleep(1.0)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
-    basis, installed = await _read_installation(client, own_namespace, configurations)
+    homes = await read_homes(client, home_namespaces(client, own_namespace))
+    basis = await _read_basis(client, homes[0])
     failures = [] if events is None else await list_allowed(client, registry.EVENTS, scopes, fields=events)
     if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
         failures += await list_allowed(client, registry.EVENTS, scopes, fields=f"reason={EVENT_PROJECT_FULL}")
@@ -84,7 +85,7 @@ async def read_snapshot(
         budgets=await list_allowed(client, VIRTUAL_MACHINE_MIGRATION_RESOURCE_QUOTAS, scopes),
         basis=basis,
         locks=configurations,
-        installed=installed,
+        installed=await _read_installed(client, homes, configurations),
         failures=failures,
     )
 
@@ -112,7 +113,6 @@ async def _read_kubevirts(client: Client, settings: Sequence[Setting]) -> list[k
 
 
 async def read_capacity(client: Client) -> NodeCapacity:
-    """Reads the nodes and all pods of the cluster, as far as they may be listed. Raises ApiError."""
     return NodeCapacity(await list_or_none(client, registry.NODES), await list_or_none(client, PLACED_PODS))
 
 
@@ -156,7 +156,7 @@ async def _list(
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class Home:
     """A namespace in which headroom is looked for: the state of its Lease, or of the ConfigMap of a controller without
     one, and what a controller published there; `is_readable`: whether both objects may be read."""
 
@@ -165,6 +165,12 @@ class _Home:
     installation: Installation | None
     is_readable: bool
 
+    @property
+    def rank(self) -> tuple[bool, bool, float, bool]:
+        silent = inf if self.lease is None or self.lease.silent is None else self.lease.silent
+        is_live = self.lease is not None and self.lease.is_live
+        return is_live, self.lease is not None, -silent, self.installation is not None
+
 
 def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
     """Returns the namespaces in which headroom is looked for."""
@@ -172,24 +178,22 @@ def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
     return list(dict.fromkeys(filter(None, places)))
 
 
-async def find_lease(client: Client, namespaces: Sequence[str]) -> tuple[str, LeaseState | None]:
-    """Returns the namespace and the Lease in it; None: there is none, or it may not be read. Raises ApiError."""
-    leases = [await _get_allowed(client, registry.LEASES, constants.LEASE, namespace) for namespace in namespaces]
-    states = [lease_state(lease.spec, client.transport.server_clock()) if lease else None for lease, _ in leases]
-    return max(zip(namespaces, states, strict=True), key=lambda home: _rank(home[1]))
-
-
-async def _read_home(client: Client, namespace: str) -> _Home:
-    obj, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
-    config_map, may_read = await _get_allowed(client, registry.CONFIG_MAPS, constants.CONFIG_MAP, namespace)
-    now = client.transport.server_clock()
-    lease = lease_state(obj.spec, now) if obj else None
-    installation = read(config_map.data) if config_map else None
-    written = seconds_since(installation.seen, now) if installation else None  # None: an earlier version gives no time
-    ran_out = inf if lease is None or lease.silent is None else lease.silent - lease.duration
-    if installation and written is not None and written < ran_out:
-        lease = LeaseState("" if installation.ended else constants.CONFIG_MAP, written, FRESH, elected=False)
-    return _Home(namespace, lease, installation, may_read_lease and may_read)
+async def read_homes(client: Client, namespaces: Iterable[str]) -> list[Home]:
+    """Reads what there is of headroom in each namespace: a controller that runs comes before what an earlier one has
+    left elsewhere; of two that do not, the later one."""
+    homes = []
+    for namespace in namespaces:
+        obj, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
+        config_map, may_read = await _get_allowed(client, registry.CONFIG_MAPS, constants.CONFIG_MAP, namespace)
+        now = client.transport.server_clock()
+        lease = lease_state(obj.spec, now) if obj else None
+        published = read(config_map.data) if config_map else None
+        written = seconds_since(published.seen, now) if published else None  # None: an earlier version gives no time
+        ran_out = inf if lease is None or lease.silent is None else lease.silent - lease.duration
+        if published and written is not None and written < ran_out:
+            lease = LeaseState("" if published.ended else constants.CONFIG_MAP, written, FRESH, elected=False)
+        homes.append(Home(namespace, lease, published, may_read_lease and may_read))
+    return sorted(homes, key=lambda home: home.rank, reverse=True)
 
 
 async def _get_allowed(client: Client, resource: Resource[T], name: str, namespace: str) -> tuple[T | None, bool]:
@@ -202,22 +206,7 @@ async def _get_allowed(client: Client, resource: Resource[T], name: str, namespa
         return None, False
 
 
-def _rank(lease: LeaseState | None) -> tuple[bool, bool, float]:
-    """Returns the order of leases: a live one first, then the one that was renewed last."""
-    silent = inf if lease is None or lease.silent is None else lease.silent
-    return lease is not None and lease.is_live, lease is not None, -silent
-
-
-async def _read_installation(
-    client: Client, own_namespace: str | None, configurations: Sequence[ValidatingWebhookConfiguration]
-) -> tuple[Basis, Installed]:
-    homes = [await _read_home(client, place) for place in home_namespaces(client, own_namespace)]
-    # A controller that runs, before what an earlier one has left elsewhere; of two that do not, the later one.
-    home = max(homes, key=lambda home: (*_rank(home.lease), home.installation is not None))
-    return await _read_basis(client, home), await _read_installed(client, homes, home, configurations)
-
-
-async def _read_basis(client: Client, home: _Home) -> Basis:
+async def _read_basis(client: Client, home: Home) -> Basis:
     """Returns the basis by what the running controller published, else assumed."""
     version = ""
     with suppress(Forbidden, NotFound):
@@ -239,22 +228,22 @@ async def _read_basis(client: Client, home: _Home) -> Basis:
 
 
 async def _read_installed(
-    client: Client, homes: Sequence[_Home], home: _Home, configurations: Sequence[ValidatingWebhookConfiguration]
+    client: Client, homes: Sequence[Home], configurations: Sequence[ValidatingWebhookConfiguration]
 ) -> Installed:
-    """Returns what the account's rights let find out of the controller at `home` and of the webhooks; `configurations`
-    are all of the cluster. Raises ApiError."""
+    """Returns what the account's rights let find out of the controller and of the webhooks; `configurations` are all of
+    the cluster. Raises ApiError."""
     own = [config for config in configurations if config.name == constants.WEBHOOK_CONFIGURATION_NAME]
     hooks = [hook for config in own for hook in config.webhooks or ()]
     unreachable, probe_mark = await _probe_result(client) if hooks else (None, "")
     is_known = bool(hooks) or any(place.lease or place.installation or not place.is_readable for place in homes)
     live = [place for place in homes if place.lease and place.lease.is_live]
-    running = home.installation if home in live else None
+    running = live[0].installation if live else None
     is_rivalry = len(live) > 1 and not all(place.installation and place.installation.only_namespaces for place in live)
     served: set[str] | None = None
     with suppress(ApiError):
         served = await served_names(client.transport, kubevirt.KUBEVIRTS.api_version)
     return Installed(
-        lease=home.lease,
+        lease=homes[0].lease,
         webhooks={hook["name"]: hook.get("failurePolicy", "") for hook in hooks},
         unreachable=unreachable,
         absent=() if is_known else [place.namespace for place in homes],
@@ -268,7 +257,7 @@ async def _read_installed(
     )
 
 
-async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
+async def _election_problem(client: Client, homes: Sequence[Home]) -> str:
     """Returns what a replica without the rights to the Lease says, if no controller has it."""
     selector = f"involvedObject.name={constants.CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
     since = rfc3339(client.transport.server_clock() - 600.0)  # while it goes on, one comes every five minutes
