@@ -1,8 +1,8 @@
 """Writes what a maintainer needs of a cluster as files, and reads it back from them. Pure.
 
-Promises: an object is written as its struct, which decodes the fields in use and no others, with the annotations and
-labels of ANNOTATIONS and LABELS alone: what a tenant or another program writes elsewhere (user data of cloud-init,
-environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret."""
+Promises: an object is written as its struct, which decodes the fields in use and no others; of annotations and labels
+only those that begin as in ANNOTATIONS and LABELS. What a tenant or another program writes elsewhere (user data of
+cloud-init, environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret."""
 
 import json
 from collections import defaultdict
@@ -34,7 +34,6 @@ ANNOTATIONS: Final = (
     constants.ANNOTATION_RANCHER_RESOURCE_QUOTA,
     constants.ANNOTATION_MEMORY_OVERHEAD,
 )
-"""The beginnings of the keys that are written."""
 LABELS: Final = (
     "headroom.harvesterhci.io/",
     "kubevirt.io",
@@ -47,10 +46,10 @@ LABELS: Final = (
     "app.kubernetes.io/",
 )
 WEBHOOK_FIELDS: Final = ("name", "failurePolicy", "namespaceSelector", "objectSelector", "rules", "timeoutSeconds")
-"""The fields that are written. Not `clientConfig`: the end of its path is the key by which the API server is known."""
+"""Not `clientConfig`: the end of its path is the key by which the API server is known."""
 
 EVENTS_ABOUT: Final = ("ConfigMap", "ResourceQuota", "VirtualMachine")
-"""The beginnings of the kinds whose events are written. Not pods: what a probe answered stands in their events."""
+"""The beginnings of their kinds. Not pods: what a probe answered stands in their events."""
 
 AROUND_VMIS: Final = (
     KubeVirt,
@@ -61,7 +60,7 @@ AROUND_VMIS: Final = (
     core.PersistentVolumeClaim,
     core.Pod,
 )
-"""The collected kinds that `headroom delta` reads beside VMIs."""
+"""What `headroom delta` reads beside VMIs."""
 
 
 def collected_files(

@@ -42,7 +42,7 @@ _REFUSALS = {
     "must specify": "a quota refuses its target pod, which does not name what it limits",
     "violates PodSecurity": "Pod Security refuses its target pod",
 }
-"""Words of the API server's message, and the reason."""
+"""By words of the API server's message."""
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _START = "headroom adds nothing for a start: enlarge the quota"
 _UNEXPLAINED_AFTER = 60.0
@@ -63,8 +63,6 @@ class Verdict(StrEnum):
 
 
 class ExplainedMigration(Document, frozen=True):
-    """The migration that an explanation is about. `since` is RFC 3339."""
-
     name: str
     phase: str | None
     since: str | None
@@ -72,7 +70,7 @@ class ExplainedMigration(Document, frozen=True):
 
 
 class Explanation(Document, frozen=True):
-    """The explanation of one VM. `fits` are the quotas that count anything of the target pods to come."""
+    """`fits` are the quotas that count anything of the target pods to come."""
 
     namespace: str
     vm: str
@@ -143,8 +141,6 @@ def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
 
 @dataclass(frozen=True)
 class _Wait:
-    """A migration under way: `quota_fits` are the quotas that count anything of its target pods to come."""
-
     snapshot: Snapshot
     instance: kubevirt.VirtualMachineInstance
     migration: kubevirt.VirtualMachineInstanceMigration

@@ -34,10 +34,12 @@ _UNMANAGED = {
     QuotaManagement.NONE: f"nothing: it is not Rancher's default quota and has no label {constants.LABEL_MANAGED}=true",
     QuotaManagement.SKIPPED: f"nothing: a person has switched it off by {constants.ANNOTATION_SKIP_AUTO_SCALING}",
 }
-"""Why headroom does nothing about a quota."""
+_REFUSED = kubevirt.VirtualMachineInstanceMigrationStatus(
+    phase=constants.PHASE_PENDING,
+    conditions=[Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")],
+)
 _NO_BASE = "the quota's base grants none of what is missing"
 _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
-"""Matches a VM that a problem's sentence is about."""
 
 
 class PodNeed(Document, frozen=True):
@@ -69,7 +71,6 @@ class Fit(Document, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> ResourceList:
-        """What the pods lack now, by resource."""
         return _missing(self.needs)
 
 
@@ -78,25 +79,19 @@ def fits(
 ) -> list[Fit]:
     """Returns the fit of each of the namespace's quotas that counts anything of the pending target pods of these VMs,
     together. `would`: the VMs do not migrate, and a migration of each is assumed."""
-    names = {vmi.name for vmi in vms}
-    assumed_migrations = list(map(_assumed_migration, vms)) if would else []
+    names, assumed = {vmi.name for vmi in vms}, list[kubevirt.VirtualMachineInstanceMigration]()
+    for vmi in vms if would else ():
+        metadata = ObjectMeta(name=f"asked-{vmi.name}", namespace=vmi.namespace, uid=f"asked-{vmi.uid}")
+        spec = kubevirt.VirtualMachineInstanceMigrationSpec(vmi_name=vmi.name)
+        assumed.append(kubevirt.VirtualMachineInstanceMigration(metadata=metadata, spec=spec, status=_REFUSED))
     quota_fits = []
     for quota in snapshot.quotas_of(namespace):
         observed = snapshot.observe(quota)
-        observed = replace(observed, migrations=[*observed.migrations, *assumed_migrations])
+        observed = replace(observed, migrations=[*observed.migrations, *assumed])
         fit = _fit(snapshot, observed, names, would=would or snapshot.installed.is_stopped)
         if fit.needs:
             quota_fits.append(fit if fit.fits_then or fit.refusal else _with_budget(fit, snapshot))
     return quota_fits
-
-
-def _assumed_migration(vmi: kubevirt.VirtualMachineInstance) -> kubevirt.VirtualMachineInstanceMigration:
-    refused = Condition(type=constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA, status="True")
-    return kubevirt.VirtualMachineInstanceMigration(
-        metadata=ObjectMeta(name=f"asked-{vmi.name}", namespace=vmi.namespace, uid=f"asked-{vmi.uid}"),
-        spec=kubevirt.VirtualMachineInstanceMigrationSpec(vmi_name=vmi.name),
-        status=kubevirt.VirtualMachineInstanceMigrationStatus(phase=constants.PHASE_PENDING, conditions=[refused]),
-    )
 
 
 def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -> Fit:

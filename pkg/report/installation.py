@@ -76,7 +76,6 @@ class Installed:
         return bool(self.absent) if self.lease is None else not self.lease.is_live
 
     def keeper_title(self, keeper: str) -> str:
-        """Returns who scales a quota, as part of a title."""
         if keeper.startswith("none: "):
             return f"not scaled: {keeper.removeprefix('none: ')}"
         absent = ", which does not run" if self.is_stopped and keeper.endswith("headroom") else ""
@@ -108,13 +107,11 @@ class Installed:
 
     @property
     def webhooks_summary(self) -> str:
-        """The state of the webhooks in words; "" without webhooks."""
         answer = {None: "may answer", "": "answer"}.get(self.unreachable, "do not answer")
         return f"webhooks {answer}" if self.webhooks else ""
 
     @property
     def registration(self) -> str:
-        """The registration of the webhooks in a sentence; "" without webhooks."""
         names = ", ".join(f"{name.partition('.')[0]} ({policy})" for name, policy in self.webhooks.items())
         answer = self.webhooks_summary.removeprefix("webhooks ")
         return f"webhooks registered at {self.endpoint}: {names}; they {answer}" if self.webhooks else ""

@@ -117,7 +117,6 @@ def _recent_events(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields a table, or nothing where it has no rows."""
     if rows:
         yield f"<h2>{title}</h2><table><tr>" + "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>"
         yield from ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows)

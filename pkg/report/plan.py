@@ -82,12 +82,10 @@ class Evacuation(Document, frozen=True):
 
 
 def plan_migrations(snapshot: Snapshot) -> MigrationPlan:
-    """Plans every running VM of the snapshot."""
     return MigrationPlan(snapshot.ratio_in_use, None, [vm for vm, _ in _plans(snapshot, snapshot.instances)])
 
 
 def _plans(snapshot: Snapshot, instances: Iterable[VirtualMachineInstance]) -> Iterator[_Planned]:
-    """Yields the plans of these VMs, as far as they run."""
     configured = replace(snapshot, ratio=None)
     active = {(m.namespace, m.spec.vmi_name): m for m in snapshot.migrations if not is_finished(m)}
     running = (vmi for vmi in instances if is_running(vmi) and not vmi.deleting)
@@ -169,7 +167,6 @@ class NodeCapacity:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences about what is not looked at."""
         unread = [name for name, objects in (("nodes", self.nodes), ("pods", self.pods)) if objects is None]
         if unread:
             return [f"{' and '.join(unread)} may not be listed: whether other nodes have room is not known"]
@@ -202,7 +199,6 @@ def _take(free: ResourceList, requests: ResourceList) -> None:
 
 
 def evacuations(snapshot: Snapshot, capacity: NodeCapacity) -> Evacuation:
-    """Plans every node that has VMs."""
     names = {trusted_status(vmi).node_name or "" for vmi in snapshot.instances} - {""}
     nodes = plan_evacuations(snapshot, names, capacity)
     worst = max(nodes, key=lambda node: (len(node.violations), len(node.vms)), default=None)
@@ -226,10 +222,8 @@ def plan_evacuations(
 
 
 def _together(snapshot: Snapshot, namespace: str, leaving: Sequence[_Planned]) -> list[Fit]:
-    """Returns the fits of all these VMs at once, without those that migrate already."""
     quota_fits = fits(snapshot, namespace, [vmi for vm, vmi in leaving if not vm.migrates], would=True)
-    if snapshot.source.budgets.list(namespace):
-        # A window at a time: none has to fit beside another.
+    if snapshot.source.budgets.list(namespace):  # a window at a time: none has to fit beside another
         all_fit, action = all(vm.fits_with_headroom for vm, _ in leaving), "one VM after another, under a lock each"
         quota_fits = [structs.replace(fit, fits_then=all_fit, action=action) for fit in quota_fits]
     return quota_fits

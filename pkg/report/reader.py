@@ -136,7 +136,7 @@ async def list_allowed(
 async def list_or_none(
     client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
 ) -> list[T] | None:
-    """Lists a kind; None if it may not be listed. Raises ApiError."""
+    """Returns None if it may not be listed. Raises ApiError."""
     try:
         return await _list(client, resource, [namespace], fields=fields)
     except Forbidden:
@@ -173,7 +173,6 @@ class Home:
 
 
 def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
-    """Returns the namespaces in which headroom is looked for."""
     places = (chosen_namespace,) if chosen_namespace else (client.transport.config.namespace, *USUAL_NAMESPACES)
     return list(dict.fromkeys(filter(None, places)))
 

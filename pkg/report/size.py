@@ -213,7 +213,6 @@ def _restart_verdicts(vms: Sequence[_VmUsage], needs: Mapping[str, ResourceSize]
 
 
 def _above_base(limits: Mapping[str, Quantity], needs: Mapping[str, ResourceSize]) -> ResourceList:
-    """Returns what is asked for above the base."""
     return positive({name: limits[name] - need.limited for name, need in needs.items() if name in limits})
 
 

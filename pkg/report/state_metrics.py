@@ -26,9 +26,8 @@ from pkg.util.resourcequota.managed import is_managed, unenforced
 from pkg.util.resourcequota.observe import Reader, Source
 
 MOST_NAMESPACES: Final = 200
-"""The most namespaces that have series of their own; the others share one."""
+"""With series of their own; the others share one, by a name that no namespace can have."""
 OTHERS: Final = "_others"
-"""The label of the others: no namespace can have that name."""
 _NANO: Final = 1e-9
 _WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 _MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_ORIGINALS)
@@ -158,7 +157,6 @@ def _refused_since(migration: Migration) -> float:
 
 
 def _by_namespace(name: str, rows: Sequence[Row], combine: Callable[[list[float]], float] = sum) -> Family:
-    """Returns the gauge of each namespace that has rows, by its name and their labels."""
     named = set(sorted({namespace for namespace, _labels, _value in rows})[:MOST_NAMESPACES])
     values: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for namespace, labels, value in rows:

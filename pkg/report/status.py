@@ -80,12 +80,10 @@ class QuotaStatus(Document, frozen=True):
 
     @property
     def added(self) -> ResourceList:
-        """The amounts that are added to the quota, by resource."""
         return {name: row.added for name, row in self.resources.items() if row.added}
 
     @property
     def is_quiet(self) -> bool:
-        """Reports whether nothing is added to the quota, and nothing is wrong."""
         return not (self.added or self.additions or self.compensation or self.problems)
 
 
@@ -114,7 +112,6 @@ def management_in(observed: Facts) -> QuotaManagement:
 
 
 def keeper_of(snapshot: Snapshot, observed: Facts) -> str:
-    """Returns who scales a quota."""
     quota, management = observed.quota, management_in(observed)
     if reason := snapshot.installed.unserved_reason(quota.namespace):
         return f"none: {reason}"
@@ -226,7 +223,6 @@ class Totals(Document, frozen=True):
 
 
 def totals(snapshot: Snapshot, nodes: Sequence[Node] | None) -> Totals:
-    """Sums every quota, managed or not."""
     by_resource: dict[str, dict[str, ResourceList]] = {name: {} for name in _OF_NODES}
     for quota in snapshot.quotas:
         limits, used, base = parse_resource_list(quota.hard), parse_resource_list(quota.used), snapshot.base(quota)
@@ -259,15 +255,11 @@ def _verdicts(totals_by_name: Mapping[str, Total]) -> Iterator[str]:
             yield f"{name}: {unused_text} of the bases are not used yet, and the nodes have only {free_text} left"
 
 
-# ---- namespaces with a migration budget ------------------------------------------------------------------------
-
 AT_ONCE = WindowPolicy(cache_delay=0.0, crowding=0.0)
 """A report shows a shortage without waiting whether it lasts."""
 
 
 class Raised(Document, frozen=True):
-    """A quota that is raised, or about to be: its limits now and as they were."""
-
     quota: str
     hard: dict[str, Any]
     original: dict[str, Any]
@@ -275,8 +267,6 @@ class Raised(Document, frozen=True):
 
 
 class Locked(Document, frozen=True):
-    """The lock of a namespace. `since` is RFC 3339."""
-
     name: str
     since: str
     holder: str
@@ -284,7 +274,8 @@ class Locked(Document, frozen=True):
 
 
 class BudgetReport(Document, frozen=True):
-    """A namespace with a migration budget. `additional` is what the budget may add; `problems` are for people."""
+    """A namespace with a migration budget, which may add `additional`. `raised` are the quotas that are, or shall be,
+    with their limits now and as they were."""
 
     namespace: str
     budgets: Sequence[str]
@@ -302,7 +293,6 @@ def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
 
 
 def report_namespace(observed: Observed) -> BudgetReport:
-    """Returns the report about the namespace at this moment."""
     window, lock = Window(observed, AT_ONCE), observed.lock
     since = rfc3339(lock.since, "microseconds") if lock else ""
     hards = {quota.name: quota.hard for quota in observed.quotas}
