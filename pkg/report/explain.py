@@ -14,7 +14,6 @@ from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.logs import quoted
 from pkg.api import kubevirt
 from pkg.report.fit import Fit, fits
-from pkg.report.installation import duration_text, seconds_since
 from pkg.report.snapshot import Document, Snapshot, event_text
 from pkg.report.status import AT_ONCE
 from pkg.util import constants
@@ -45,8 +44,6 @@ _REFUSALS = {
 """By words of the API server's message."""
 _WITHOUT_VOLUMES = ("Provisioning", "WaitingForVolumeBinding", "DataVolumeError", "ErrorPvcNotFound")
 _START = "headroom adds nothing for a start: enlarge the quota"
-_UNEXPLAINED_AFTER = 60.0
-"""Seconds until a wait without a reason is one: KubeVirt starts a target within seconds, and retries in minutes."""
 
 
 class Verdict(StrEnum):
@@ -169,7 +166,7 @@ class _Wait:
             return verdict
         if migrations.is_refused(migration):
             return self._retry_verdict(failures)
-        reason = _joined(self._parallel_limit_note(), *notes) or self._unexplained_note()
+        reason = _joined(self._parallel_limit_note(), *notes)
         return Verdict.WAITS_FOR_KUBEVIRT, f"{name} fits; KubeVirt has not started it yet" + (reason and f": {reason}")
 
     def _shortage_verdict(self, too_small: Sequence[Fit], notes: Sequence[str]) -> tuple[Verdict, str]:
@@ -196,7 +193,7 @@ class _Wait:
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom, which changes it, does not run"
         if refusals := _joined(*(fit.refusal for fit in self.quota_fits)):
             return Verdict.WAITS_FOR_HEADROOM, f"{retry}, and headroom may not change it; {refusals}"
-        return Verdict.WAITS_FOR_KUBEVIRT, _joined(retry, "" if message else self._unexplained_note())
+        return Verdict.WAITS_FOR_KUBEVIRT, retry
 
     def _creation_verdict(self, failures: Sequence[Event]) -> tuple[Verdict, str] | None:
         """Returns what keeps KubeVirt from creating a target pod that fits, by its last failure."""
@@ -209,8 +206,11 @@ class _Wait:
         if f'.{constants.WEBHOOK_CONFIGURATION_NAME}"' in message:
             note = ""
             if " is requested and " in message:  # the reserve, of a pod larger than what is left
-                changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
-                note = f"the pod asks for {self._more_than_expected}: {changes}"
+                needs = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
+                note = (
+                    f"the pod asks for more than headroom expects of it and has added ({format_amounts(needs)}): see "
+                    f"what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
+                )
             return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {text}", note)
         reasons = [f"{reason}: {ADMISSION}" for words, reason in _REFUSALS.items() if words in message]
         if (quota := migrations.refusing_quota(message)) and quota not in own_names:
@@ -218,21 +218,6 @@ class _Wait:
             reasons.append(f"{quota} {is_foreign}: {ADMISSION}")
         sentence = f"{name} fits, but KubeVirt could not create its target pod: {text}"
         return Verdict.WAITS_FOR_KUBEVIRT, _joined(sentence, *reasons[:1])
-
-    def _unexplained_note(self) -> str:
-        """Explains a wait without a known limit or event: events end after an hour, and not everybody may read them."""
-        age = seconds_since(self.migration.metadata.creation_timestamp, self.snapshot.now) or 0.0
-        if age < _UNEXPLAINED_AFTER or not self.quota_fits:
-            return ""
-        return (
-            f"it has waited for {duration_text(age)}, and no event that may be read says why: a target pod that asks "
-            f"for {self._more_than_expected} is refused, and named in virt-controller's log: {ADMISSION}"
-        )
-
-    @property
-    def _more_than_expected(self) -> str:
-        amounts = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
-        return f"more than headroom expects of it and has added ({format_amounts(amounts)})"
 
     def _parallel_limit_note(self) -> str:
         """Returns which of KubeVirt's parallel limits is reached, as far as migrations show it."""
