@@ -56,7 +56,7 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
         node = options.evacuate
         if options.size:
             vms, at_once = await read_vms(client, namespace), options.at_once or 2
-            needs = sizes(snapshot, namespace, vms, at_once=at_once, grown=grown)
+            needs = sizes(snapshot, namespace, vms, at_once, grown)
             return Answer(snapshot, needs.document(), _size_parts(needs))
         if node == "all":
             every_node = evacuations(snapshot, await read_capacity(client))

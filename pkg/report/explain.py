@@ -113,10 +113,10 @@ def _joined(*sentences: str) -> str:
 
 
 def _missing_amounts(quota_fits: Sequence[Fit]) -> str:
-    lacks = {
-        fit.quota: (f"{format_amount(a, name)} of {name}" for name, a in fit.missing.items()) for fit in quota_fits
-    }
-    return _joined(*(f"{quota} lacks {', '.join(amounts)}" for quota, amounts in lacks.items()))
+    return "; ".join(
+        f"{fit.quota} lacks {', '.join(f'{format_amount(a, name)} of {name}' for name, a in fit.missing.items())}"
+        for fit in quota_fits
+    )
 
 
 def _prospect_verdict(quota_fits: Sequence[Fit]) -> tuple[Verdict, str]:
@@ -281,12 +281,10 @@ def unmigratable_reason(snapshot: Snapshot, vmi: kubevirt.VirtualMachineInstance
         source = snapshot.source_side(vmi) if maximums else None
         for most, container in product(maximums, source.launcher.spec.containers if source else ()):
             limits = parse_resource_list(container.resources.limits)
-            if beyond := [name for name in limits.keys() & most.keys() if limits[name] > most[name]]:
-                return (
-                    f"LimitRange {limit_range.name} refuses a target pod: a container may have "
-                    f"{format_amounts({name: most[name] for name in beyond})}, {container.name} has "
-                    f"{format_amounts({name: limits[name] for name in beyond})}: {ADMISSION}"
-                )
+            if beyond := {name: most[name] for name in limits.keys() & most.keys() if limits[name] > most[name]}:
+                has = f"{container.name} has {format_amounts({name: limits[name] for name in beyond})}"
+                sizes = f"a container may have {format_amounts(beyond)}, {has}"
+                return f"LimitRange {limit_range.name} refuses a target pod: {sizes}: {ADMISSION}"
     return ""
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from msgspec import field, structs
 
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import Condition, ObjectMeta
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
@@ -71,7 +70,7 @@ class Fit(Document, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> ResourceList:
-        return _missing(self.needs)
+        return positive({name: need.missing for name, need in self.needs.items()})
 
 
 def fits(
@@ -103,11 +102,11 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
     kind, key = (NAMESPACES.kind, quota.namespace) if observed.mtq else (RESOURCE_QUOTAS.kind, quota.key)
     refusal = installed.unserved_reason(quota.namespace) or installed.refusal(kind, key)
     refusal = refusal or _project_refusal(snapshot, observed, decided)
-    hard, enforced = parse_resource_list(quota.hard), parse_resource_list(quota.status.hard)
+    hard, used = parse_resource_list(quota.hard), parse_resource_list(quota.used)
+    enforced = hard | {name: limit for name, limit in parse_resource_list(quota.status.hard).items() if name in hard}
+    lacking = _lacking(enforced, used, targets)
     planned = hard if refusal else hard | parse_resource_list(decided.hard)
-    raised = positive(subtract(planned, hard))
-    needs = _needs(quota, hard | {name: enforced[name] for name in hard.keys() & enforced.keys()}, targets)
-    missing = _missing(_needs(quota, planned, targets))
+    raised, missing = positive(subtract(planned, hard)), positive(_lacking(planned, used, targets))
     problems = map(str, decided.problems)
     notes = [text for text in problems if not (about := set(_VM_NAME.findall(text))) or about & names]
     reason = next(_reasons(observed, policy.mode, missing, vms), "")
@@ -124,11 +123,11 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
         namespace=quota.namespace,
         quota=quota.name,
         kept_by=keeper_of(snapshot, observed),
-        fits=not _missing(needs),
-        needs=needs,
+        fits=not positive(lacking),
+        needs={n: PodNeed(targets[n], used.get(n, ZERO), enforced[n], lack) for n, lack in lacking.items()},
         raised=raised,
         fits_then=not missing,
-        action=_action(observed, refusal, "; ".join(filter(None, [*notes, reason])), _missing(needs), vms),
+        action=_action(observed, refusal, "; ".join(filter(None, [*notes, reason])), positive(lacking), vms),
         refusal=refusal,
         not_enforced=unenforced_limits(quota),
         waits_for_leftover=bool(missing) and any(vm.old_sides for vm in vms),
@@ -178,17 +177,10 @@ def _project_refusal(snapshot: Snapshot, observed: Facts, decided: Plan) -> str:
     return event_text(failures[-1]) if failures else ""
 
 
-def _needs(quota: ResourceQuota, limits: ResourceList, targets: ResourceList) -> dict[str, PodNeed]:
-    used, needs = parse_resource_list(quota.used), {}
-    for name, limit in sorted(limits.items()):
-        if (requested := targets.get(name, ZERO)) > ZERO:
-            in_use = used.get(name, ZERO)
-            needs[name] = PodNeed(requested, in_use, limit, max(ZERO, in_use + requested - limit))
-    return needs
-
-
-def _missing(needs: Mapping[str, PodNeed]) -> ResourceList:
-    return {name: need.missing for name, need in needs.items() if need.missing}
+def _lacking(limits: ResourceList, used: ResourceList, targets: ResourceList) -> ResourceList:
+    """Returns what is lacking of each resource that the target pods ask for and the quota limits; zero if they fit."""
+    asked = ((name, amount) for name, amount in sorted(positive(targets).items()) if name in limits)
+    return {name: max(ZERO, used.get(name, ZERO) + amount - limits[name]) for name, amount in asked}
 
 
 def _reasons(observed: Facts, mode: Mode, missing: ResourceList, vms: Sequence[VmUsage]) -> Iterator[str]:

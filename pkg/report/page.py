@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from kubeloop.api.meta import from_rfc3339
+from kubeloop.api.meta import rfc3339
 from pkg.report.explain import Verdict, explain
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import QuotaStatus, headline, status
 from pkg.util.amounts import format_amounts
 from pkg.util.constants import EVENT_GIVEN_BACK, EVENT_RAISED
 
-_RECENT: Final = 3600.0
 _MOST_WAITING, _MOST_EVENTS = 100, 200
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --page: #fff; --line: #d9dee5;
@@ -106,12 +105,11 @@ def _waiting(snapshot: Snapshot) -> Iterator[str]:
 
 def _recent_events(snapshot: Snapshot) -> Iterator[str]:
     """Yields a table of what was raised and given back in the last hour, the latest first."""
+    hour_ago = rfc3339(snapshot.now - 3600.0)
     events = [
-        (event.last_timestamp, f"{event.involved_object.namespace}/{event.involved_object.name}", event.message)
+        (event.last_timestamp or "", f"{event.involved_object.namespace}/{event.involved_object.name}", event.message)
         for event in snapshot.failures
-        if event.reason in (EVENT_RAISED, EVENT_GIVEN_BACK)
-        and event.last_timestamp
-        and from_rfc3339(event.last_timestamp) > snapshot.now - _RECENT
+        if event.reason in (EVENT_RAISED, EVENT_GIVEN_BACK) and (event.last_timestamp or "") > hour_ago
     ]
     yield from _table("Events of the last hour", ("at", "VM", ""), sorted(events, reverse=True)[:_MOST_EVENTS])
 

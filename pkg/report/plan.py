@@ -216,7 +216,14 @@ def plan_evacuations(
     for node, pairs in leaving.items():
         by_namespace = groupby(pairs, lambda pair: pair[0].namespace)
         together = [fit for namespace, group in by_namespace for fit in _together(snapshot, namespace, list(group))]
-        violations = [*_blocked_vms(snapshot, pairs), *_unplaced_vms(snapshot, node, pairs, capacity)]
+        violations, unplaced = list[Violation](), dict(_unplaced_vms(snapshot, node, pairs, capacity))
+        for vm, vmi in pairs:
+            blocking = [
+                f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)
+            ]
+            reasons = filter(None, [*blocking, unmigratable_reason(snapshot, vmi), unplaced.get(vmi.key, "")])
+            if reason := "; ".join(reasons):
+                violations.append(Violation(vm.namespace, vm.vm, reason))
         plans.append(MigrationPlan(snapshot.ratio_in_use, node, [vm for vm, _ in pairs], together, violations))
     return plans
 
@@ -229,19 +236,11 @@ def _together(snapshot: Snapshot, namespace: str, leaving: Sequence[_Planned]) -
     return quota_fits
 
 
-def _blocked_vms(snapshot: Snapshot, leaving: Sequence[_Planned]) -> Iterator[Violation]:
-    """Yields the VMs that the quotas, or KubeVirt, do not let go."""
-    for vm, vmi in leaving:
-        reasons = [f"{fit.quota}: {fit.action}" for fit in vm.fits if not (fit.fits_then or fit.waits_for_leftover)]
-        if reason := "; ".join(filter(None, [*reasons, unmigratable_reason(snapshot, vmi)])):
-            yield Violation(vm.namespace, vm.vm, reason)
-
-
 def _unplaced_vms(
     snapshot: Snapshot, evacuated: str, leaving: Sequence[_Planned], capacity: NodeCapacity
-) -> Iterator[Violation]:
-    """Yields the VMs for whose target no node has capacity, when the largest are placed first, each where most memory
-    is free. The target requires of its node what the source's launcher does."""
+) -> Iterator[tuple[str, str]]:
+    """Yields the VMs, by key, for whose target no node has capacity, and why: the largest are placed first, each where
+    most memory is free. The target requires of its node what the source's launcher does."""
     if capacity.nodes is None or capacity.pods is None:
         return
     free_by_node = {name: dict(free) for name, free in capacity.free_by_node.items() if name != evacuated}
@@ -252,8 +251,8 @@ def _unplaced_vms(
         source = snapshot.source_side(vmi)
         usage = target_usage(vmi, source, snapshot.source.rendering(vmi.namespace), ResourceQuotaSpec())
         requests = {name: usage[name] for name in ("requests.cpu", _MEMORY) if usage.get(name)}
-        targets.append((vm, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
-    for vm, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
+        targets.append((vmi.key, requests, capacity.pods_by_key.get(source.launcher.key) if source else None))
+    for key, requests, launcher in sorted(targets, key=lambda target: target[1].get(_MEMORY, ZERO), reverse=True):
         fitting = [
             (free.get(_MEMORY, ZERO), name)
             for name, free in free_by_node.items()
@@ -266,4 +265,4 @@ def _unplaced_vms(
         reason = f"no other node has room for its target pod: {format_amounts(requests)}"
         if launcher and launcher.requirement:
             reason += f", and has what it requires: {launcher.requirement}"
-        yield Violation(vm.namespace, vm.vm, reason)
+        yield key, reason

@@ -81,12 +81,7 @@ class Sizes(Document, frozen=True):
 
 
 def sizes(
-    snapshot: Snapshot,
-    namespace: str,
-    vms: Sequence[VirtualMachine] = (),
-    *,
-    at_once: int = 2,
-    grown: Mapping[str, ResourceList] = {},
+    snapshot: Snapshot, namespace: str, vms: Sequence[VirtualMachine], at_once: int, grown: Mapping[str, ResourceList]
 ) -> Sizes:
     """Returns the size of every quota of the namespace. `vms`: all its VMs, those that do not run too; `grown`: the
     other limits, of cpu or memory, that a VM shall have. Raises NotSized for a VM that does not exist or whose size is

@@ -123,9 +123,9 @@ class StateMetrics(Collector):
         yield _gauge("headroom_mtq_oldest_lock_seconds", max(ages, default=0.0))
         yield _gauge("headroom_mtq_lock_limit_seconds", self.lock_limit)
         own = (config for config in configurations if config.name == constants.WEBHOOK_CONFIGURATION_NAME)
-        webhooks = [webhook for config in own for webhook in config.webhooks or ()]
+        hooks = (hook for config in own for hook in config.webhooks or ())
         yield METRICS["headroom_webhook_registered"].family(
-            ((webhook["name"].partition(".")[0], webhook.get("failurePolicy", "Fail")), 1.0) for webhook in webhooks
+            ((hook["name"].partition(".")[0], hook.get("failurePolicy", "Fail")), 1.0) for hook in hooks
         )
 
 
@@ -137,9 +137,7 @@ def _added_amounts(quota: ResourceQuota) -> ResourceList:
     return {name: amount for name, amount in amounts.items() if name in hard and not amount.is_zero()}
 
 
-def observe_wait(
-    leads: Callable[[], bool], clock: Callable[[], float] = time.time
-) -> ResourceEventHandlerFuncs[Migration]:
+def observe_wait(leads: Callable[[], bool], clock: Callable[[], float]) -> ResourceEventHandlerFuncs[Migration]:
     """Returns an informer's event handler that measures how long migrations waited for their target pod."""
 
     def on_update(old: Migration, new: Migration) -> None:

@@ -153,6 +153,13 @@ def test_the_quota_and_kubevirt_keep_vms_where_they_are() -> None:
     ] == [("vm1", True, False), ("vm2", True, True)]
 
 
+def test_a_vm_that_would_stay_for_two_reasons_is_counted_once() -> None:
+    snapshot = snapshot_of(on("node-1", "vm1"))
+    stuck = replace(snapshot, quotas=[charged(quota(dict(HARD), labels={"a": "b"}), snapshot.pods)])
+    ((_node, _vm, reason),) = stays(evacuations(stuck, NodeCapacity([node("node-1")], placed(*stuck.pods))))
+    assert ("no label" in reason, f"; {NO_ROOM}" in reason) == (True, True)
+
+
 def test_where_nodes_may_not_be_read_that_is_said() -> None:
     evacuation = planned(on("node-1", "vm1"), None)
     assert stays(evacuation) == []

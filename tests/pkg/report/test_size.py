@@ -9,7 +9,8 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList
 from pkg.api.kubevirt import VirtualMachine
 from pkg.api.mtq import VirtualMachineMigrationResourceQuota
-from pkg.report.size import NotSized, sizes
+from pkg.report import size
+from pkg.report.size import NotSized, Sizes
 from pkg.report.snapshot import Snapshot
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -44,6 +45,16 @@ def namespace(*instances: object, hard: object = None) -> Snapshot:
     other_pod = pod("1", "1Gi", name="other")
     full = charged(quota(HARD if hard is None else hard, MARKS), [*pods, other_pod])  # type: ignore[arg-type]
     return cluster([full], [], pods, machines)  # type: ignore[arg-type]
+
+
+def sizes(
+    snapshot: Snapshot,
+    namespace: str,
+    machines: Sequence[VirtualMachine] = (),
+    at_once: int = 2,
+    grown: Mapping[str, ResourceList] = {},
+) -> Sizes:
+    return size.sizes(snapshot, namespace, machines, at_once, grown)
 
 
 @dataclass(frozen=True)
