@@ -66,8 +66,7 @@ AROUND_VMIS: Final = (
 def collected_files(
     snapshot: Snapshot, origin: Mapping[str, Any], namespaces: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Returns contents by file name. `namespaces`: only these; if empty, those with a managed or raised quota, or a
-    budget."""
+    """Returns contents by file name; without `namespaces`, of those with a managed or raised quota, or a budget."""
     statuses = status(snapshot)
     selection = set(namespaces) or {quota.namespace for quota in statuses} | {obj.namespace for obj in snapshot.budgets}
     document = {

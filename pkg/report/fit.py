@@ -1,8 +1,6 @@
 """Computes whether a migration's target pods fit into a namespace's quotas, as they are and after headroom has decided.
-Pure.
-
-A VM that does not migrate is asked about by a hypothetical migration: pending, and refused, so that whatever headroom
-would do about it is in the plan."""
+A VM that does not migrate is asked about by a hypothetical migration, pending and refused, so that whatever headroom
+would do about it is in the plan. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set

@@ -117,8 +117,7 @@ class Installed:
         return f"webhooks registered at {self.endpoint}: {names}; they {answer}" if self.webhooks else ""
 
     def alarms(self, namespace: str = "") -> list[str]:
-        """Returns what is wrong, a line each, of refused requests first one in the namespace; nothing for an
-        installation that works, or is not known."""
+        """Returns what is known to be wrong, a line each; of refused requests first one in the namespace."""
         return [*self._alarms_of_controller(namespace), *self._alarms_of_webhooks()]
 
     def _alarms_of_controller(self, namespace: str) -> Iterator[str]:

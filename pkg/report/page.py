@@ -1,7 +1,6 @@
 """Renders one HTML page of its own from a snapshot: quotas as bars, what waits, and what was raised lately. Pure.
 
-No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark as the browser has
-it."""
+No script, no style or picture from elsewhere; every word of a tenant is escaped. Light or dark like the browser."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -39,8 +38,7 @@ td:not(:last-child) { min-width: 9rem; }
 
 
 def page(snapshot: Snapshot) -> str:
-    """Returns the document: a line that says whether headroom works, what waits, and the quotas, of which the raised
-    and those with a problem come first. `snapshot.failures` has the events of raises, too."""
+    """Returns the document. `snapshot.failures` has the events of raises, too."""
     quotas = status(snapshot)
     ordered = sorted(quotas, key=lambda quota: (quota.is_quiet, quota.namespace, quota.name))
     time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.now))
@@ -86,7 +84,6 @@ def _quota(quota: QuotaStatus, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _waiting(snapshot: Snapshot) -> Iterator[str]:
-    """Yields a table of the migrations that quota refused, and what is missing."""
     rows = []
     for migration in snapshot.waiting[:_MOST_WAITING]:
         name, namespace = migration.spec.vmi_name, migration.namespace

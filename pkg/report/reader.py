@@ -51,10 +51,9 @@ class Absent(ReportedError):
 async def read_snapshot(
     client: Client, names: Sequence[str] = (), own_namespace: str | None = None, *, events: str | None = None
 ) -> Snapshot:
-    """Reads the cluster, or the namespaces of these names; migrations are always the whole cluster's, for KubeVirt's
-    limits count them, unless the account has no right to them. `own_namespace`: headroom's, None where it has to be
-    looked for; `events`: a field selector, None for none. Raises Absent for a namespace that does not exist, ApiError.
-    """
+    """Reads the cluster, or these namespaces; migrations are the whole cluster's, for KubeVirt's limits count them, if
+    the account has the right. `own_namespace`: headroom's, None where it has to be looked for; `events`: a field
+    selector, None for none. Raises Absent for a namespace that does not exist, ApiError."""
     namespaces = [await require(client, registry.NAMESPACES, name) for name in names]
     scopes = names or _EVERYWHERE
     configurations = await list_allowed(client, registry.VALIDATING_WEBHOOK_CONFIGURATIONS)

@@ -1,10 +1,8 @@
-"""Computes how large a namespace's quotas must be: for its VMs to run, for the largest to migrate, for several at once.
-Pure.
+"""Computes how large a namespace's quotas must be: to run its VMs, for the largest to migrate, or several at once. Pure.
 
     all run = what others use + one side of each VM       several at once = all run + the largest second sides
 
-A VM that runs counts as much as it does now or as KubeVirt would render it, whichever is more: a restart renders it
-anew."""
+A VM that runs counts what it does now or as KubeVirt would render it, the larger: a restart renders it anew."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +38,6 @@ class NotSized(ReportedError):
 
 
 class MemorySize(Document, frozen=True):
-    """The memory of a quota that all VMs need to run, the largest to migrate, and several, at an overhead ratio."""
-
     ratio: str = field(name="overheadRatio")
     run: Quantity = field(name="allRun")
     largest: Quantity = field(name="largestMigrates")
@@ -49,8 +45,7 @@ class MemorySize(Document, frozen=True):
 
 
 class ResourceSize(Document, frozen=True):
-    """The size of one resource of a quota: its base, what is used now and how much of that is not VMs'; and how large
-    it must be for all VMs to run, for the largest to migrate beside them, and for several at once."""
+    """`limited` is the base, `others` what of the use is not VMs'; the last three are how large the quota must be."""
 
     limited: Quantity
     used: Quantity

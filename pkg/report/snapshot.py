@@ -194,4 +194,3 @@ def _exact_base(observed: Facts) -> Base:
 LISTS: Final[Mapping[str, type[Object]]] = {
     name: get_args(hint)[0] for name, hint in get_type_hints(Snapshot).items() if get_origin(hint) is Sequence
 }
-"""The kind of each list."""

@@ -68,8 +68,13 @@ class StateMetrics(Collector):
             yield from families
 
     def _migrations(self) -> Iterator[Family]:
-        now, migrations = self.clock(), filter(is_refused, self.source.migrations.list())
-        ages: list[Row] = [(migration.namespace, (), now - _refused_since(migration)) for migration in migrations]
+        now, ages = self.clock(), list[Row]()
+        for migration in filter(is_refused, self.source.migrations.list()):
+            condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
+            # virt-controller sets lastProbeTime when quota first refuses it.
+            times = (condition.last_transition_time, condition.last_probe_time) if condition else ()
+            since = next(filter(None, map(parse_time, (*times, migration.metadata.creation_timestamp))), 0.0)
+            ages.append((migration.namespace, (), now - since))
         yield _by_namespace("headroom_migrations_refused", ages, len)
         yield _by_namespace("headroom_migrations_refused_oldest_seconds", ages, max)
 
@@ -145,13 +150,6 @@ def observe_wait(leads: Callable[[], bool], clock: Callable[[], float]) -> Resou
             WAIT.observe(max(0.0, clock() - parse_time(new.metadata.creation_timestamp)))
 
     return ResourceEventHandlerFuncs(on_update=on_update)
-
-
-def _refused_since(migration: Migration) -> float:
-    """Returns when the migration was first refused (virt-controller sets lastProbeTime then); else its creation."""
-    condition = find_condition(migration.status.conditions, constants.CONDITION_REJECTED_BY_RESOURCE_QUOTA)
-    times = (condition.last_transition_time, condition.last_probe_time) if condition else ()
-    return next(filter(None, map(parse_time, (*times, migration.metadata.creation_timestamp))), 0.0)
 
 
 def _by_namespace(name: str, rows: Sequence[Row], combine: Callable[[list[float]], float] = sum) -> Family:

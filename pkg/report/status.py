@@ -197,13 +197,11 @@ def _addition(key: str, entry: ResourceList, vm: VmUsage | None, nodes: Mapping[
 
 
 _OF_NODES: Final = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
-"""The limits of quotas that nodes offer something of."""
 
 
 class Total(Document, frozen=True):
-    """The amounts of one resource of all quotas: what they grant without headroom, what is added, both together, what
-    is used, what of the bases is not used yet, and what the nodes offer (None if they may not be read). Of several
-    quotas of a namespace the smallest base counts."""
+    """One resource of all quotas. `unused` is what of the bases is not used yet, `allocatable` what the nodes offer, if
+    they may be read. Of several quotas of a namespace the smallest base counts."""
 
     bases: Quantity
     added: Quantity
@@ -274,8 +272,7 @@ class Locked(Document, frozen=True):
 
 
 class BudgetReport(Document, frozen=True):
-    """A namespace with a migration budget, which may add `additional`. `raised` are the quotas that are, or shall be,
-    with their limits now and as they were."""
+    """`additional` is what the budget may add; `raised` are the quotas that are raised, or shall be."""
 
     namespace: str
     budgets: Sequence[str]
