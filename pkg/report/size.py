@@ -1,4 +1,4 @@
-"""Computes how large a namespace's quotas must be: to run its VMs, for the largest to migrate, or several at once. Pure.
+"""Computes how large a namespace's quotas must be: to run its VMs, for the largest to migrate or several at once. Pure.
 
     all run = what others use + one side of each VM       several at once = all run + the largest second sides
 
