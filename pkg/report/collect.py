@@ -63,9 +63,7 @@ AROUND_VMIS: Final = (
 """What `headroom delta` reads beside VMIs."""
 
 
-def collected_files(
-    snapshot: Snapshot, origin: Mapping[str, Any], namespaces: Collection[str] = ()
-) -> dict[str, bytes]:
+def collected_files(snapshot: Snapshot, origin: Mapping[str, Any], namespaces: Collection[str]) -> dict[str, bytes]:
     """Returns contents by file name; without `namespaces`, of those with a managed or raised quota, or a budget."""
     statuses = status(snapshot)
     selection = set(namespaces) or {quota.namespace for quota in statuses} | {obj.namespace for obj in snapshot.budgets}
@@ -97,12 +95,9 @@ def restore_snapshot(metadata: Mapping[str, Any], objects: Iterable[Mapping[str,
         name: msgspec.convert(lists[kind.__name__], list[kind])  # type: ignore[valid-type]
         for name, kind in LISTS.items()
     }
-    return Snapshot(
-        now=float(metadata["now"]),
-        basis=msgspec.convert(metadata["basis"], Basis),
-        installed=msgspec.convert(metadata["installed"], Installed),
-        **objects_by_name,
-    )
+    basis = msgspec.convert(metadata["basis"], Basis)
+    installed = msgspec.convert(metadata["installed"], Installed)
+    return Snapshot(float(metadata["now"]), basis=basis, installed=installed, **objects_by_name)
 
 
 def collected_document(obj: Object) -> dict[str, Any]:
@@ -118,10 +113,8 @@ def collected_document(obj: Object) -> dict[str, Any]:
     if isinstance(obj, VirtualMachine):
         document["spec"].get("template", {}).pop("metadata", None)
     if "webhooks" in document:
-        document["webhooks"] = [
-            {name: webhook[name] for name in WEBHOOK_FIELDS if name in webhook}
-            for webhook in document["webhooks"] or ()
-        ]
+        hooks = document["webhooks"] or ()
+        document["webhooks"] = [{name: hook[name] for name in WEBHOOK_FIELDS if name in hook} for hook in hooks]
     for condition in document.get("status", {}).get("conditions") or ():
         condition.pop("message", None)
     return {**document, "apiVersion": api_version, "kind": kind}

@@ -98,18 +98,9 @@ def _plans(snapshot: Snapshot, instances: Iterable[VirtualMachineInstance]) -> I
         ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True)
         if snapshot.ratio is not None:
             now_fits = fits(configured, namespace, [vmi], would=True)
-        plan = VmPlan(
-            namespace,
-            name,
-            node,
-            migrates=False,
-            fits_now=all(fit.fits for fit in now_fits),
-            fits_at_ratio=all(fit.fits for fit in ratio_fits),
-            fits_with_headroom=all(fit.fits_then for fit in ratio_fits),
-            fits=ratio_fits,
-            notes=vm_notes(snapshot, vmi),
-        )
-        yield plan, vmi
+        fits_now, fits_at_ratio = (all(fit.fits for fit in quota_fits) for quota_fits in (now_fits, ratio_fits))
+        fits_then, notes = all(fit.fits_then for fit in ratio_fits), vm_notes(snapshot, vmi)
+        yield VmPlan(namespace, name, node, False, fits_now, fits_at_ratio, fits_then, ratio_fits, notes), vmi
 
 
 class PlacedAffinity(Affinity):
@@ -205,9 +196,7 @@ def evacuations(snapshot: Snapshot, capacity: NodeCapacity) -> Evacuation:
     return Evacuation(snapshot.ratio_in_use, nodes, worst.node if worst else None, capacity.remarks)
 
 
-def plan_evacuations(
-    snapshot: Snapshot, nodes: Collection[str], capacity: NodeCapacity = NodeCapacity()
-) -> list[MigrationPlan]:
+def plan_evacuations(snapshot: Snapshot, nodes: Collection[str], capacity: NodeCapacity) -> list[MigrationPlan]:
     """Plans the VMs of each of these nodes, by themselves and all at once while the other nodes stay."""
     leaving: dict[str, list[_Planned]] = {node: [] for node in sorted(nodes)}
     for vm, vmi in _plans(snapshot, (vmi for vmi in snapshot.instances if trusted_status(vmi).node_name in leaving)):

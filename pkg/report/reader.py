@@ -206,23 +206,17 @@ async def _get_allowed(client: Client, resource: Resource[T], name: str, namespa
 
 async def _read_basis(client: Client, home: Home) -> Basis:
     """Returns the basis by what the running controller published, else assumed."""
-    version = ""
+    version, published = "", home.installation
     with suppress(Forbidden, NotFound):
         version = await ask_version(client)
-    if (installation := home.installation) is None:
+    if published is None:
         return Basis(kubernetes=(version,))
     # Several: the API servers are being upgraded. What a controller that has ended said is outdated.
-    versions = tuple(installation.kubernetes.split())
-    return Basis(
-        installation.mode,
-        installation.estimate,
-        f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}",
-        versions if version in versions else (version,),
-        installation.policy == IN_FORCE,
-        installation.rancher_quotas,
-        installation.rancher_reason,
-        installation.hold_limit,
-    )
+    versions = tuple(published.kubernetes.split())
+    kubernetes = versions if version in versions else (version,)
+    source, in_force = f"ConfigMap {home.namespace}/{constants.CONFIG_MAP}", published.policy == IN_FORCE
+    rancher = published.rancher_quotas, published.rancher_reason
+    return Basis(published.mode, published.estimate, source, kubernetes, in_force, *rancher, published.hold_limit)
 
 
 async def _read_installed(

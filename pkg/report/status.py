@@ -137,7 +137,7 @@ def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
         if is_scaled(name)
     }
     keeper = keeper_of(snapshot, observed)
-    problems = [
+    texts = [
         snapshot.installed.refusal(RESOURCE_QUOTAS.kind, quota.key),
         *map(str, base.problems),
         *map(str, added.invalid.values()),
@@ -146,17 +146,11 @@ def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:
         *(map(str, plan(observed, policy).problems) if "headroom" in keeper else ()),
         str(not_granted(observed) or ""),
     ]
+    problems = list(filter(None, dict.fromkeys(texts)))
     vms = {key: vm for vm in usages_of(observed) for key in vm.keys}
     nodes = {f"pod {pod.name}": f" on {pod.spec.node_name}" for pod in observed.pods if pod.spec.node_name}
-    return QuotaStatus(
-        namespace=quota.namespace,
-        name=quota.name,
-        kept_by=keeper,
-        resources=rows,
-        additions=[_addition(key, entry, vms.get(key), nodes) for key, entry in added.by_key.items()],
-        compensation=added.compensation,
-        problems=list(filter(None, dict.fromkeys(problems))),
-    )
+    additions = [_addition(key, entry, vms.get(key), nodes) for key, entry in added.by_key.items()]
+    return QuotaStatus(quota.namespace, quota.name, keeper, rows, additions, added.compensation, problems)
 
 
 def unenforced_limits(quota: ResourceQuota) -> str:

@@ -9,7 +9,7 @@ from kubeloop.api.core import Namespace, ValidatingWebhookConfiguration
 from pkg.api.harvesterhci import Setting
 from pkg.report.explain import Verdict, explain
 from pkg.report.installation import Installed
-from pkg.report.plan import plan_evacuations, plan_migrations
+from pkg.report.plan import NodeCapacity, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Snapshot
 from pkg.report.status import AT_ONCE, report_namespace, report_namespaces
 from pkg.util.managedtenantquota.lock import lock_body
@@ -207,7 +207,9 @@ def test_of_a_node_one_vm_after_another_has_the_budget() -> None:
     instances = [running_vmi(name, node="node-1") for name in ("vm1", "vm2")]
     pods = [source(instance.name) for instance in instances]
     full = quota({"limits.cpu": "4030m", "limits.memory": str(2 * 4797464313)}, TWICE)
-    (migration_plan,) = plan_evacuations(snapshot(instances=instances, pods=pods, quotas=[full]), ["node-1"])
+    (migration_plan,) = plan_evacuations(
+        snapshot(instances=instances, pods=pods, quotas=[full]), ["node-1"], NodeCapacity()
+    )
     (fit,) = migration_plan.together
     assert [vm.fits_with_headroom for vm in migration_plan.vms] == [True, True]
     assert (fit.fits_then, fit.action) == (True, "one VM after another, under a lock each")

@@ -10,7 +10,7 @@ from typing import Any
 from kubeloop.api.core import Event, LimitRange, Pod
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.report.explain import ADMISSION, MIGRATIONS, PLACEMENT, STORAGE, Verdict, explain, halted_reason, not_running
-from pkg.report.plan import plan_evacuations, plan_migrations
+from pkg.report.plan import NodeCapacity, plan_evacuations, plan_migrations
 from pkg.util import constants
 from tests.decisions import charged, sentences
 from tests.kinds import edited
@@ -167,7 +167,7 @@ def test_the_maximum_of_a_limit_range_that_came_after_the_vm(case: tuple[str, bo
     snapshot = cluster([quota(HARD, MARKS)], [], [SOURCE], [HERE], limit_ranges=[build(LimitRange, "small", limits)])
     sentence = f"LimitRange small refuses a target pod: a container may have cpu {most}, compute has cpu 2: "
     assert (sentence in explain(snapshot, HERE).summary) is refuses
-    assert bool(plan_evacuations(snapshot, ["node-1"])[0].vms[0].notes) is refuses
+    assert bool(plan_evacuations(snapshot, ["node-1"], NodeCapacity())[0].vms[0].notes) is refuses
 
 
 HALTED = {

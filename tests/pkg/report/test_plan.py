@@ -9,7 +9,7 @@ import pytest
 from kubeloop.api.resource_list import format_resource_list
 from pkg.api.kubevirt import VirtualMachineInstance
 from pkg.report.explain import explain
-from pkg.report.plan import MigrationPlan, VmPlan, plan_evacuations, plan_migrations
+from pkg.report.plan import MigrationPlan, NodeCapacity, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota import vm as vm_module
 from pkg.util.resourcequota.policy import EstimateKind, Mode
@@ -132,7 +132,7 @@ def test_where_headroom_does_nothing() -> None:
 
 def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
     snapshot = running([*vms("vm1", "vm2"), *vms("vm3", node="node-2")], {"limits.cpu": "9", "limits.memory": "16Gi"})
-    (plan_of_all,) = plan_evacuations(snapshot, ["node-1"])
+    (plan_of_all,) = plan_evacuations(snapshot, ["node-1"], NodeCapacity())
     assert [vm.vm for vm in plan_of_all.vms] == ["vm1", "vm2"]
     (fit,) = plan_of_all.together
     assert fit.namespace == "ns1"
@@ -143,7 +143,7 @@ def test_a_node_is_evacuated_with_all_its_vms_at_once() -> None:
 
 def test_a_node_at_another_ratio() -> None:
     snapshot = running(vms("vm1", "vm2"), {"limits.cpu": "9", "limits.memory": "16Gi"})
-    (plan_of_all,) = plan_evacuations(replace(snapshot, ratio="4.5"), ["node-1"])
+    (plan_of_all,) = plan_evacuations(replace(snapshot, ratio="4.5"), ["node-1"], NodeCapacity())
     assert plan_of_all.ratio == "4.5"
     assert format_resource_list(plan_of_all.together[0].raised)["limits.memory"] == str(2 * 5682461313)
 
@@ -152,7 +152,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
     """Each by itself would; together the last has to wait."""
     capped = {"headroom.harvesterhci.io/max-extra": '{"limits.memory":"5Gi"}'}
     wide = running(vms("vm1", "vm2"), {"limits.cpu": "4030m", "limits.memory": "9594928626"}, annotations=capped)
-    (plan_of_all,) = plan_evacuations(wide, ["node-1"])
+    (plan_of_all,) = plan_evacuations(wide, ["node-1"], NodeCapacity())
     assert all(vm.fits_with_headroom for vm in plan_of_all.vms)
     (fit,) = plan_of_all.together
     assert not fit.fits_then
@@ -162,7 +162,7 @@ def test_a_cap_that_not_all_of_a_node_fit_under() -> None:
 def test_vms_are_planned_with_the_quotas_of_their_namespaces() -> None:
     here, (vm9,) = running(vms("vm1")), vms("vm9")
     both = replace(here, instances=[*here.instances, edited(vm9, metadata={"namespace": "ns2"})])
-    (plan_of_all,) = plan_evacuations(both, ["node-1"])
+    (plan_of_all,) = plan_evacuations(both, ["node-1"], NodeCapacity())
     assert [(vm.namespace, vm.vm, len(vm.fits)) for vm in plan_of_all.vms] == [("ns1", "vm1", 1), ("ns2", "vm9", 0)]
     assert [fit.namespace for fit in plan_of_all.together] == ["ns1"]
 
@@ -179,7 +179,7 @@ def test_the_document() -> None:
 
 
 def test_an_empty_node() -> None:
-    (plan_of_all,) = plan_evacuations(running(vms("vm1")), ["node-7"])
+    (plan_of_all,) = plan_evacuations(running(vms("vm1")), ["node-7"], NodeCapacity())
     assert plan_of_all.vms == []
 
 
@@ -193,5 +193,5 @@ def test_a_vm_is_looked_at_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(vm_module, "assess", counted)
     many = [*vms("vm1", "vm2"), *vms("vm3", "vm4", node="node-2")]
-    plan_evacuations(running(many, {"limits.cpu": "99", "limits.memory": "99Gi"}), ["node-1", "node-2"])
+    plan_evacuations(running(many, {"limits.cpu": "99", "limits.memory": "99Gi"}), ["node-1", "node-2"], NodeCapacity())
     assert sorted(assessed) == ["vm1", "vm2", "vm3", "vm4"]
