@@ -105,9 +105,8 @@ def collected_document(obj: Object) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(obj)
     metadata = document.get("metadata", {})
     for part, keys in (("annotations", ANNOTATIONS), ("labels", LABELS)):
-        allowed_keys = {key: text for key, text in (metadata.pop(part, None) or {}).items() if key.startswith(keys)}
-        if allowed_keys:
-            metadata[part] = allowed_keys
+        if allowed := {key: text for key, text in (metadata.pop(part, None) or {}).items() if key.startswith(keys)}:
+            metadata[part] = allowed
     if isinstance(obj, VirtualMachineInstance) and (sidecars := hook_sidecar_count(obj)):
         metadata.setdefault("annotations", {})[ANNOTATION_HOOK_SIDECARS] = json.dumps([{}] * sidecars)
     if isinstance(obj, VirtualMachine):

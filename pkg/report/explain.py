@@ -67,8 +67,6 @@ class ExplainedMigration(Document, frozen=True):
 
 
 class Explanation(Document, frozen=True):
-    """`fits` are the quotas that count anything of the target pods to come."""
-
     namespace: str
     vm: str
     verdict: Verdict
@@ -159,9 +157,8 @@ class _Wait:
         notes = vm_notes(self.snapshot, self.instance)
         if too_small := [fit for fit in self.quota_fits if not fit.fits]:
             return self._shortage_verdict(too_small, notes)
-        failures = self.snapshot.failures_of(
-            constants.EVENT_FAILED_CREATE, self.instance, migration.metadata.creation_timestamp
-        )
+        since = migration.metadata.creation_timestamp
+        failures = self.snapshot.failures_of(constants.EVENT_FAILED_CREATE, self.instance, since)
         if verdict := self._creation_verdict(failures):
             return verdict
         if migrations.is_refused(migration):
@@ -207,10 +204,9 @@ class _Wait:
             note = ""
             if " is requested and " in message:  # the reserve, of a pod larger than what is left
                 needs = {name: need.requested for fit in self.quota_fits for name, need in fit.needs.items()}
-                note = (
-                    f"the pod asks for more than headroom expects of it and has added ({format_amounts(needs)}): see "
-                    f"what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
-                )
+                changes = f"see what changes the VM's pods, such as a mesh's sidecar: {ADMISSION}"
+                expected = f"more than headroom expects of it and has added ({format_amounts(needs)})"
+                note = f"the pod asks for {expected}: {changes}"
             return Verdict.WAITS_FOR_HEADROOM, _joined(f"{name} fits, but its target pod is refused: {text}", note)
         reasons = [f"{reason}: {ADMISSION}" for words, reason in _REFUSALS.items() if words in message]
         if (quota := migrations.refusing_quota(message)) and quota not in own_names:
@@ -225,9 +221,6 @@ class _Wait:
         source_nodes = [{state.source_node or ""} if state else set() for state in states]
         limits = self.snapshot.source.rendering(self.instance.namespace).kubevirt.migrations
         return migrations.parallel_limit_reason(source_nodes, trusted_status(self.instance).node_name or "", limits)
-
-
-# ---- reasons beside the quotas ---------------------------------------------------------------------------------
 
 
 def kubevirt_wait_reason(migration: kubevirt.VirtualMachineInstanceMigration) -> str:

@@ -40,8 +40,6 @@ _VM_NAME = re.compile(r"\bVM ([a-z0-9](?:[-.a-z0-9]*[a-z0-9])?)")
 
 
 class PodNeed(Document, frozen=True):
-    """The amount of one resource that a quota counts of pending target pods. `missing` is zero if it fits."""
-
     requested: Quantity
     used: Quantity
     limited: Quantity
@@ -107,7 +105,7 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
     raised, missing = positive(subtract(planned, hard)), positive(_lacking(planned, used, targets))
     problems = map(str, decided.problems)
     notes = [text for text in problems if not (about := set(_VM_NAME.findall(text))) or about & names]
-    reason = next(_reasons(observed, policy.mode, missing, vms), "")
+    reason = next(_reasons(observed, policy.mode, missing, vms), "") if missing else ""
     if raised:
         steps = (
             "{} from {} to {}".format(name, *format_distinctly(name, planned[name] - amount, planned[name]))
@@ -151,11 +149,10 @@ def _action(observed: Facts, refusal: str, notes: str, missing: ResourceList, vm
 
 def _with_budget(fit: Fit, snapshot: Snapshot) -> Fit:
     """Returns the fit with what the namespace's migration budget may add under a lock. Two budgets add nothing."""
-    budgets = sorted(snapshot.source.budgets.list(fit.namespace), key=lambda budget: budget.name)
+    budgets, missing = snapshot.source.budgets.list(fit.namespace), fit.missing
     if not budgets:
         return fit
-    names, missing = ", ".join(budget.name for budget in budgets), fit.missing
-    most = parse_resource_list(readable(budgets[0].additional))
+    names, most = ", ".join(sorted(b.name for b in budgets)), parse_resource_list(readable(budgets[0].additional))
     if len(budgets) > 1:
         action = f"nothing: the namespace has more than one VirtualMachineMigrationResourceQuota ({names})"
     elif any(amount > most.get(name, ZERO) for name, amount in missing.items()):
@@ -183,8 +180,6 @@ def _lacking(limits: ResourceList, used: ResourceList, targets: ResourceList) ->
 
 def _reasons(observed: Facts, mode: Mode, missing: ResourceList, vms: Sequence[VmUsage]) -> Iterator[str]:
     """Yields why something stays `missing` whatever headroom adds; the first counts."""
-    if not missing:
-        return
     if mode is Mode.ASSIST:  # by Harvester's own rules
         yield f"mode assist leaves {format_amounts(missing)} missing: --mode takeover shows what takeover would add"
     if leftovers := ", ".join(side.name for vm in vms for side in vm.old_sides):

@@ -34,9 +34,8 @@ SCHEDULABLE: Final = "kubevirt.io/schedulable"
 
 
 class VmPlan(Document, frozen=True):
-    """The plan of one VM by itself: whether its target fits with today's ratio and the quotas as they are, at the ratio
-    that was asked about, and there once headroom has done what it does; `fits` are at that ratio. One that `migrates`
-    already is not planned. `notes`: what else is known, such as that KubeVirt does not migrate it."""
+    """The plan of one VM by itself; one that `migrates` already has none: whether its target fits at today's ratio, at
+    the one that was asked about, and there once headroom has done what it does; `fits` are at that ratio."""
 
     namespace: str
     vm: str
@@ -95,9 +94,8 @@ def _plans(snapshot: Snapshot, instances: Iterable[VirtualMachineInstance]) -> I
             note = "waits for quota" if is_refused(migration) else f"phase {migration.phase or 'unset'}"
             yield VmPlan(namespace, name, node, True, True, True, True, (), [note]), vmi
             continue
-        ratio_fits = now_fits = fits(snapshot, namespace, [vmi], would=True)
-        if snapshot.ratio is not None:
-            now_fits = fits(configured, namespace, [vmi], would=True)
+        ratio_fits = fits(snapshot, namespace, [vmi], would=True)
+        now_fits = ratio_fits if snapshot.ratio is None else fits(configured, namespace, [vmi], would=True)
         fits_now, fits_at_ratio = (all(fit.fits for fit in quota_fits) for quota_fits in (now_fits, ratio_fits))
         fits_then, notes = all(fit.fits_then for fit in ratio_fits), vm_notes(snapshot, vmi)
         yield VmPlan(namespace, name, node, False, fits_now, fits_at_ratio, fits_then, ratio_fits, notes), vmi

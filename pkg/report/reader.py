@@ -39,7 +39,6 @@ from pkg.util.resourcequota.policy import RancherQuotas
 T = TypeVar("T", bound=Object)
 
 _EVERYWHERE: Final = ("",)
-"""The namespaces of a list of the whole cluster."""
 _MIGRATIONS: Final = kubevirt.VIRTUAL_MACHINE_INSTANCE_MIGRATIONS
 _KINDS: Final = kubevirt.VIRTUAL_MACHINES, kubevirt.VIRTUAL_MACHINE_INSTANCES, _MIGRATIONS, kubevirt.KUBEVIRTS
 
@@ -125,19 +124,20 @@ async def require(client: Client, resource: Resource[T], name: str, namespace: s
 
 
 async def list_allowed(
-    client: Client, resource: Resource[T], namespaces: Sequence[str] = _EVERYWHERE, *, fields: str = ""
+    client: Client, kind: Resource[T], namespaces: Sequence[str] = _EVERYWHERE, *, fields: str = ""
 ) -> list[T]:
     """Lists what a report can do without, where it may. `fields`: a selector, as a role for one object needs."""
-    lists = [await list_or_none(client, resource, namespace, fields=fields) for namespace in namespaces]
-    return [obj for objects in lists for obj in objects or ()]
+    objects = list[T]()
+    for namespace in namespaces:
+        with suppress(Forbidden):
+            objects += await _list(client, kind, [namespace], fields=fields)
+    return objects
 
 
-async def list_or_none(
-    client: Client, resource: Resource[T], namespace: str = "", *, fields: str = ""
-) -> list[T] | None:
-    """Returns None if it may not be listed. Raises ApiError."""
+async def list_or_none(client: Client, kind: Resource[T]) -> list[T] | None:
+    """Returns None if the kind may not be listed. Raises ApiError."""
     try:
-        return await _list(client, resource, [namespace], fields=fields)
+        return await _list(client, kind)
     except Forbidden:
         return None
 
@@ -260,9 +260,8 @@ async def _election_problem(client: Client, homes: Sequence[Home]) -> str:
 
 def _endpoint(config: Mapping[str, Any]) -> str:
     """Returns where the API server calls a webhook; not the path, which ends in the API server's key."""
-    service = config.get("service") or {}
-    in_cluster = f"Service {service.get('namespace')}/{service.get('name')}"
-    return f"https://{urlsplit(config['url']).netloc}" if config.get("url") else in_cluster
+    service, url = config.get("service") or {}, config.get("url")
+    return f"https://{urlsplit(url).netloc}" if url else f"Service {service.get('namespace')}/{service.get('name')}"
 
 
 async def _probe_result(client: Client) -> tuple[str | None, str]:

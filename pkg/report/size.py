@@ -66,8 +66,6 @@ class QuotaSize(Document, frozen=True):
 
 
 class Sizes(Document, frozen=True):
-    """The answer for one namespace, by quota. `vms` are those that are counted."""
-
     namespace: str
     ratio: str | None = field(name="overheadRatio")
     at_once: int
@@ -128,12 +126,7 @@ class _Sizing:
 
     def answer(self) -> QuotaSize:
         vms, needs = self._needs()
-        missing = _above_base({name: need.run for name, need in needs.items()}, needs)
-        verdicts = [
-            *([f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"] if missing else ()),
-            *_restart_verdicts(vms, needs),
-            *self._migration_verdicts(needs),
-        ]
+        verdicts = [*_run_verdicts(vms, needs), *self._migration_verdicts(needs)]
         ratios = []
         for ratio in _RATIOS if _MEMORY in needs else ():
             size = replace(self, snapshot=replace(self.snapshot, ratio=ratio))._needs()[1][_MEMORY]
@@ -192,9 +185,11 @@ class _Sizing:
                 return
 
 
-def _restart_verdicts(vms: Sequence[_VmUsage], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
-    """Yields the VMs that run and would not start again if they were stopped: the quota, or the overhead ratio, has
-    changed. What migrations have left behind goes by itself."""
+def _run_verdicts(vms: Sequence[_VmUsage], needs: Mapping[str, ResourceSize]) -> Iterator[str]:
+    """Yields what all VMs lack to run; and those that run and would not start again if they were stopped: the quota, or
+    the overhead ratio, has changed. What migrations have left behind goes by itself."""
+    if missing := _above_base({name: need.run for name, need in needs.items()}, needs):
+        yield f"the base is too small for all VMs to run: it lacks {format_amounts(missing)}"
     now = add({name: need.others for name, need in needs.items()}, total(vm.running for vm in vms))
     for vm in vms:
         missing = _above_base(add(subtract(now, vm.running), vm.restarted), needs) if vm.running else {}

@@ -28,7 +28,6 @@ from pkg.util.resourcequota.observe import Reader, Source
 MOST_NAMESPACES: Final = 200
 """With series of their own; the others share one, by a name that no namespace can have."""
 OTHERS: Final = "_others"
-_NANO: Final = 1e-9
 _WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 _MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_ORIGINALS)
 
@@ -80,8 +79,7 @@ class StateMetrics(Collector):
 
     def _quotas(self) -> Iterator[Family]:
         now, quotas, first_seen = self.clock(), self.source.list_quotas(), dict[tuple[str, str], float]()
-        added, unused, ages, states = list[Row](), list[Row](), list[Row](), list[Row]()
-        raised: list[ResourceQuota] = []
+        added, unused, ages, states, raised = list[Row](), list[Row](), list[Row](), list[Row](), list[ResourceQuota]()
         for quota in quotas:
             if not any(key.startswith(_MARKS) for key in quota.annotations):
                 continue
@@ -94,8 +92,8 @@ class StateMetrics(Collector):
                 ages.append((namespace, (), now - since))
                 states += [(namespace, ["migrating"], key in starts), (namespace, ["held"], key not in starts)]
             for name, amount in amounts.items():
-                added.append((namespace, [name], amount.nanos * _NANO))
-                unused.append((namespace, [name], max(ZERO, min(amount, free[name])).nanos * _NANO))
+                added.append((namespace, [name], amount.nanos * 1e-9))
+                unused.append((namespace, [name], max(ZERO, min(amount, free[name])).nanos * 1e-9))
             raised += [quota] if amounts or keys else []
         self._first_seen = first_seen
         yield _gauge("headroom_quotas_managed", sum(map(is_managed, quotas)))
