@@ -170,9 +170,13 @@ def moves_of(vmi: VirtualMachineInstance | None, vm: VirtualMachine | None) -> l
     """Returns the moves of a running VM's volumes, as KubeVirt reports, before as the VM requests; each claim once."""
     if vmi is None or vmi.deleting or trusted_status(vmi).phase != constants.PHASE_RUNNING:
         return []
-    reported_moves = [move for move in trusted_status(vmi).migrated_volumes or () if "" not in move.claims]
+    moves = [move for move in trusted_status(vmi).migrated_volumes or () if "" not in move.claims]
+    if vm and not moves and vm.spec.update_volumes_strategy == "Migration":
+        current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
+        desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
+        moves = [Move(name, current[name], desired[name]) for name in sorted(current.keys() & desired)]
     accepted, used_names = [], set[str]()
-    for move in reported_moves or (_requested_moves(vmi, vm) if vm else ()):
+    for move in moves:
         if len({*move.claims} - {""}) == 2 and used_names.isdisjoint(move.claims):
             accepted.append(move)
             used_names.update(move.claims)
@@ -195,15 +199,6 @@ def volume_overlap(moves: Iterable[Move], claims: Claims, releases: Releases) ->
         if destination is None:  # its class is not known
             add_to(result.pending, {n: amount for n, amount in source_usage.items() if STORAGE_CLASS_SUFFIX not in n})
     return result
-
-
-def _requested_moves(vmi: VirtualMachineInstance, vm: VirtualMachine) -> list[Move]:
-    if vm.spec.update_volumes_strategy != "Migration":
-        return []
-    current = {volume.name: _claim_of(volume) for volume in vmi.spec.volumes or ()}
-    desired = {volume.name: _claim_of(volume) for volume in vm.spec.template.spec.volumes or ()}
-    changed = (name for name in sorted(current.keys() & desired) if desired[name] != current[name])
-    return [Move(name, current[name], desired[name]) for name in changed]
 
 
 def _claim_of(volume: Volume) -> PersistentVolumeClaimInfo:

@@ -9,7 +9,7 @@ from kubeloop.api.resource_list import ResourceList, parse_resource_list
 from pkg.api.kubevirt import CPU as DomainCPU
 from pkg.api.kubevirt import DomainSpec, Memory, VirtualMachineInstance
 from pkg.util.constants import CPU, MEMORY
-from pkg.util.kubevirt.profiles import MemoryRequest, Profile, SupplementalPool
+from pkg.util.kubevirt.profiles import Profile, SupplementalPool
 from pkg.util.kubevirt.rendering import Rendering
 
 ANNOTATION_EVEN_PARITY = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
@@ -37,10 +37,7 @@ def compute_resources(vmi: VirtualMachineInstance, rendering: Rendering, overhea
     limits |= virtual_devices
     vmi_amounts: Amounts = (limits, requests)
     calculated: Amounts = ({}, {})
-    rule = rendering.profile.memory_request
-    if rule is MemoryRequest.OVERCOMMITTED and MEMORY in requests:
-        requests[MEMORY] = _overcommitted(requests[MEMORY], rendering)
-    elif rule is MemoryRequest.FILLED and not requests.get(MEMORY):
+    if rendering.profile.fills_memory and not requests.get(MEMORY):
         fill_memory(domain.memory, rendering, vmi_amounts)
     if domain.cpu is not None and domain.cpu.dedicated_cpu_placement:
         _pin_cpus(vmi, domain.cpu, rendering.profile, vmi_amounts, calculated)
@@ -152,14 +149,10 @@ def fill_memory(memory: Memory, rendering: Rendering, vmi_amounts: Amounts) -> N
         page_size = memory.hugepages.page_size if memory.hugepages else "0"
         guest = Quantity.parse(page_size) if memory.guest is None else parse_wire(memory.guest)
         if guest.value() > 0:
-            requests[MEMORY] = _overcommitted(guest, rendering)
-
-
-def _overcommitted(amount: Quantity, rendering: Rendering) -> Quantity:
-    """Returns the requested part of an amount: all of it, as it is spelled, unless the CR sets an overcommit (in
-    percent). KubeVirt goes on without a zero, which the API server stores (pkg/virt-config, validateConfig)."""
-    overcommit = rendering.kubevirt.developer_configuration.memory_overcommit or 100
-    return amount if overcommit == 100 else Quantity.of(amount.value() * 100 // overcommit, amount.format)
+            # KubeVirt goes on without a zero, which the API server stores (pkg/virt-config, validateConfig).
+            overcommit = rendering.kubevirt.developer_configuration.memory_overcommit or 100  # in percent
+            guest = guest if overcommit == 100 else Quantity.of(guest.value() * 100 // overcommit, guest.format)
+            requests[MEMORY] = guest
 
 
 def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, calculated: Amounts) -> None:

@@ -16,7 +16,6 @@ from pkg.api.instancetype import InstancetypeSpec, PreferenceSpec
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec
 from pkg.util import constants
 from pkg.util.kubevirt.compute_container import fill_memory
-from pkg.util.kubevirt.profiles import MemoryRequest
 from pkg.util.kubevirt.rendering import Rendering
 
 
@@ -116,7 +115,7 @@ def with_defaults(vmi: VirtualMachineInstance, rendering: Rendering) -> VirtualM
     vmi = with_topology(vmi)
     domain = vmi.spec.domain
     requests = parse_resource_list(domain.resources.requests)
-    if rendering.profile.memory_request is MemoryRequest.FILLED or requests.get(constants.MEMORY):
+    if rendering.profile.fills_memory or requests.get(constants.MEMORY):
         return vmi
     fill_memory(domain.memory, rendering, (parse_resource_list(domain.resources.limits), requests))
     return edit(vmi, spec={"domain": {"resources": {"requests": format_resource_list(requests)}}})

@@ -12,14 +12,6 @@ from pkg.util.quotacount.releases import by_release, rules_at, version_of
 MI = 1024**2
 
 
-class MemoryRequest(Enum):
-    """The change that virt-controller makes to the request of memory, which virt-api has filled in before."""
-
-    KEPT = auto()
-    OVERCOMMITTED = auto()  # divided by memoryOvercommit once more
-    FILLED = auto()  # set where there is none
-
-
 class SupplementalPool(Enum):
     """CPUs of the threads of the supplemental IO thread pool."""
 
@@ -56,7 +48,8 @@ class Profile:
     """Whether changed-block tracking keeps state; `tracking_size` is what it adds to the claim."""
     tracking_size: int = 0
     # The compute container: renderresources.go and template.go.
-    memory_request: MemoryRequest = MemoryRequest.KEPT
+    fills_memory: bool = False
+    """Whether virt-controller sets an unset request of memory, as virt-api does before."""
     supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
     even_parity: bool = False
     device_claims: bool = False
@@ -101,9 +94,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "1.5.3": {"ratio_covers_qos": True},
     # serialconsolelog.go; claims of GPUs and host devices
     "1.6": {"video": 32 * MI, "gates": _IMAGE, "console_log_restarts": True, "device_claims": True},
-    "1.6.2": {"memory_request": MemoryRequest.OVERCOMMITTED},  # WithMemoryOvercommit, gone in 1.6.3
-    "1.6.3": {"memory_request": MemoryRequest.KEPT},
-    "1.6.4": {"memory_request": MemoryRequest.FILLED},  # WithMemoryRequests
+    "1.6.4": {"fills_memory": True},  # WithMemoryRequests
     # IsSEVSNPVMI; CreateImageVolumeInitContainer; IsBackendStorageNeeded
     "1.7": {"knows_snp": True, "image_volume_fetched": True, "tracks_blocks": True},
     # pkg/network/resources/memory.go, util.RequiresMemoryOverheadReservation
@@ -129,12 +120,8 @@ _AT_MOST = replace(
     gates=frozenset({"ConfigurableHypervisor", "IOMMUFD"}),
     default_gates=frozenset(),
 )
-LARGEST = (
-    _AT_MOST,
-    replace(_AT_MOST, memory_request=MemoryRequest.OVERCOMMITTED),
-    replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS),
-)
-"""No release renders more than the largest of these: all amounts at their largest, rules of which none always is."""
+LARGEST = (_AT_MOST, replace(_AT_MOST, supplemental_pool=SupplementalPool.IN_LIMITS))
+"""No release renders more than the larger of these: all amounts at their largest, rules of which none always is."""
 
 
 def profile_for_version(observed: str | None) -> Profile:

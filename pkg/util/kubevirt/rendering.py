@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from kubeloop.api.core import LimitRange
-from kubeloop.api.meta import LabelSelector, RawResourceList
+from kubeloop.api.meta import RawResourceList
 from kubeloop.api.selectors import selector
 from pkg.api.harvesterhci import Setting
 from pkg.api.kubevirt import KubeVirt, KubeVirtConfiguration
@@ -96,25 +97,20 @@ def rendering(
     configuration = kubevirt.spec.configuration
     labels, harvester = namespace_labels or {}, setting or Setting()
     harvester_ratio = normalize_ratio(harvester.value, harvester.default)
-    limit_selector = configuration.auto_cpu_limit_namespace_label_selector
+    limits_cpu = False
+    with suppress(ValueError):  # an invalid selector selects nothing
+        limit_selector = configuration.auto_cpu_limit_namespace_label_selector
+        limits_cpu = limit_selector is not None and selector(limit_selector)(labels)
     memory_limits = parse_ratio(labels.get("alpha.kubevirt.io/auto-memory-limits-ratio", ""), _LARGEST_CONFIGURED)
     return Rendering(
         configuration.additional_guest_memory_overhead_ratio or (harvester_ratio if setting else ""),
         profile or profile_for_version(kubevirt.status.observed_kube_virt_version),
         configuration,
         memory_limits_ratio=memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
-        auto_cpu_limit=limit_selector is not None and _selects(limit_selector, labels),
+        auto_cpu_limit=limits_cpu,
         usual_ratio=normalize_ratio("", harvester.default),
         harvester_ratio=harvester_ratio,
     )
-
-
-def _selects(label_selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Reports whether the selector selects the labels; an invalid selector selects nothing."""
-    try:
-        return selector(label_selector)(labels)
-    except ValueError:
-        return False
 
 
 def limited_resources(names: Iterable[str]) -> frozenset[str]:

@@ -95,7 +95,14 @@ def launcher_usage(
         pod = _with_spec(pod, overhead=rendering.pod_overhead)
     # What a pod lacks, a LimitRange that came after it will give to the next one.
     usage = pod_usage(apply_limit_ranges(pod, rendering.limit_ranges), releases=rendering.kubernetes)
-    return usage if resized else add(usage, _overhead_growth(vmi, source.launcher, usage, rendering))
+    difference = 0 if resized else overhead_difference(vmi, source.launcher, rendering)
+    if difference:
+        # As it counts: nothing for a limit that a LimitRange sets, twice where KubeVirt sets it to twice the request.
+        overhead = rendered_overhead(vmi, source.launcher, rendering) or 0
+        pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
+        before, after = (pod_usage(rendered, releases=rendering.kubernetes) for rendered in pods)
+        usage = add(usage, {name: after[name] - before[name] for name in usage if name in before})
+    return usage
 
 
 def attachments_usage(
@@ -138,19 +145,6 @@ def _as_of_today(vmi: VirtualMachineInstance, pod: Pod, rendering: Rendering) ->
         containers = [completed if container is compute else container for container in containers]
     init_containers = current_containers(pod.spec.init_containers or (), vmi, rendering)
     return _with_spec(pod, containers=containers, init_containers=init_containers)
-
-
-def _overhead_growth(
-    vmi: VirtualMachineInstance, pod: Pod, usage: Mapping[str, Quantity], rendering: Rendering
-) -> ResourceList:
-    """Returns the difference by today's overhead for each name that the source counts under: nothing for a limit that a
-    LimitRange sets, twice the difference for one that KubeVirt sets to twice the request."""
-    if not (difference := overhead_difference(vmi, pod, rendering)):
-        return {}
-    overhead = rendered_overhead(vmi, pod, rendering) or 0
-    pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
-    before, after = (pod_usage(rendered, releases=rendering.kubernetes) for rendered in pods)
-    return {name: after[name] - before[name] for name in usage if name in before and after[name] != before[name]}
 
 
 def _with_spec(pod: Pod, **changed: object) -> Pod:

@@ -30,17 +30,15 @@ _View = Callable[[Container], ResourceList]
 
 def effective_requirements(pod: Pod, release: Release) -> tuple[ResourceList, ResourceList]:
     """Returns the effective requests and limits; limits have the overhead unless zero. Raises QuantityError."""
-    requests, limits = (_effective_resources(pod, pick, release) for pick in (REQUESTS, LIMITS))
+    requests, limits = (
+        reduce(maximum, [_aggregate(pod.spec, view) for view in _views(pod, pick, release.container_status)])
+        for pick in (REQUESTS, LIMITS)
+    )
+    if release.pod_level_resources and (level := pod.spec.resources) is not None:
+        requests |= parse_resource_list(_of_pod_level(level.requests))
+        limits |= parse_resource_list(_of_pod_level(level.limits))
     overhead = parse_resource_list(pod.spec.overhead)
     return add(requests, overhead), add(limits, {name: overhead[name] for name in overhead if limits.get(name)})
-
-
-def _effective_resources(pod: Pod, pick: Pick, release: Release) -> ResourceList:
-    views = _views(pod, pick, release.container_status)
-    resources = reduce(maximum, [_aggregate(pod.spec, view) for view in views])
-    if release.pod_level_resources and pod.spec.resources is not None:
-        resources |= parse_resource_list(_of_pod_level(pick(pod.spec.resources)))
-    return resources
 
 
 def _aggregate(spec: PodSpec, view: _View) -> ResourceList:
