@@ -7,8 +7,6 @@ from kubeloop.api.registry import Resource
 
 
 class Setting(Object):
-    """Cluster scoped: `value`, else `default`."""
-
     value: str = ""
     default: str = ""
 

@@ -17,8 +17,6 @@ class Present(Struct):
 
 
 class Named(Struct):
-    """A reference to something by its name, or a thing of which only the name is read."""
-
     name: str = ""
 
 
@@ -51,13 +49,11 @@ class Memory(Struct):
 
 
 class Interface(Struct):
-    """`binding`: by its name in the KubeVirt CR; `passt` that of KubeVirt up to 1.2, `passtBinding` since 1.8."""
-
     model: str = ""
     sriov: Present | None = None
-    binding: Named = Named()
-    passt: Present | None = None
-    passt_binding: Present | None = None
+    binding: Named = Named()  # in the KubeVirt CR
+    passt: Present | None = None  # up to 1.2
+    passt_binding: Present | None = None  # since 1.8
     ports: list[Present] | None = None
 
 
@@ -79,9 +75,7 @@ class Disk(Struct):
 
 
 class HostDevice(Struct):
-    """HostDevice and GPU: the extended resource that it counts as; with a claim or request it counts as none."""
-
-    device_name: str = ""
+    device_name: str = ""  # the extended resource that it counts as, unless it has a claim or a request
     claim_name: str | None = None
     request_name: str | None = None
 
@@ -307,8 +301,6 @@ class VirtualMachine(Object):
 
 
 class MigrationConfiguration(Struct):
-    """The limits of migrations at once, with KubeVirt's own defaults: in the cluster, and away from one node."""
-
     parallel_migrations_per_cluster: int = 5
     parallel_outbound_migrations_per_node: int = 2
 

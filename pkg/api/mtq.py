@@ -26,8 +26,6 @@ class VirtualMachineMigrationResourceQuotaStatus(Struct):
 
 
 class VirtualMachineMigrationResourceQuota(Object):
-    """A namespace's migration budget."""
-
     spec: VirtualMachineMigrationResourceQuotaSpec = VirtualMachineMigrationResourceQuotaSpec()
     status: VirtualMachineMigrationResourceQuotaStatus = VirtualMachineMigrationResourceQuotaStatus()
 

@@ -38,8 +38,7 @@ from pkg.util.quotacount.usage import STORAGE_CLASS_SUFFIX, storage_usage
 Claims = Mapping[str, PersistentVolumeClaim]
 """A namespace's PersistentVolumeClaims by name."""
 
-STATE_PREFIX = "persistent-state-for"
-"""Of the names of claims of state, and of the volume's."""
+STATE_PREFIX = "persistent-state-for"  # of the names of claims of state, and of the volume's
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,7 @@ def current_containers(
 
 def is_sized(container_type: str, kubevirt: KubeVirtConfiguration) -> bool:
     """Reports whether the CR's supportContainerResources name this kind of container."""
-    entries = kubevirt.support_container_resources or ()
-    return container_type != "" and any(entry.type == container_type for entry in entries)
+    return container_type != "" and any(e.type == container_type for e in kubevirt.support_container_resources or ())
 
 
 def foreign_containers(containers: Iterable[Container] | None) -> list[Container]:

@@ -2,7 +2,7 @@
 refusals, and the parallel limits. Pure; `evidence` says which of its fields are trusted.
 
 Source: KubeVirt pkg/virt-controller/watch/migration (updateStatus, handleTargetPodHandoff); Harvester
-vmim_controller.go (the state that the VMI shows)."""
+vmim_controller.go (the state that the VMI shows); Kubernetes apiserver, resourcequota (checkRequest's refusals)."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -125,9 +125,6 @@ class Leftover:
     keeps_target_away: bool = False
 
 
-# ---- the state that its VMI shows ----------------------------------------------------------------------------
-
-
 def state_of(migration: VirtualMachineInstanceMigration) -> str:
     """Returns the state of a migration that is not finished."""
     if abort_requested(migration):
@@ -156,9 +153,6 @@ def leftover_migration(vmi: VirtualMachineInstance) -> str | None:
     state = trusted_status(vmi).migration_state
     was_aborted = state is not None and state.completed and state.abort_status == "Succeeded"
     return state.migration_uid or None if state is not None and was_aborted else None
-
-
-# ---- its pods and claims -------------------------------------------------------------------------------------
 
 
 def migration_of(pod: Pod) -> str:
@@ -268,9 +262,6 @@ def migration_state_fields(state: MigrationState | None) -> object:
     return state and (state.end_timestamp, pods_of_states(state.migration_uid or "", state))
 
 
-# ---- how many may run ----------------------------------------------------------------------------------------
-
-
 def parallel_limit_reason(
     running: Collection[Collection[str]], node: str, limits: MigrationConfiguration | None
 ) -> str:
@@ -281,11 +272,6 @@ def parallel_limit_reason(
         return f"{len(running)} migrations run, {limits.parallel_migrations_per_cluster} may"
     outbound, most = sum(node in nodes for nodes in running), limits.parallel_outbound_migrations_per_node
     return f"{outbound} migrations leave {node}, {most} may" if outbound >= most else ""
-
-
-# ---- its refusals, as KubeVirt quotes them in its events. Source: kubernetes apiserver, resourcequota (checkRequest)
-
-_QUOTABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*")
 
 
 def refusing_quota(message: str) -> str:
@@ -299,7 +285,8 @@ def extra_devices_text(message: str, expected: Collection[str]) -> str:
     quota_name, requested = refusing_quota(message), message.partition("requested: ")[2].partition(", used:")[0]
     requested_names = {item.partition("=")[0].strip() for item in requested.split(",")}
     device_names = sorted(name for name in requested_names.difference(expected) if "/" in name)
-    if not all(map(_QUOTABLE.fullmatch, [quota_name, *device_names])) or not device_names:
+    is_quotable = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*").fullmatch
+    if not all(map(is_quotable, [quota_name, *device_names])) or not device_names:
         return ""
     devices = ", ".join(device_names)
     return f"its target asks for {devices}, which its source does not have: the base of {quota_name} has to cover that"

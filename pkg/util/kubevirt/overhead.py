@@ -141,24 +141,20 @@ def overhead_difference(vmi: VirtualMachineInstance, pod: Pod, rendering: Render
     rendered = rendered_overhead(vmi, pod, rendering)
     if rendered is None or rendering.ratio == UNKNOWN_RATIO:
         return 0
-    bindings = rendering.kubevirt.bindings_of(vmi.spec)
-
-    def difference_to(parts: Parts) -> int:
-        return at_ratio(parts, rendering.factor).value() - rendered
-
+    bindings, factor = rendering.kubevirt.bindings_of(vmi.spec), rendering.factor
     installed = overhead_parts(vmi.spec, rendering.profile, bindings)
-    growth = difference_to(installed)
+    growth = at_ratio(installed, factor).value() - rendered
     if constants.LABEL_OUTDATED_LAUNCHER in vmi.labels or _is_at_some_ratio(installed, rendered):
         return growth
     # A release that knows no ratio gives any VM what a newer one gives it without.
     profiles = (profile for profile in PROFILES.values() if profile.has_ratio or not rendering.ratio)
     others = (overhead_parts(vmi.spec, profile, bindings) for profile in profiles)
-    explained = [difference_to(parts) for parts in others if _is_at_some_ratio(parts, rendered)]
+    explained = [at_ratio(p, factor).value() - rendered for p in others if _is_at_some_ratio(p, rendered)]
     if explained:
         difference = 0 if 0 in explained else explained[0]
         return difference if growth > 0 else min(difference, 0)
     # Constants move from release to release: by less than 64 MiB, before the ratio, it counts as unchanged.
-    return growth if growth > 64 * MI * rendering.factor else 0
+    return growth if growth > 64 * MI * factor else 0
 
 
 def _is_at_some_ratio(parts: Parts, rendered: int) -> bool:

@@ -16,8 +16,7 @@ class SupplementalPool(Enum):
     """CPUs of the threads of the supplemental IO thread pool."""
 
     IGNORED = auto()
-    IN_LIMITS = auto()
-    """Added to the limit, in the end and under the policy supplementalPool alone."""
+    IN_LIMITS = auto()  # added to the limit, in the end and under the policy supplementalPool alone
     AS_VCPUS = auto()
     """Likewise the CPUs of a dedicated topology stand instead of the VMI's own limit and request since then."""
 
@@ -27,40 +26,31 @@ class Profile:
     """The rules of one KubeVirt release, and its amounts of memory in bytes. The defaults are those of 0.54."""
 
     # The memory overhead: GetMemoryOverhead.
-    processes: int = 180 * MI
-    """virt-launcher-monitor, virt-launcher, virtlogd, virtqemud and QEMU."""
+    processes: int = 180 * MI  # virt-launcher-monitor, virt-launcher, virtlogd, virtqemud and QEMU
     video: int = 16 * MI
-    qos: int = 0
-    """For dedicated CPUs or Guaranteed QoS (`is_pinned`)."""
+    qos: int = 0  # for dedicated CPUs or asked-for Guaranteed QoS
     ratio_covers_qos: bool = False
-    passt: int = 0
-    """For an interface with the passt binding (`passtBinding`), beyond the ratio."""
-    passt_all_ports: int = 0
-    """For each interface with the first passt binding (`passt`) that forwards all ports."""
+    passt: int = 0  # for an interface with the passt binding (`passtBinding`), beyond the ratio
+    passt_all_ports: int = 0  # for each interface with the first passt binding (`passt`) that forwards all ports
     has_ratio: bool = False
     tpm_can_be_disabled: bool = False
     knows_snp: bool = False
     has_reserved_overhead: bool = False
     # The claim of its persistent state: pkg/storage/backend-storage, pkg/storage/cbt.
-    target_claims: bool = False
-    """Whether a migration's target gets a claim of its own where the source's cannot be shared."""
-    tracks_blocks: bool = False
-    """Whether changed-block tracking keeps state; `tracking_size` is what it adds to the claim."""
-    tracking_size: int = 0
+    target_claims: bool = False  # a migration's target gets a claim of its own where the source's cannot be shared
+    tracks_blocks: bool = False  # changed-block tracking keeps state
+    tracking_size: int = 0  # what that adds to the claim
     # The compute container: renderresources.go and template.go.
-    fills_memory: bool = False
-    """Whether virt-controller sets an unset request of memory, as virt-api does before."""
+    fills_memory: bool = False  # virt-controller sets an unset request of memory; in earlier releases virt-api
     supplemental_pool: SupplementalPool = SupplementalPool.IGNORED
     even_parity: bool = False
-    device_claims: bool = False
-    """Whether GPUs and host devices can come from dynamic resource allocation."""
+    device_claims: bool = False  # GPUs and host devices can come from dynamic resource allocation
     tdx_device: bool = False
     # The containers beside it.
     console_log_restarts: bool = False
     """Whether what serves the log of the serial console is a restartable init container. Releases before 1.1 have no
     such log; as they are out of support, the container counts there too: rather too much than too little."""
-    image_volume_fetched: bool = False
-    """Whether image volumes have init containers until their digests are known."""
+    image_volume_fetched: bool = False  # image volumes have init containers until their digests are known
     attachment_requests: tuple[str, str] = ("100m", "80M")
     # Feature gates that decide here: those that the release has, and those of them that are on unless the CR says so.
     gates: frozenset[str] = frozenset({"AutoResourceLimitsGate"})

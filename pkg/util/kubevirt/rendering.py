@@ -16,8 +16,7 @@ from pkg.util.kubevirt.profiles import DEFAULT_PROFILE, Profile, profile_for_ver
 from pkg.util.quotacount.releases import NEWEST, Releases
 
 _DEFAULT_MEMORY_LIMITS_RATIO = 2.0
-_MIN_RATIO, MAX_RATIO = 1.0, 10.0
-"""The bounds of Harvester's setting."""
+MAX_RATIO = 10.0  # of Harvester's setting; the smallest is 1.0
 _LARGEST_CONFIGURED = 1e6
 """KubeVirt itself sets its ratios no upper bound; this one keeps what they are multiplied with finite."""
 UNKNOWN_RATIO: Final = "unknown"
@@ -36,10 +35,8 @@ class Rendering:
     limit_ranges: Sequence[LimitRange] = ()
     quota_limits: frozenset[str] = frozenset()
     """The resources ("cpu", "memory") that a quota of the namespace limits: KubeVirt then limits every launcher."""
-    memory_limits_ratio: float = _DEFAULT_MEMORY_LIMITS_RATIO
-    """The ratio of a memory limit that a quota requires to the request."""
-    auto_cpu_limit: bool = False
-    """Whether the CR selects the namespace for limits of cpu, quota or not."""
+    memory_limits_ratio: float = _DEFAULT_MEMORY_LIMITS_RATIO  # of a memory limit that a quota requires to the request
+    auto_cpu_limit: bool = False  # the CR selects the namespace for limits of cpu, quota or not
     network_resources: Mapping[str, str] = field(default_factory=dict)
     """The extended resource of each NetworkAttachmentDefinition that counts as one, by `namespace/name`."""
     pod_overhead: RawResourceList = field(default_factory=dict)
@@ -47,8 +44,7 @@ class Rendering:
     usual_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
     """The ratio that the installation came with: the one of launchers rendered before people raised it."""
     kubernetes: Releases = NEWEST
-    harvester_ratio: str = constants.DEFAULT_OVERHEAD_RATIO
-    """The overhead ratio of Harvester's own formula."""
+    harvester_ratio: str = constants.DEFAULT_OVERHEAD_RATIO  # the one of Harvester's own formula
     policy_in_force: bool = False
     """Whether deploy/policy.yaml is: then KubeVirt and the cluster's mutating webhooks alone shape the pods of VMs, and
     these are trusted as they are, with what a mesh or KubeVirt's own webhook put in."""
@@ -67,21 +63,17 @@ class Rendering:
 
 def parse_ratio(text: str, largest: float = MAX_RATIO) -> float | None:
     """Returns the ratio that a text contains, None if it is not a number from 1.0 to 10.0 (or another `largest`)."""
-    if _NUMBER.fullmatch(text) is None:
-        return None
-    ratio = float(text)
-    return ratio if _MIN_RATIO <= ratio <= largest else None
+    return ratio if _NUMBER.fullmatch(text) and 1.0 <= (ratio := float(text)) <= largest else None
 
 
-def normalize_ratio(value: str, default: str) -> str:
-    """Returns the ratio as Harvester reads its setting: value, else default; "1.5" for all but numbers from 1 to 10."""
-    ratio = value or default
+def normalize_ratio(ratio: str) -> str:
+    """Returns the ratio as Harvester reads its setting: "1.5" for all but numbers from 1.0 to 10.0."""
     return ratio if parse_ratio(ratio) is not None else constants.DEFAULT_OVERHEAD_RATIO
 
 
 def factor_of(ratio: str) -> float:
     """Returns the factor that KubeVirt multiplies by at a configured ratio, "" for none."""
-    return parse_ratio(ratio, _LARGEST_CONFIGURED) or _MIN_RATIO
+    return parse_ratio(ratio, _LARGEST_CONFIGURED) or 1.0
 
 
 def rendering(
@@ -96,7 +88,7 @@ def rendering(
     kubevirt = deployed_kubevirt(kubevirts)
     configuration = kubevirt.spec.configuration
     labels, harvester = namespace_labels or {}, setting or Setting()
-    harvester_ratio = normalize_ratio(harvester.value, harvester.default)
+    harvester_ratio = normalize_ratio(harvester.value or harvester.default)
     limits_cpu = False
     with suppress(ValueError):  # an invalid selector selects nothing
         limit_selector = configuration.auto_cpu_limit_namespace_label_selector
@@ -108,7 +100,7 @@ def rendering(
         configuration,
         memory_limits_ratio=memory_limits or _DEFAULT_MEMORY_LIMITS_RATIO,
         auto_cpu_limit=limits_cpu,
-        usual_ratio=normalize_ratio("", harvester.default),
+        usual_ratio=normalize_ratio(harvester.default),
         harvester_ratio=harvester_ratio,
     )
 

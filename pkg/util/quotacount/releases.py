@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Any)
@@ -28,10 +27,8 @@ class PodLevelDefaults(Enum):
     """When the API server completes pod-level resources (pkg/apis/core/v1/defaults.go, pkg/api/pod/util.go)."""
 
     NONE = auto()
-    WHEN_READ = auto()
-    """Requests, and limits of huge pages; before the admission plugins have completed the containers."""
-    WHEN_CREATED = auto()
-    """Requests and limits, after all admission plugins and webhooks that change the pod."""
+    WHEN_READ = auto()  # requests, and limits of huge pages; before admission plugins have completed the containers
+    WHEN_CREATED = auto()  # requests and limits, after all admission plugins and webhooks that change the pod
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: caches have them in their keys
@@ -39,19 +36,14 @@ class Release:
     """The rules of one release; the defaults are those of 1.30."""
 
     container_status: StatusRule = StatusRule.IGNORED
-    pod_level_resources: bool = False
-    """Whether pod-level resources replace the sum of the containers and decide the QoS class."""
-    empty_pod_level_decides: bool = True
-    """Whether pod-level resources without any amount that counts decide the QoS class all the same."""
+    pod_level_resources: bool = False  # they replace the sum of the containers and decide the QoS class
+    empty_pod_level_decides: bool = True  # they decide the QoS class without any amount that counts, too
     pod_level_defaults: PodLevelDefaults = PodLevelDefaults.NONE
-    device_class_requests: bool = False
-    """Whether pods are charged for `deviceclass.resource.kubernetes.io/<class>`; `…_claims`: ResourceClaims are too."""
-    device_class_claims: bool = False
-    prioritized_devices: bool = False
-    """Whether a ResourceClaim may name alternatives (`firstAvailable`)."""
-    allocated_storage: bool = False
-    """Whether a PersistentVolumeClaim counts what is allocated where that is more than the request."""
-    resize_is_charged: bool = False
+    device_class_requests: bool = False  # pods are charged for `deviceclass.resource.kubernetes.io/<class>`
+    device_class_claims: bool = False  # ResourceClaims are charged for that too
+    prioritized_devices: bool = False  # a ResourceClaim may name alternatives (`firstAvailable`)
+    allocated_storage: bool = False  # a PersistentVolumeClaim counts what is allocated if that is more than the request
+    resize_is_charged: bool = False  # an UPDATE of pods/resize is checked against quota
 
 
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -119,7 +111,6 @@ def doubt(versions: Sequence[str]) -> str:
     return f"API servers differ ({', '.join(versions)}): the larger count holds" if has_several else ""
 
 
-@cache
 def _release_of(version: str) -> Release | None:
     parsed_version = version_of(version)
     return rules_at(RELEASES, parsed_version) if parsed_version and parsed_version < (1, 38, 0) else None

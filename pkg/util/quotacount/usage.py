@@ -26,9 +26,7 @@ _ONE = Quantity.of(1)
 _COMPUTE = CPU, MEMORY, "ephemeral-storage"
 _REQUEST_NAMES = {name: (name, REQUESTS_PREFIX + name) for name in _COMPUTE}
 _LIMIT_NAMES = {name: f"limits.{name}" for name in _COMPUTE}
-_REQUIRED_NAMES = frozenset(
-    counted for name in (CPU, MEMORY) for counted in (*_REQUEST_NAMES[name], _LIMIT_NAMES[name])
-)
+_REQUIRED_NAMES = {name for part in (CPU, MEMORY) for name in (*_REQUEST_NAMES[part], _LIMIT_NAMES[part])}
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _EXTENDED = re.compile(
     rf"(?=[^/]{{1,244}}/){_LABEL}(?:\.{_LABEL})*/(?=.{{1,63}}$)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -53,8 +51,7 @@ def resize_usage(old: Pod, new: Pod, releases: Releases = NEWEST) -> ResourceLis
 def unnamed_resources(pod: Pod, hard: Iterable[str]) -> list[str]:
     """Returns the CPU and memory names that a quota limits and some container does not set: admission denies it.
     Empty for pod-level resources: an API server without them removes them. Source: pods.go, Constraints."""
-    pod_level = pod.spec.resources or core.ResourceRequirements()
-    if pod_level.limits or pod_level.requests:
+    if (pod_level := pod.spec.resources) and (pod_level.limits or pod_level.requests):
         return []
     required, missing = _REQUIRED_NAMES.intersection(hard), set[str]()
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):

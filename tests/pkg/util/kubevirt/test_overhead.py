@@ -128,7 +128,7 @@ def test_a_fraction_of_a_byte_rounds_up_the_overhead_alone() -> None:
     ],
 )
 def test_the_setting_is_read_as_harvester_reads_it(value: str, default: str, expected: str) -> None:
-    assert normalize_ratio(value, default) == expected
+    assert normalize_ratio(value or default) == expected
     assert parse_ratio(expected) is not None
 
 
