@@ -6,7 +6,7 @@ Level-triggered: the truth is the migrations and the pods, the annotations say w
 give the same plan, and a plan applied gives facts whose plan is empty. Whatever happens to the annotations or to
 spec.hard, the next patch repairs it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -108,48 +108,16 @@ def give_back(facts: Facts, *, to_harvester: bool = False) -> Plan:
         hard = hand_over(facts, annotations)
         annotations[constants.ANNOTATION_RESYNC_NEEDED] = constants.TRUE
     else:
-        hard = lowered(facts, entries.read(annotations).total)
+        hard = lowered(facts, {})
         marks = (constants.ANNOTATION_RESYNC_NEEDED, *OWN_MARKS) if constants.ANNOTATION_OWNER in annotations else ()
         entries.remove(annotations, *_FOR_ENTRIES, *RECORDS, *marks, *filter(entries.is_entry, quota.annotations))
     return Plan(annotations=entries.changes(quota.annotations, annotations), hard=hard)
 
 
 def hand_over(facts: Facts, annotations: dict[str, str]) -> dict[str, str]:
-    """Takes headroom's marks off a default quota, and its entries but those of migrations under way, which get the key
-    that Harvester looks for. Returns the changes of spec.hard: resources that Harvester does not scale are at the
-    base."""
-    headroom = entries.read(annotations).total
-    _keep_under_way(facts, annotations)
-    entries.remove(annotations, *_FOR_ENTRIES, *OWN_MARKS, *RECORDS)
-    kept = entries.read(annotations)
-    if kept.invalid:  # Harvester leaves spec.hard alone too
-        return {}
-    return lowered(facts, headroom, {name: amount for name, amount in kept.total.items() if name in HARVESTERS})
-
-
-def lowered(facts: Facts, headroom: ResourceList, kept_headroom: ResourceList | None = None) -> dict[str, str]:
-    """Returns the changes of spec.hard that take `headroom` away except for `kept_headroom`: the limits that were
-    raised are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
-    quota, kept = facts.quota, kept_headroom or {}
-    if was_default(quota) and entries.has_headroom(quota.annotations):  # its base is the annotation all the same
-        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
-        quota = structs.replace(quota, metadata=structs.replace(quota.metadata, labels=labels))
-    default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
-    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
-    if base is None:
-        return {}
-    if base or (default and facts.limits):
-        names = {*headroom, *applied_to(quota)} - ({*HARVESTERS} if default else set())
-        names |= {*HARVESTERS} if default and is_scaled else set()  # upstream: else it is not scaled
-        return difference(quota.hard, {name: base[name] + kept.get(name, ZERO) for name in names if name in base})
-    current = {name: quantity_of(quota.hard, name) for name in headroom if name in quota.hard}
-    reduced = subtract(current, {name: headroom[name] - kept.get(name, ZERO) for name in current})
-    return difference(quota.hard, {name: limit for name, limit in reduced.items() if limit >= ZERO})
-
-
-def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
-    """Removes all entries but those of migrations under way, one a VM, under the VMI's uid; with the last one goes the
-    compensation."""
+    """Takes headroom's marks off a default quota, and its entries but those of migrations under way: one a VM, under
+    the VMI's uid, by which Harvester looks for it; with the last one goes the compensation. Returns the changes of
+    spec.hard: resources that Harvester does not scale are at the base."""
     needed: set[str] = set()
     for migration in facts.migrations:
         vmi = facts.instances.get(migration.spec.vmi_name)
@@ -161,9 +129,33 @@ def _keep_under_way(facts: Facts, annotations: dict[str, str]) -> None:
                 annotations[uid_key] = annotations[keys[0]]
             keys = [uid_key]
         needed.update(keys)
-    entries.remove(annotations, *(key for key in entries.entry_keys(annotations) if key not in needed))
-    if not needed:  # Harvester removes it with the last entry only
-        entries.remove(annotations, constants.ANNOTATION_MIGRATING_COMPENSATION)
+    gone = [key for key in entries.entry_keys(annotations) if key not in needed]
+    gone += [] if needed else [constants.ANNOTATION_MIGRATING_COMPENSATION]  # Harvester removes it with the last only
+    entries.remove(annotations, *gone, *_FOR_ENTRIES, *OWN_MARKS, *RECORDS)
+    kept = entries.read(annotations)
+    if kept.invalid:  # Harvester leaves spec.hard alone too
+        return {}
+    return lowered(facts, {name: amount for name, amount in kept.total.items() if name in HARVESTERS})
+
+
+def lowered(facts: Facts, kept: Mapping[str, Quantity]) -> dict[str, str]:
+    """Returns the changes of spec.hard that take the headroom away except for what is kept: the limits that were raised
+    are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
+    quota, headroom = facts.quota, entries.read(facts.quota.annotations).total
+    if was_default(quota) and headroom:  # its base is the annotation all the same
+        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
+        quota = structs.replace(quota, metadata=structs.replace(quota.metadata, labels=labels))
+    default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
+    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
+    if base is None:
+        return {}
+    if base or (default and facts.limits):
+        names = {*headroom, *applied_to(quota)} - ({*HARVESTERS} if default else set())
+        names |= {*HARVESTERS} if default and is_scaled else set()  # upstream: else it is not scaled
+        return difference(quota.hard, {name: base[name] + kept.get(name, ZERO) for name in names if name in base})
+    surplus = {name: amount - kept.get(name, ZERO) for name, amount in headroom.items() if name in quota.hard}
+    reduced = {name: quantity_of(quota.hard, name) - amount for name, amount in surplus.items()}
+    return difference(quota.hard, {name: limit for name, limit in reduced.items() if limit >= ZERO})
 
 
 class OwnRules(QuotaDraft):
