@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kubeloop.api.core import ResourceQuota
-from kubeloop.api.meta import RawQuantity, RawResourceList
+from kubeloop.api.meta import RawQuantity
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list, subtract
 from pkg.util import constants
@@ -49,7 +49,7 @@ RESOURCE_NAMES: Mapping[str, str] = {
 }
 """Rancher's name of a limit to the ResourceQuota's."""
 
-RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
+_RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURCE_NAMES.items()}
 """Names match as Go's JSON decoder matches them: whatever their case."""
 
 
@@ -65,8 +65,8 @@ def parse_limits(annotation: str) -> Mapping[str, str]:
     except (ValueError, RecursionError) as exc:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota is not JSON: {exc}") from exc
     limits: dict[str, str] = {}
-    for key, value in fields_of(document).items():
-        if resource := RESOURCES_BY_LOWER_CASE.get(key.lower()):
+    for key, value in _fields_of(document).items():
+        if resource := _RESOURCES_BY_LOWER_CASE.get(key.lower()):
             if isinstance(value, str):
                 limits[resource] = value
             elif value is not None:
@@ -97,7 +97,7 @@ def parse_base(annotation: str) -> Mapping[str, Quantity]:
     return MappingProxyType(base)
 
 
-def fields_of(document: object) -> dict[str, Any]:
+def _fields_of(document: object) -> dict[str, Any]:
     """Returns the object `limit` of an annotation's JSON; as Go decodes it, the last one."""
     if document is not None and not isinstance(document, dict):
         raise InvalidNamespaceAnnotation("field.cattle.io/resourceQuota: the document must be an object")
@@ -105,6 +105,23 @@ def fields_of(document: object) -> dict[str, Any]:
     if fields is not None and not isinstance(fields, dict):
         raise InvalidNamespaceAnnotation("field.cattle.io/resourceQuota: limit must be an object")
     return fields or {}
+
+
+def with_limits(text: str, limits: Mapping[str, str]) -> str:
+    """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names.
+
+    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation."""
+    parse_limits(text)
+    if not limits:
+        return text
+    document = json.loads(text)
+    fields = _fields_of(document)
+    for key, value in fields.items():
+        if key.lower() == "extended" and isinstance(value, dict):
+            value |= {resource: limits[resource] for resource in value if resource in limits}
+        elif (resource := _RESOURCES_BY_LOWER_CASE.get(key.lower(), "")) in limits:
+            fields[key] = limits[resource]
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 _OF_PODS = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
@@ -210,7 +227,7 @@ def base_of(
             answered = beside_harvester and isinstance(exc, InvalidBaseQuantity)
             return Base({} if answered else None, None, problems, default)
     only_both = not policy.render and (beside_harvester or policy.estimate is EstimateKind.HARVESTER)
-    if only_both and limits_are_empty(quota.hard):  # upstream: it is not scaled
+    if only_both and all(quantity_of(quota.hard, name).is_zero() for name in HARVESTERS):  # upstream: it is not scaled
         return Base({}, record, is_default=default)
     names = [name for name in HARVESTERS if name in requested]
     if policy.estimate is EstimateKind.EXACT and not only_both:
@@ -253,8 +270,3 @@ def quantity_of(resources: Mapping[str, RawQuantity], name: str) -> Quantity:
         return Quantity.parse(resources[name]) if name in resources else ZERO
     except QuantityError:
         return ZERO
-
-
-def limits_are_empty(hard: RawResourceList) -> bool:
-    """Reports whether both the cpu and the memory limit are zero or absent (upstream IsEmptyResourceQuota)."""
-    return quantity_of(hard, LIMITS_CPU).is_zero() and quantity_of(hard, LIMITS_MEMORY).is_zero()

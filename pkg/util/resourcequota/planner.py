@@ -19,16 +19,7 @@ from pkg.util.kubevirt.migration import Stage, is_finished
 from pkg.util.problems import EVENT_HOLD_LIMIT, Problem
 from pkg.util.quotacount.usage import COUNT_PODS
 from pkg.util.resourcequota import entries
-from pkg.util.resourcequota.base import (
-    HARVESTERS,
-    Base,
-    applied_to,
-    base_of,
-    difference,
-    hard,
-    limits_are_empty,
-    quantity_of,
-)
+from pkg.util.resourcequota.base import HARVESTERS, Base, applied_to, base_of, difference, hard, quantity_of
 from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
@@ -145,7 +136,7 @@ def lowered(facts: Facts, kept: Mapping[str, Quantity]) -> dict[str, str]:
     if was_default(quota) and headroom:  # its base is the annotation all the same
         labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
         quota = structs.replace(quota, metadata=structs.replace(quota.metadata, labels=labels))
-    default, is_scaled = is_default(quota), not limits_are_empty(quota.hard)
+    default, is_scaled = is_default(quota), any(not quantity_of(quota.hard, name).is_zero() for name in HARVESTERS)
     base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
     if base is None:
         return {}

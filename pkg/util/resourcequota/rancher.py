@@ -22,15 +22,7 @@ from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list
 from pkg.util import constants
 from pkg.util.problems import ResourceQuotaError
-from pkg.util.resourcequota.base import (
-    RESOURCES_BY_LOWER_CASE,
-    applied_to,
-    fields_of,
-    granted_by_record,
-    parse_base,
-    parse_limits,
-    quantity_of,
-)
+from pkg.util.resourcequota.base import granted_by_record, parse_base, parse_limits, quantity_of, with_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH, is_entry
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_off
 
@@ -141,23 +133,6 @@ def limits_of_annotation(text: str) -> ResourceList:
     return limits
 
 
-def with_limits(text: str, limits: Mapping[str, str]) -> str:
-    """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names.
-
-    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation."""
-    parse_limits(text)
-    if not limits:
-        return text
-    document = json.loads(text)
-    fields = fields_of(document)
-    for key, value in fields.items():
-        if key.lower() == "extended" and isinstance(value, dict):
-            value |= {resource: limits[resource] for resource in value if resource in limits}
-        elif (resource := RESOURCES_BY_LOWER_CASE.get(key.lower(), "")) in limits:
-            fields[key] = limits[resource]
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-
-
 def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceList | None:
     """Returns the limits that Rancher granted a quota, zeros included; None where nobody validates: then the annotation
     alone is the base.
@@ -220,12 +195,6 @@ def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:
     """Returns the entries that a quota itself carries, by key; where only Rancher may write it, headroom cannot remove
     them."""
     return tuple(sorted(filter(is_entry, quota.annotations))) if is_default(quota) else ()
-
-
-def is_left_raised(quota: ResourceQuota) -> bool:
-    """Reports whether spec.hard still says what headroom raised it to by its own write."""
-    applied = applied_to(quota) if is_default(quota) else {}
-    return any(quantity_of(quota.hard, name) == limit for name, limit in applied.items() if name in quota.hard)
 
 
 def removal_command(quota: ResourceQuota, keys: Iterable[str]) -> str:

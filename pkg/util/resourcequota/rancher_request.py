@@ -27,7 +27,7 @@ from pkg.util.problems import (
     Problem,
 )
 from pkg.util.resourcequota import rancher
-from pkg.util.resourcequota.base import quantity_of
+from pkg.util.resourcequota.base import quantity_of, with_limits
 from pkg.util.resourcequota.entries import is_entry, read
 from pkg.util.resourcequota.facts import Denial, Facts, Plan
 from pkg.util.resourcequota.managed import is_served
@@ -101,7 +101,7 @@ def _as_request(facts: Facts, plan: Plan) -> Plan:
     asked = {name: limit + headroom.get(name, ZERO) if name in raised else limit for name, limit in base.items()}
     changed = {name: str(limit) for name, limit in asked.items() if limit != requested[name]}
     try:
-        text = rancher.with_limits(facts.limits, changed)
+        text = with_limits(facts.limits, changed)
     except InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)

@@ -22,7 +22,6 @@ from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import (
     ResourceList,
     add,
-    add_to,
     maximum,
     minimum,
     parse_resource_list,
@@ -244,10 +243,8 @@ def is_raised(quota: ResourceQuota) -> bool:
 
 def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
     """Returns the sum that the quota charges for these pods, of the resources that it limits."""
-    sums = ResourceList()
-    for usage in (facts.charge(pod, now) for pod in pods):
-        add_to(sums, {name: usage[name] for name in facts.quota.hard if name in usage})
-    return sums
+    usages = (facts.charge(pod, now) for pod in pods)
+    return total({name: usage[name] for name in facts.quota.hard if name in usage} for usage in usages)
 
 
 def refused_by_quota(quota: ResourceQuota, candidate: Candidate, namespace: Namespace | None, policy: Policy) -> str:

@@ -20,8 +20,9 @@ from pkg.cmd.release import close_all, release_all
 from pkg.config.rancher_quotas import RancherWrites
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
+from pkg.util.resourcequota.base import with_limits
 from pkg.util.resourcequota.policy import RancherQuotas
-from pkg.util.resourcequota.rancher import SILENCE, Request, format_request, with_limits
+from pkg.util.resourcequota.rancher import SILENCE, Request, format_request
 from pkg.util.resourcequota.timing import UNTIL_COUNTED, UNTIL_TRIED
 from tests.decisions import by_value
 from tests.kinds import Kind, Server

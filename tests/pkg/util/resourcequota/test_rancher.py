@@ -14,20 +14,13 @@ from kubeloop.api.quantity import ZERO, Quantity
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
 from pkg.util.problems import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL
-from pkg.util.resourcequota.base import base_of, parse_limits
+from pkg.util.resourcequota.base import base_of, parse_limits, with_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.observe import Listed, Source
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.util.resourcequota.rancher import (
-    annotation_of,
-    parse_request,
-    request_of,
-    validation_of,
-    with_limits,
-    with_request,
-)
+from pkg.util.resourcequota.rancher import annotation_of, parse_request, request_of, validation_of, with_request
 from pkg.util.resourcequota.rancher_request import PAUSE
 from tests.decisions import HARVESTER, by_value, sentences
 from tests.kinds import edited
