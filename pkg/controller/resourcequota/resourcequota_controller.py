@@ -173,11 +173,9 @@ class ResourceQuotaHandler:
                 manager = await self.reverts.note(quota, lowered)
                 reverted = Problem(EVENT_REVERTED, f"field manager {manager} {LOWERS}")
                 await self._report_problems(observed, [reverted] if manager else [])
-            after = {**quota.annotations, **decided.annotations}
-            names = names_by_key(after, observed.migrations, observed.instances.values())
-            decided = with_summary(decided, quota, names)
+            decided = with_summary(observed, decided)
             await self._write(quota, state, decided, used)
-            self._report_entries(observed, quota.annotations, after)
+            self._report_entries(observed, quota.annotations, {**quota.annotations, **decided.annotations})
         if decided.namespace:
             await self._request(observed, state, decided)
         if decided.annotations.get(constants.ANNOTATION_TOUCHED) and constants.ANNOTATION_TOUCHED in quota.annotations:

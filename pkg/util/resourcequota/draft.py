@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from kubeloop.api.core import ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, marshal, minimum, parse_resource_list, total
 from pkg.util import constants
@@ -19,7 +18,7 @@ from pkg.util.amounts import format_amount, format_distinctly, format_written
 from pkg.util.kubevirt.migration import Stage
 from pkg.util.problems import EVENT_CAP_REACHED, EVENT_IDLE_CAP, EVENT_TOO_MANY, InvalidEntry, Problem
 from pkg.util.resourcequota.base import Base, difference, hard, is_scaled
-from pkg.util.resourcequota.entries import changes, entry_keys, is_by_uid, migrating_key, parse_resources, put, read
+from pkg.util.resourcequota.entries import changes, is_by_uid, migrating_key, names_by_key, parse_resources, put, read
 from pkg.util.resourcequota.facts import Facts, Plan, Timers
 from pkg.util.resourcequota.managed import is_ours
 from pkg.util.resourcequota.policy import Policy
@@ -149,32 +148,26 @@ class QuotaDraft:
 
     def result(self, headroom: Mapping[str, Quantity] | None = None) -> Plan:
         """Returns the plan that is drafted, with spec.hard at the base and `headroom`, None: as it is."""
-        policy, now = self.policy, self.facts.now
-        raised = None if headroom is None else self._raise(headroom)
+        policy, now, rancher = self.policy, self.facts.now, self.facts.rancher
+        raised = None if headroom is None else hard(self.limits, headroom)
+        if raised is not None and (not self.base.is_default or (rancher.granted is not None and not rancher.asks)):
+            # Recorded where a limit that Rancher wrote could not be told from headroom's otherwise.
+            is_raised = raised != self.limits
+            put(self.annotations, constants.ANNOTATION_APPLIED, raised if is_raised else None)
+            if self.base.is_default:
+                put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         graces = [since + policy.foreign_grace for key, since in self.unexplained.items() if key in self.annotations]
         hold_ends = [since + policy.hold_limit for since in self.held_since.values()]
         charged = [max(now, end + _AFTER_GRACE) for vm in self.vms for end in vm.charged_until]
         due = min((*charged, *(end for end in (*graces, *hold_ends) if end > now)), default=float("inf"))
         return Plan(
             annotations=changes(self.facts.quota.annotations, self.annotations),
-            hard=self.hard,
+            hard=self.hard | difference(self.facts.quota.hard, raised or {}),
             raised=raised,
             problems=self.problems,
             timers=Timers(self.unexplained, self.held_since, denial=self.facts.timers.denial),
             recheck_after=due - now if due < float("inf") else None,
         )
-
-    def _raise(self, headroom: Mapping[str, Quantity]) -> ResourceList:
-        """Returns the limits that the quota shall have, and records them where a limit that Rancher wrote could not be
-        told from headroom's otherwise."""
-        rancher, raised = self.facts.rancher, hard(self.limits, headroom)
-        if not self.base.is_default or (rancher.granted is not None and not rancher.asks):
-            is_raised = raised != self.limits
-            put(self.annotations, constants.ANNOTATION_APPLIED, raised if is_raised else None)
-            if self.base.is_default:
-                put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
-        self.hard |= difference(self.facts.quota.hard, raised)
-        return raised
 
 
 def _size(annotations: Mapping[str, str]) -> int:
@@ -215,14 +208,15 @@ def _capped(text: str) -> list[str]:
     return []
 
 
-def with_summary(decided: Plan, quota: ResourceQuota, names: Mapping[str, str]) -> Plan:
+def with_summary(facts: Facts, decided: Plan) -> Plan:
     """Returns the plan with the summary of what it leaves on the quota, such as "limits.cpu 6500m + 1025m for web-2
-    until its old pod ends"; unchanged where it writes nothing there. `names`: VMs by the keys of their entries. On a
-    quota that is not ours alone, a summary would outlive entries that Harvester ends."""
+    until its old pod ends"; unchanged where it writes nothing there. On a quota that is not ours alone, a summary would
+    outlive entries that Harvester ends."""
     if not decided.annotations and not decided.hard:
         return decided
-    annotations, text = decided.annotations_of(quota), ""
-    vms = sorted(names[key] for key in entry_keys(annotations))
+    quota, text = facts.quota, ""
+    annotations = decided.annotations_of(quota)
+    vms = sorted(names_by_key(annotations, facts.migrations, facts.instances.values()).values())
     if vms and is_ours(structs.replace(quota, metadata=structs.replace(quota.metadata, annotations=annotations))):
         limits, headroom = parse_resource_list({**quota.hard, **decided.hard}), read(annotations).total
         amounts = [

@@ -28,20 +28,14 @@ from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_of
 
 SILENCE = 10.0
 """Seconds within which a Rancher that runs has answered a request."""
-_CACHED_RECORDS = 8
-"""Each may have 256 KiB: one decision reads the same record several times."""
 
 
 class Validation(NamedTuple):
-    """Rancher's condition ResourceQuotaValidated on a namespace."""
+    """Rancher's condition ResourceQuotaValidated on a namespace; `text` tells it from an earlier one."""
 
     fits: bool
     message: str
-    updated: str
-    """RFC 3339, whole seconds; Rancher writes it one second into the future."""
-
-    def __str__(self) -> str:
-        return f"{self.fits} {self.updated} {self.message}"
+    text: str
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,8 +70,8 @@ def validation_of(namespace: Namespace | None) -> Validation | None:
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         for condition in json.loads(text)["Conditions"] if 0 < len(text) <= MAX_LENGTH else ():
             if condition["Type"] == "ResourceQuotaValidated":
-                message, updated = condition.get("Message", ""), condition.get("LastUpdateTime", "")
-                return Validation(condition["Status"] == "True", str(message), str(updated))
+                fits, message = condition["Status"] == "True", str(condition.get("Message", ""))
+                return Validation(fits, message, f"{fits} {condition.get('LastUpdateTime', '')} {message}")
     return None
 
 
@@ -86,7 +80,7 @@ def request_of(namespace: Namespace | None) -> Request | None:
     return parse_request(namespace.annotations.get(constants.ANNOTATION_REQUEST, "")) if namespace else None
 
 
-@lru_cache(_CACHED_RECORDS)
+@lru_cache(8)  # one decision reads the same record several times, which may have 256 KiB
 def parse_request(text: str) -> Request | None:
     """Returns the record, or None for text that is none."""
     try:

@@ -64,7 +64,7 @@ def _is_refused(request: rancher.Request, facts: Facts) -> bool:
     validation = rancher.validation_of(facts.rancher.namespace)
     if validation is None or validation.fits:
         return False
-    return str(validation) != request.validation or facts.now - request.at >= rancher.SILENCE
+    return validation.text != request.validation or facts.now - request.at >= rancher.SILENCE
 
 
 def _has_excess(request: rancher.Request) -> bool:
@@ -104,8 +104,16 @@ def _as_request(facts: Facts, plan: Plan) -> Plan:
         text = with_limits(facts.limits, changed)
     except InvalidNamespaceAnnotation as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
-    is_recorded = changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries)
-    record = _record(facts, rancher.limits_of_annotation(text), base, entries) if is_recorded else None
+    record = None
+    if changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries):
+        asked, granted = rancher.limits_of_annotation(text), facts.rancher.granted or {}
+        before = {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()}
+        namespace = facts.rancher.namespace
+        present, validation = rancher.request_of(namespace), rancher.validation_of(namespace)
+        at, answer = round(facts.now, 3), validation.text if validation else ""
+        if present and present.asked == asked:
+            at, answer = present.at, present.validation
+        record = rancher.Request(facts.limits, asked, base, before, entries, at, answer)
     return _with_look(facts, replace(plan, annotations={}, asks=True, namespace=_changes(facts, text, record)))
 
 
@@ -127,18 +135,6 @@ def _base(facts: Facts, requested: ResourceList, *, has_entries: bool) -> Resour
         is_refused = _has_excess(request) and _is_refused(request, facts)
         takes_grant = request.annotation == facts.limits and (is_refused or _clipped_for(request, facts.now) > 0)
     return base if takes_grant else requested
-
-
-def _record(facts: Facts, asked: ResourceList, base: ResourceList, entries: Mapping[str, str]) -> rancher.Request:
-    """Returns the record of a request; the time and the condition of one that asks for the same stay."""
-    requested, granted = rancher.limits_of_annotation(facts.limits), facts.rancher.granted or {}
-    before = {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()}
-    present, validation = rancher.request_of(facts.rancher.namespace), rancher.validation_of(facts.rancher.namespace)
-    if present and present.asked == asked:
-        at, answer = present.at, present.validation
-    else:
-        at, answer = round(facts.now, 3), str(validation or "")
-    return rancher.Request(facts.limits, asked, base, before, dict(entries), at, answer)
 
 
 def _changes(facts: Facts, text: str, record: rancher.Request | None) -> dict[str, str | None]:
