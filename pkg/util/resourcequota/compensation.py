@@ -34,14 +34,24 @@ _MARGIN = Quantity.parse("128Mi")
 def max_compensation(
     facts: Facts, base: Base, refused: Iterable[tuple[ResourceList, ResourceList]], problems: list[Problem]
 ) -> ResourceList:
-    """Returns the most that is added while target pods are refused: the growth of the namespace's VMs beyond the base,
-    and what Harvester's estimate leaves out for the refused ones, each given by the target's limit and by its entry. A
-    VM that is not understood is added to `problems`."""
-    left_out = [
-        {name: allowed.get(name, ZERO) - amount for name, amount in entry.items()} for allowed, entry in refused
+    """Returns the most that is added while target pods are refused: what Harvester's estimate leaves out for the
+    refused ones, each given by the target's limit and by its entry, and how much the namespace's running VMs can have
+    outgrown the base because the overhead ratio was raised: the one reason for which pods that were all admitted can
+    exceed the base and the entries. A VM that is not understood is added to `problems`."""
+    growths = [
+        positive({name: allowed.get(name, ZERO) - amount for name, amount in entry.items()})
+        for allowed, entry in refused
     ]
-    most = total([overhead_growth(facts, rendering_of(facts, base), problems), *map(positive, left_out)])
-    return {name: amount for name, amount in most.items() if name in (base.limits or {})}
+    rendering, pods = rendering_of(facts, base), controlled_pods(facts)
+    is_higher = rendering.factor > factor_of(rendering.usual_ratio)
+    for name, vmi in facts.instances.items() if is_higher else ():
+        if is_running(vmi) and vmi.uid in pods.sides:
+            key, work_out = ("growth", vmi.namespace, name, rendering.quota_limits), partial(_growth, vmi, rendering)
+            try:
+                growths.append(facts.cache.get_or_compute(key, (vmi, facts.rendering), work_out))
+            except Exception as exc:
+                problems.append(not_understood(name, exc))
+    return {name: amount for name, amount in total(growths).items() if name in (base.limits or {})}
 
 
 def missing_compensation(
@@ -68,22 +78,6 @@ def compensates_more(quota: ResourceQuota, plan: Plan) -> bool:
         return False
     present, desired = read(quota.annotations).compensation, read(plan.annotations_of(quota)).compensation
     return any(amount > present.get(name, ZERO) for name, amount in desired.items())
-
-
-def overhead_growth(facts: Facts, rendering: Rendering, problems: list[Problem]) -> ResourceList:
-    """Returns how much the namespace's running VMs can have outgrown the base because the overhead ratio was raised:
-    the one reason for which pods that were all admitted can exceed the base and the entries."""
-    if rendering.factor <= factor_of(rendering.usual_ratio):
-        return {}
-    pods, growths = controlled_pods(facts), list[ResourceList]()
-    for name, vmi in facts.instances.items():
-        if is_running(vmi) and vmi.uid in pods.sides:
-            key, work_out = ("growth", vmi.namespace, name, rendering.quota_limits), partial(_growth, vmi, rendering)
-            try:
-                growths.append(facts.cache.get_or_compute(key, (vmi, facts.rendering), work_out))
-            except Exception as exc:
-                problems.append(not_understood(name, exc))
-    return total(growths)
 
 
 def _growth(vmi: VirtualMachineInstance, rendering: Rendering) -> ResourceList:
