@@ -34,19 +34,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SideUsage:
-    """The usage of one VM's sides; what is costly is computed when it is first read. Without a VMI nothing bounds what
-    a pod counts, and there is no active migration."""
+    """The usage of one VM's sides; what is costly is computed when it is first read. Of a VMI that is not known, an
+    empty one, nothing bounds what a pod counts, and there is no active migration."""
 
     facts: Facts
     """Its rendering has the limits that its quota asks for."""
-    known_vmi: VirtualMachineInstance | None
+    vmi: VirtualMachineInstance
     sides: Sides
     migrations: Migrations
     active: Migrations
 
     @cached_property
     def target(self) -> ResourceList:
-        """What an existing target counts."""
         return self._usage_of(self.sides.target) if self.active else {}
 
     @cached_property
@@ -96,7 +95,6 @@ class SideUsage:
 
     @cached_property
     def younger_limits(self) -> frozenset[str]:
-        """The quota's limits that are younger than the source."""
         names = (younger_limits(side.launcher, self.facts.rendering) for side in self.sides.source)
         return frozenset(f"limits.{name}" for name in frozenset[str]().union(*names))
 
@@ -111,17 +109,17 @@ class SideUsage:
                 amounts = ", ".join(f"{name} by {format_amount(amount, name)}" for name, amount in excess)
                 yield f"pod {sides[0].launcher.name} exceeds what the VM's spec renders to: {amounts}"
 
-    @property
-    def _vmi(self) -> VirtualMachineInstance:
-        return self.known_vmi or VirtualMachineInstance()
+    @cached_property
+    def _inputs(self) -> RenderedFrom:
+        return rendered_from(self.vmi)
 
     @property
     def _is_bounded(self) -> bool:
         """Whether a side counts as far as the VM's spec goes: not under deploy/policy.yaml."""
-        return self.known_vmi is not None and not self.facts.rendering.policy_in_force
+        return bool(self.vmi.name) and not self.facts.rendering.policy_in_force
 
     def _usage_of(self, sides: Iterable[Side]) -> ResourceList:
-        """Returns what counts of a side; of several that qualify for the same side the smallest."""
+        """Returns what counts of a side: of several that qualify for it the smallest."""
         return smallest(self._usages[side.launcher.uid] for side in sides)
 
     @cached_property
@@ -146,7 +144,7 @@ class SideUsage:
         if not self._inputs.hotplugged:
             return {}
         source = self._as_pattern(self.sides.source[0])
-        return attachments_usage(self._vmi, source, self.facts.rendering, self.facts.quota.spec)
+        return attachments_usage(self.vmi, source, self.facts.rendering, self.facts.quota.spec)
 
     def _charge(self, pod: Pod) -> ResourceList:
         return self.facts.usage(pod, self.facts.now)
@@ -156,7 +154,7 @@ class SideUsage:
         if not self._is_bounded or all(amount <= self._plain.get(name, ZERO) for name, amount in usage.items()):
             return usage
         bound = add(*self._bound) if with_attachment else self._bound.launcher
-        return bounded_usage(usage, bound, self._vmi)
+        return bounded_usage(usage, bound, self.vmi)
 
     def _attachment_within(self, usage: ResourceList) -> ResourceList:
         return minimum(usage, self._bound.attachment) if usage and self._is_bounded else usage
@@ -173,7 +171,7 @@ class SideUsage:
                 yield self._plain  # as most are: nothing has changed since
                 continue
             pattern = self._as_pattern(side)
-            rendered = partial(render, self._vmi, pattern, facts.rendering, facts.quota.spec)
+            rendered = partial(render, self.vmi, pattern, facts.rendering, facts.quota.spec)
             yield self._rendered((render.__name__, number), pattern.pods, rendered)
 
     def _as_pattern(self, side: Side) -> Side:
@@ -187,21 +185,17 @@ class SideUsage:
         perhaps a tenant's, or another's webhook would add. A pod that counts no more is trusted without its bound."""
         rendering = self.facts.rendering
         plain = replace(rendering, limit_ranges=()) if rendering.limit_ranges else rendering
-        return self._rendered("plain", (), lambda: self._charge(rendered_pod(self._vmi, plain)))
+        return self._rendered("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
 
     @cached_property
     def _bound(self) -> UsageBound:
         """The most that a side counts."""
         launcher = self.sides.source[0].launcher
-        bound = partial(bound_of, self._vmi, self.facts.rendering, self.facts.quota.spec, launcher)
+        bound = partial(bound_of, self.vmi, self.facts.rendering, self.facts.quota.spec, launcher)
         return self._rendered("bound", [launcher], bound)
-
-    @cached_property
-    def _inputs(self) -> RenderedFrom:
-        return rendered_from(self._vmi)
 
     def _rendered(self, rendering_of: Hashable, pods: Sequence[Pod], render: Callable[[], _T]) -> _T:
         """Renders once as long as all that it is made of is equal: most changes of a VMI are of its state."""
-        facts, vmi, spec = self.facts, self._vmi, self.facts.quota.spec
+        facts, vmi, spec = self.facts, self.vmi, self.facts.quota.spec
         key = rendering_of, vmi.namespace, vmi.name, str((spec.scopes, spec.scope_selector))
         return facts.cache.get_or_compute(key, (facts.rendering, self._inputs, *pods), render)

@@ -131,7 +131,7 @@ def assess(
     sides = sides_of(vmi, migrations, controlled)
     stage, can_migrate = _stage(vmi, active, sides, is_exact=is_exact)
     is_moving = stage >= Stage.WITHOUT_TARGET and can_migrate and bool(sides.source)
-    pods = SideUsage(facts, vmi, sides, migrations, active if is_moving else ())
+    pods = SideUsage(facts, vmi or VirtualMachineInstance(), sides, migrations, active if is_moving else ())
     claims, volumes = _claims(facts, name, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
