@@ -29,7 +29,7 @@ from pkg.util.problems import (
 )
 from pkg.util.quotacount.usage import DEVICES_SUFFIX, STORAGE_CLASS_SUFFIX
 from pkg.util.resourcequota.entries import MAX_LENGTH, MAX_RECORD_LENGTH, has_headroom, parse_resources, read
-from pkg.util.resourcequota.managed import is_default
+from pkg.util.resourcequota.managed import is_default, was_default
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
 
 RESOURCE_NAMES: Mapping[str, str] = {
@@ -210,7 +210,8 @@ def base_of(
 
     Beside Harvester, and with its estimate: limits.cpu and limits.memory, which upstream adds to spec.hard where they
     are missing. Else also whatever spec.hard counts of pods and their claims and the base names."""
-    default = is_default(quota)
+    # Of one that has lost Rancher's label while it is raised the annotation is the base all the same.
+    default = is_default(quota) or (was_default(quota) and has_headroom(quota.annotations))
     record, problems = granted, list[Problem]()
     requested: ResourceList = {name: granted[name] for name in applied_to(quota) if name in granted} if granted else {}
     beside_harvester = policy.mode is Mode.ASSIST and default

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from msgspec import structs
-
 from kubeloop.api.quantity import ZERO, Quantity
 from kubeloop.api.resource_list import ResourceList, add, minimum, subtract, total
 from pkg.util import constants
@@ -23,15 +21,7 @@ from pkg.util.resourcequota.base import HARVESTERS, Base, applied_to, base_of, d
 from pkg.util.resourcequota.compensation import compensate_as_harvester, max_compensation, missing_compensation
 from pkg.util.resourcequota.draft import QuotaDraft, WantedEntry
 from pkg.util.resourcequota.facts import NO_RANCHER, Facts, Plan
-from pkg.util.resourcequota.managed import (
-    OWN_MARKS,
-    RECORDS,
-    QuotaManagement,
-    is_default,
-    is_ours,
-    management_of,
-    was_default,
-)
+from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, QuotaManagement, is_default, is_ours, management_of
 from pkg.util.resourcequota.policy import EXACT, Mode, Policy
 from pkg.util.resourcequota.rancher_request import beside_rancher, with_answer
 from pkg.util.resourcequota.timing import has_entry, with_touch, without_touch
@@ -133,16 +123,15 @@ def lowered(facts: Facts, kept: Mapping[str, Quantity]) -> dict[str, str]:
     """Returns the changes of spec.hard that take the headroom away except for what is kept: the limits that were raised
     are at the base, or lower by the headroom where no base is known. Garbage changes nothing."""
     quota, headroom = facts.quota, entries.read(facts.quota.annotations).total
-    if was_default(quota) and headroom:  # its base is the annotation all the same
-        labels = {**quota.labels, constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
-        quota = structs.replace(quota, metadata=structs.replace(quota.metadata, labels=labels))
-    default, is_scaled = is_default(quota), any(not quantity_of(quota.hard, name).is_zero() for name in HARVESTERS)
-    base = base_of(quota, facts.limits, EXACT, facts.rancher.granted).limits
+    limited_by = base_of(quota, facts.limits, EXACT, facts.rancher.granted)
+    base = limited_by.limits
     if base is None:
         return {}
-    if base or (default and facts.limits):
-        names = {*headroom, *applied_to(quota)} - ({*HARVESTERS} if default else set())
-        names |= {*HARVESTERS} if default and is_scaled else set()  # upstream: else it is not scaled
+    if base or (limited_by.is_default and facts.limits):
+        names = {*headroom, *applied_to(quota)}
+        if limited_by.is_default:  # upstream: else it is not scaled
+            is_scaled = any(not quantity_of(quota.hard, name).is_zero() for name in HARVESTERS)
+            names = (names | {*HARVESTERS}) if is_scaled else (names - {*HARVESTERS})
         return difference(quota.hard, {name: base[name] + kept.get(name, ZERO) for name in names if name in base})
     surplus = {name: amount - kept.get(name, ZERO) for name, amount in headroom.items() if name in quota.hard}
     reduced = {name: quantity_of(quota.hard, name) - amount for name, amount in surplus.items()}

@@ -9,7 +9,7 @@ Sources: rancher pkg/controllers/managementuser/resourcequota (resource_quota_sy
 (quota_validate.go); rancher/webhook, resourcequota validator."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list
 from pkg.util import constants
-from pkg.util.problems import ResourceQuotaError
+from pkg.util.problems import EVENT_STUCK, Problem, ResourceQuotaError
 from pkg.util.resourcequota.base import granted_by_record, parse_base, parse_limits, quantity_of, with_limits
 from pkg.util.resourcequota.entries import MAX_LENGTH, is_entry
 from pkg.util.resourcequota.managed import OWN_MARKS, RECORDS, is_default, is_off
@@ -197,6 +197,15 @@ def removal_command(quota: ResourceQuota, keys: Iterable[str]) -> str:
     return (
         f"kubectl --as={constants.RANCHER_SUDO_USER} --as-group={constants.RANCHER_SUDO_GROUP} "
         f"-n {quota.namespace} annotate resourcequota {quota.name} {names}"
+    )
+
+
+def stuck_problem(quota: ResourceQuota, keys: Sequence[str]) -> Problem:
+    return Problem(
+        EVENT_STUCK,
+        f"resource quota {quota.name} carries entries that only Rancher may remove, and they no longer count: "
+        f"{', '.join(keys)}. As long as they are there, Harvester's webhook refuses every change of the namespace's "
+        f"quota annotation. An administrator removes them: {removal_command(quota, keys)}",
     )
 
 

@@ -18,14 +18,7 @@ from kubeloop.api.resource_list import ResourceList, total
 from pkg.api.harvesterhci import Project
 from pkg.util import constants
 from pkg.util.amounts import format_amount
-from pkg.util.problems import (
-    EVENT_NO_ANSWER,
-    EVENT_NOT_GRANTED,
-    EVENT_PROJECT_FULL,
-    EVENT_STUCK,
-    InvalidNamespaceAnnotation,
-    Problem,
-)
+from pkg.util.problems import EVENT_NO_ANSWER, EVENT_NOT_GRANTED, EVENT_PROJECT_FULL, Problem, ResourceQuotaError
 from pkg.util.resourcequota import rancher
 from pkg.util.resourcequota.base import quantity_of, with_limits
 from pkg.util.resourcequota.entries import is_entry, read
@@ -102,7 +95,7 @@ def _as_request(facts: Facts, plan: Plan) -> Plan:
     changed = {name: str(limit) for name, limit in asked.items() if limit != requested[name]}
     try:
         text = with_limits(facts.limits, changed)
-    except InvalidNamespaceAnnotation as exc:
+    except ResourceQuotaError as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     record = None
     if changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries):
@@ -155,7 +148,7 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
     request, denial, now = rancher.request_of(facts.rancher.namespace), plan.timers.denial, facts.now
     due, problems = plan.recheck_after or math.inf, [*plan.problems]
     if facts.rancher.stuck:
-        problems.append(_stuck(facts))
+        problems.append(rancher.stuck_problem(facts.quota, facts.rancher.stuck))
     if denial:
         due = min(due, denial.at + PAUSE - now)
     if plan.namespace.get(constants.ANNOTATION_REQUEST):
@@ -168,16 +161,6 @@ def _with_look(facts: Facts, plan: Plan) -> Plan:
     elif request and not plan.namespace and request.entries and (seconds_left := _clipped_for(request, now)):
         due = min(due, seconds_left)
     return replace(plan, problems=problems, recheck_after=due if due < math.inf else None)
-
-
-def _stuck(facts: Facts) -> Problem:
-    keys = ", ".join(facts.rancher.stuck)
-    return Problem(
-        EVENT_STUCK,
-        f"resource quota {facts.quota.name} carries entries that only Rancher may remove, and they no longer count: "
-        f"{keys}. As long as they are there, Harvester's webhook refuses every change of the namespace's quota "
-        f"annotation. An administrator removes them: {rancher.removal_command(facts.quota, facts.rancher.stuck)}",
-    )
 
 
 def _silence(facts: Facts) -> Problem:

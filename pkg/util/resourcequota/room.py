@@ -19,16 +19,7 @@ from typing import Final, NamedTuple
 
 from kubeloop.api.core import Namespace, Pod, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
-from kubeloop.api.resource_list import (
-    ResourceList,
-    add,
-    maximum,
-    minimum,
-    parse_resource_list,
-    positive,
-    subtract,
-    total,
-)
+from kubeloop.api.resource_list import ResourceList, maximum, minimum, parse_resource_list, positive, subtract, total
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util import constants
 from pkg.util.amounts import format_distinctly
@@ -166,7 +157,7 @@ class QuotaRoom:
         entries = read(self.facts.quota.annotations)
         entry = present_entry(entries.by_key, vm.keys)
         granted = vm.target_limit if entry is None else minimum(vm.target_limit, entry)
-        headroom = positive(subtract(add(granted, entries.compensation), vm.target))
+        headroom = positive(subtract(total([granted, entries.compensation]), vm.target))
         return positive(subtract(candidate.need, headroom))
 
     def shortage(self, candidate: Candidate, pending: Sequence[Usages] | None) -> Callable[[], str] | None:
