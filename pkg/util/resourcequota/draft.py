@@ -57,7 +57,6 @@ class QuotaDraft:
         self.limits = base.limits or {}
         self._caps = facts.quota.annotations.get(constants.ANNOTATION_MAX_EXTRA, ""), facts.max_extra
         self.hard: dict[str, str] = {}
-        """The changes of spec.hard."""
         self.unexplained: dict[str, float] = {}
         """By the keys of entries that no migration explains: since when, also of one that goes. That may not be
         written, and is then due at once."""
@@ -125,7 +124,7 @@ class QuotaDraft:
             size += _size({key: self.annotations[key]})
             self.invalid.pop(key, None)
             add_to(entered, value)
-        self.problems += idle(*self._caps, self.facts.quota.hard)
+        self.problems += idle(self._caps)
         return entered
 
     def _value_of(self, wanted: WantedEntry, most: ResourceList, size: int) -> ResourceList | None:
@@ -171,7 +170,6 @@ class QuotaDraft:
 
 
 def _size(annotations: Mapping[str, str]) -> int:
-    """Returns the bytes of the keys and the texts."""
     return sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
 
 
@@ -194,17 +192,12 @@ def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity]
     return Problem(EVENT_TOO_MANY, text)
 
 
-def idle(on_quota: str, on_namespace: str, hard: Collection[str]) -> list[Problem]:
-    """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard does not
-    have, on a namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
-    reasons = {name: "spec.hard does not have it" for name in _capped(on_quota) if name not in hard}
-    reasons |= {n: "quotas do not count it of pods or claims" for n in _capped(on_namespace) if not is_scaled(n)}
-    return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} caps nothing: {reason}") for name, reason in reasons.items()]
-
-
-def _capped(text: str) -> list[str]:
+def idle(caps: Collection[str]) -> list[Problem]:
+    """Returns a problem for each name in `max-extra` that caps nothing, since headroom never adds such a resource."""
     with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
-        return sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, text)) if text else []
+        names = {name for text in caps if text for name in parse_resources(constants.ANNOTATION_MAX_EXTRA, text)}
+        text = "caps nothing: quotas do not count it of pods or claims"
+        return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} {text}") for name in sorted(names) if not is_scaled(name)]
     return []
 
 

@@ -59,7 +59,6 @@ class Timers:
     refused: Mapping[str, float] = field(default_factory=dict)
     """By uid: a migration is refused although status.hard shows its headroom."""
     denial: Denial | None = None
-    """Rancher's last answer, if it was no."""
 
 
 @dataclass(frozen=True, slots=True)

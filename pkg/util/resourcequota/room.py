@@ -233,7 +233,6 @@ def is_raised(quota: ResourceQuota) -> bool:
 
 
 def _charged(facts: Facts, pods: Iterable[Pod], now: float | None) -> ResourceList:
-    """Returns the sum that the quota charges for these pods, of the resources that it limits."""
     usages = (facts.charge(pod, now) for pod in pods)
     return total({name: usage[name] for name in facts.quota.hard if name in usage} for usage in usages)
 
@@ -290,13 +289,8 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
 # Upstream measures a VM by its limits alone, and finds out from quota admission what else its pod has; here the need is
 # what quota will count of the launcher pod, rendered from the VM's whole template.
 
-_CHECKED: Final = {
-    constants.LIMITS_CPU: "cpu",
-    "requests.cpu": "cpu",
-    constants.LIMITS_MEMORY: "memory",
-    constants.REQUESTS_MEMORY: "memory",
-}
-"""Resource, and what the reason calls it; the first that is short is named."""
+_CHECKED: Final = (constants.LIMITS_CPU, "requests.cpu", constants.LIMITS_MEMORY, constants.REQUESTS_MEMORY)
+"""The first that is short is named, by its second part."""
 _LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
 """A namespace annotation with none of these is no quota to check (upstream)."""
 
@@ -331,4 +325,4 @@ def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
     entries = total(read(quota.annotations).by_key.values())
     promised = maximum(entries, total(vm.used_headroom for vm in vms))
     lacking = lacking_resources(need, limits, used, promised)
-    return next((insufficient(word) for name, word in _CHECKED.items() if name in lacking), None)
+    return next((insufficient(name.partition(".")[2]) for name in _CHECKED if name in lacking), None)

@@ -87,10 +87,8 @@ class SideUsage:
         if not self.active:
             return {}
         has_changed = self.facts.rendering.limit_ranges or self.younger_limits or self._inputs.resized
-        limit = maximum(
-            self._usage_of(self.sides.source),
-            self._rendered_within(source_usage_today if has_changed else target_usage),
-        )
+        today = self._rendered_within(source_usage_today if has_changed else target_usage)
+        limit = maximum(self._usage_of(self.sides.source), today)
         return minimum(limit, add(target, attachment) if self.sides.target else self._rendered_within(target_usage))
 
     @cached_property
@@ -189,7 +187,6 @@ class SideUsage:
 
     @cached_property
     def _bound(self) -> UsageBound:
-        """The most that a side counts."""
         launcher = self.sides.source[0].launcher
         bound = partial(bound_of, self.vmi, self.facts.rendering, self.facts.quota.spec, launcher)
         return self._rendered("bound", [launcher], bound)
