@@ -6,7 +6,7 @@ Level-triggered: the truth is the migrations and the pods, the annotations say w
 give the same plan, and a plan applied gives facts whose plan is empty. Whatever happens to the annotations or to
 spec.hard, the next patch repairs it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -169,7 +169,13 @@ class OwnRules(QuotaDraft):
             self.problems += [error.problem for error in self.invalid.values()][:1]
             return self.result()
         if growth:
-            compensation = self._compensation(refused, entered, growth, compensation)
+            lacking = missing_compensation(self.facts.quota, self.vms, hard(self.limits, entered), growth, compensation)
+            names = ", ".join(f"VM {entry.vm.name}" for entry in sorted(refused, key=lambda entry: entry.turn))
+            refusal = None
+            if lacking != compensation:
+                refusal = self.refusal(f"compensation for {names}", add(entered, lacking))
+            self.problems += [refusal] if refusal else []
+            compensation = compensation if refusal else lacking
         if compensation or constants.ANNOTATION_MIGRATING_COMPENSATION in self.annotations:
             entries.put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, compensation or None)
         return self.result(add(entered, compensation))
@@ -193,8 +199,10 @@ class OwnRules(QuotaDraft):
                 self.problems.append(Problem(EVENT_HOLD_LIMIT, text, vm=vm.name))
 
     def _wanted_entries(self) -> Iterator[WantedEntry]:
-        limits = self.limits
-        beyond = self._pods_beyond() if COUNT_PODS in limits else ZERO
+        limits, beyond = self.limits, ZERO
+        if COUNT_PODS in limits:  # how many pods the base has no room for: launchers that are over count as objects
+            granted = total(vm.used_headroom for vm in self.vms).get(COUNT_PODS, ZERO)
+            beyond = max(ZERO, quantity_of(self.facts.quota.used, COUNT_PODS) - granted - limits[COUNT_PODS])
         # The base pays for the disks once: those that fill what is added for one VM are not doubled for the next.
         left_to_double = limits
         for vm in self.vms:
@@ -208,23 +216,6 @@ class OwnRules(QuotaDraft):
             value = {name: amount for name, amount in value.items() if name in limits and amount > ZERO}
             if value:
                 yield WantedEntry(vm, entries.migrating_key(vm.name), value, present)
-
-    def _pods_beyond(self) -> Quantity:
-        """Returns how many pods of the namespace the base has no room for: launchers that are over count as objects."""
-        granted = total(vm.used_headroom for vm in self.vms).get(COUNT_PODS, ZERO)
-        return max(ZERO, quantity_of(self.facts.quota.used, COUNT_PODS) - granted - self.limits[COUNT_PODS])
-
-    def _compensation(
-        self, refused: Sequence[WantedEntry], entered: ResourceList, growth: ResourceList, present: ResourceList
-    ) -> ResourceList:
-        """Returns the compensation, as long as the caps have room."""
-        lacking = missing_compensation(self.facts.quota, self.vms, hard(self.limits, entered), growth, present)
-        if lacking == present:
-            return present
-        names = ", ".join(f"VM {entry.vm.name}" for entry in sorted(refused, key=lambda entry: entry.turn))
-        refusal = self.refusal(f"compensation for {names}", add(entered, lacking))
-        self.problems += [refusal] if refusal else []
-        return present if refusal else lacking
 
 
 class HarvesterRules(QuotaDraft):
