@@ -1,10 +1,9 @@
 """Compensation: headroom for target pods that quota refused although their entries are applied. Pure.
 
-It happens when the namespace already uses more than its base, for example after the overhead ratio was raised
-(Harvester issue 9435). While a migration is refused, what the VMs of its namespace can have grown by is added, as far
-as it is missing: bounded by what operators have changed, whatever other pods use. Beside Harvester its own rule holds:
-`limits.memory` only, what is missing plus 128Mi. status.used counts a target pod before a cache shows it: what is to be
-compensated for is decided with pods that are read live (resourcequota_controller)."""
+The namespace uses more than its base then, for example after the overhead ratio was raised (Harvester issue 9435).
+While a migration is refused, what the VMs of its namespace can have grown by is added, as far as it is missing: bounded
+by what operators have changed, whatever other pods use. Beside Harvester its own rule holds: `limits.memory` only, what
+is missing plus 128Mi. status.used counts a target pod before a cache shows it: the controller reads the pods live."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

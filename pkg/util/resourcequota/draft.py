@@ -28,7 +28,6 @@ from pkg.util.resourcequota.vm import VmUsage, vms_of
 MAX_ANNOTATION_BYTES = 200 * 1024
 """An object's annotations may take 256 KiB; what is left is for others."""
 _MOST_NAMES = 5
-"""Of VMs in a summary."""
 _AFTER_GRACE = 0.05
 """Seconds: Kubernetes still charges a pod at the very moment at which its grace ends."""
 
@@ -73,10 +72,7 @@ class QuotaDraft:
     def _drop(self, keys: Set[str], stays: Callable[[VmUsage], bool], *, may_be_unknown: bool) -> None:
         """Removes the entries that nothing accounts for any longer: at once those of VMs whose migrations are over,
         other forms of the keys that are wanted, and headroom's own that no migration explains; after the grace the
-        others.
-
-        A name key on a quota that carried headroom's mark already is its own, unless it was found there when the quota
-        was taken over: then the timers have it."""
+        others. A name key on a quota with headroom's mark is its own, unless the timers have it since the takeover."""
         now, since = self.facts.now, self.facts.timers.unexplained
         mark = constants.ANNOTATION_OWNER if self.base.is_default else constants.ANNOTATION_BASE
         vms = {key: vm for vm in self.vms for key in vm.keys}

@@ -1,11 +1,9 @@
 """The annotations of a ResourceQuota that are about migrations: an entry for each VM, and the compensation.
 
-Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's key,
-whichever controller wrote it; nothing here touches spec.hard.
-
-The name part of an annotation key (after the "/") holds 63 characters at most, so a long VM name is cut and its hash
-appended. The hash is in capitals, which no Kubernetes name may hold: a hashed key is never another VM's name. Every
-form stays under a prefix that Harvester's Go code sums up too. VMI uids need no hashing."""
+Wire format of Harvester (pkg/util/resourcequota/utils.go). Reading understands all three forms of an entry's key. The
+part after the "/" holds 63 characters at most, so a long VM name is cut and its hash appended, in capitals, which no
+Kubernetes name may hold: a hashed key is never another VM's name. Every form stays under a prefix that Harvester's Go
+code sums up too."""
 
 import base64
 import hashlib
@@ -40,7 +38,6 @@ class Entries(NamedTuple):
     """The headroom in a quota's annotations, as far as they can be read."""
 
     by_key: dict[str, ResourceList]
-    """The entries by key, in order."""
     compensation: ResourceList
     invalid: dict[str, InvalidEntry]
     """What is wrong with the others, the compensation among them, by key: they have never added anything."""

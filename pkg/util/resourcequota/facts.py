@@ -72,8 +72,6 @@ class RancherFacts:
     namespace: Namespace = field(default_factory=Namespace)
     stuck: tuple[str, ...] = ()
     """The keys of the entries that the quota itself carries."""
-    is_left_raised: bool = False
-    """The quota is as headroom raised it by its own write: Rancher has to see an event of the namespace to lower it."""
     siblings: Sequence[tuple[str, str]] = ()
     """The project's other namespaces, by name, and what persons request for them: with that the room here changes."""
 
@@ -183,8 +181,7 @@ class Plan:
 
 
 def _test(path: str, value: object) -> dict[str, Any]:
-    """Returns a JSON patch's test; a value of None means that the path is absent (the API server's JSON patch has it
-    so)."""
+    """Returns a JSON patch's test; None means that the path is absent (the API server's JSON patch has it so)."""
     return {"op": "test", "path": path, "value": dict(value) if isinstance(value, Mapping) else value}
 
 

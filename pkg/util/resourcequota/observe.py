@@ -19,7 +19,7 @@ from pkg.util.kubevirt.migration import may_attach, migration_of, migration_stat
 from pkg.util.kubevirt.profiles import Profile
 from pkg.util.kubevirt.rendering import Rendering, limited_resources, rendering
 from pkg.util.quotacount.releases import NEWEST, Releases
-from pkg.util.resourcequota.base import applied_to, counts_of_claims, quantity_of
+from pkg.util.resourcequota.base import counts_of_claims
 from pkg.util.resourcequota.facts import NO_RANCHER, Cache, Facts, RancherFacts, Timers
 from pkg.util.resourcequota.managed import is_default, switched_off
 from pkg.util.resourcequota.rancher import annotation_of, granted_to, project_of, stuck_entries, with_request
@@ -147,9 +147,7 @@ class Source:
         project, name = project_of(namespace) if asks else "", namespace.name
         others = [other for other in self.namespaces.list() if project_of(other) == project] if project else []
         siblings = sorted((other.name, annotation_of(other)) for other in others if other.name != name)
-        applied = applied_to(quota) if is_default(quota) else {}
-        is_left_raised = any(quantity_of(quota.hard, name) == limit for name, limit in applied.items())
-        return RancherFacts(granted, asks, namespace, stuck_entries(quota), is_left_raised, siblings)
+        return RancherFacts(granted, asks, namespace, stuck_entries(quota), siblings)
 
 
 # The fields that decisions read of an object. Most of the dozens of updates that a migration makes change none.

@@ -98,7 +98,7 @@ def _as_request(facts: Facts, plan: Plan) -> Plan:
     except ResourceQuotaError as exc:
         return replace(plan, annotations={}, hard={}, asks=True, problems=[*plan.problems, exc.problem])
     record = None
-    if changed or facts.rancher.stuck or (facts.rancher.is_left_raised and not entries):
+    if changed or facts.rancher.stuck:
         asked, granted = rancher.limits_of_annotation(text), facts.rancher.granted or {}
         before = {name: min(limit, requested.get(name, limit)) for name, limit in granted.items()}
         namespace = facts.rancher.namespace

@@ -1,11 +1,9 @@
 """The room in the base of a ResourceQuota with headroom: whether a pod fits, and whether a VM can start. Pure.
 
-Of what is used, the migrations' pods are taken off: the target beside the source, and leftover sides. They may take the
-headroom that was added for them, and all other pods together the base:
+The migrations' pods, the target beside the source and leftover sides, may take the headroom that was added for them,
+and no more of it is taken off than was added; all other pods together may take the base:
 
     used − what the migrations take + the pod ≤ base        for each resource that is scaled
-
-The migrations' usage counts at most as far as headroom was added: so the headroom that is not taken yet stays free.
 
 `used` is known in two ways. The pods that a cache shows, with those that were admitted since (the ledger): exact, but
 blind to what other replicas admit. And status.used: it knows of all pods, but not yet of the pods that are on their way

@@ -142,15 +142,14 @@ def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
 
 
 class TouchTimes(NamedTuple):
-    """The content of the annotation: when the quota was last touched, and when the next touch is due (seconds since the
-    epoch)."""
+    """When the quota was last touched, and when the next touch is due (seconds since the epoch)."""
 
     at: float
     next: float
 
 
 def last_touch(annotations: Mapping[str, str]) -> TouchTimes | None:
-    """Returns the annotation's content, or None if it is absent or not readable."""
+    """Returns what the annotation says, or None if it is absent or not readable."""
     try:
         times = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
         return TouchTimes(from_rfc3339(times["at"]), from_rfc3339(times["next"]))

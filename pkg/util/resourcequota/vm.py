@@ -77,8 +77,7 @@ class VmUsage:
     old_sides: Sequence[Leftover]
     old_claims: Sequence[Leftover]
     ended_pods: Quantity
-    """How many pods of earlier migrations are over and still there, while this one needs headroom: as objects they
-    count."""
+    """How many pods of earlier migrations are over, while this one needs headroom: as objects they still count."""
     charged_until: Sequence[float]
     """When quota ceases to count its pods that are being deleted (seconds since the epoch)."""
     younger_limits: frozenset[str]

@@ -528,18 +528,6 @@ def test_stuck_entries_are_ignored_until_the_last_is_gone() -> None:
     assert by_name() not in with_request(ns1.quota, ns1.namespace).annotations
 
 
-def test_a_quota_that_was_left_raised_is_lowered_by_rancher() -> None:
-    ns1 = RancherNamespace(asks=False)
-    ns1.migrate("vm1")
-    ns1.look()
-    ns1.asks = True  # Rancher is upgraded, and an administrator removes the entries at once
-    ns1.quota = quota(ns1.quota.hard, {k: v for k, v in ns1.quota.annotations.items() if k != by_name()})
-    ns1.migrate("vm1", phase="Succeeded")
-    assert ns1.look().namespace  # Rancher works off events of the namespace alone
-    ns1.settle()
-    assert (ns1.requested, ns1.hard, ns1.record) == (amounts(HARD), amounts(HARD), None)
-
-
 def test_the_way_back_to_own_writes_ends_the_request() -> None:
     ns1 = RancherNamespace()
     ns1.migrate("vm1")
