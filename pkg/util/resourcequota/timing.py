@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from math import inf
 
 from kubeloop.api.core import ResourceQuota
 from kubeloop.api.meta import from_rfc3339, rfc3339
@@ -112,11 +113,9 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         return plan
     if not has_migrating_vm(plan.annotations_of(quota)):
         return without_touch(quota, plan)
-    touched = last_touch(quota.annotations)
-    if touched and not (touched.at <= now and 0.0 < touched.next - touched.at <= LONGEST_PAUSE):
-        touched = None  # headroom cannot have written it by now
+    touched_at, last_pause = last_touch(quota.annotations, now) or (-inf, 0.0)
     since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
-    fresh = {uid: moment for uid, moment in since.items() if touched is None or moment > touched.at}
+    fresh = {uid: moment for uid, moment in since.items() if moment > touched_at}
     is_changing = bool(plan.hard or unenforced(quota))  # which will be an event too
     refused = {uid: moment for uid, moment in since.items() if not is_changing or uid not in fresh}
     plan = replace(plan, timers=replace(plan.timers, refused=refused))
@@ -124,10 +123,10 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
         return plan
     # By the last touch, or soon after a migration was first seen refused beside its headroom.
     times = [moment + FIRST_TOUCH for moment in fresh.values()]
-    times += [touched.next] if touched and len(fresh) < len(since) else []
+    times += [touched_at + last_pause] if len(fresh) < len(since) else []
     wait = min(times) - now
     if wait <= 0:
-        wait = min(LONGEST_PAUSE, 2.0 * (touched.next - touched.at)) if touched and not fresh else SECOND_TOUCH
+        wait = SECOND_TOUCH if fresh else min(LONGEST_PAUSE, 2.0 * last_pause)
         text = {"at": rfc3339(now, "milliseconds"), "next": rfc3339(now + wait, "milliseconds")}
         annotations = {**annotations, constants.ANNOTATION_TOUCHED: json.dumps(text, separators=(",", ":"))}
     recheck_after = wait if plan.recheck_after is None else min(wait, plan.recheck_after)
@@ -141,20 +140,15 @@ def without_touch(quota: ResourceQuota, plan: Plan) -> Plan:
     return replace(plan, annotations={**plan.annotations, constants.ANNOTATION_TOUCHED: None})
 
 
-class TouchTimes(NamedTuple):
-    """When the quota was last touched, and when the next touch is due (seconds since the epoch)."""
-
-    at: float
-    next: float
-
-
-def last_touch(annotations: Mapping[str, str]) -> TouchTimes | None:
-    """Returns what the annotation says, or None if it is absent or not readable."""
-    try:
+def last_touch(annotations: Mapping[str, str], now: float) -> tuple[float, float] | None:
+    """Returns when the quota was last touched (seconds since the epoch), and the pause until the next touch; None
+    without an annotation that headroom can have written by now."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         times = json.loads(annotations.get(constants.ANNOTATION_TOUCHED, ""))
-        return TouchTimes(from_rfc3339(times["at"]), from_rfc3339(times["next"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        at, following = from_rfc3339(times["at"]), from_rfc3339(times["next"])
+        if at <= now and 0.0 < following - at <= LONGEST_PAUSE:
+            return at, following - at
+    return None
 
 
 def has_entry(facts: Facts, migration: VirtualMachineInstanceMigration) -> bool:

@@ -20,7 +20,6 @@ from pkg.util.resourcequota.timing import (
     MOMENT,
     UNTIL_COUNTED,
     UNTIL_TRIED,
-    TouchTimes,
     batch_until,
     is_urgent,
     last_touch,
@@ -168,7 +167,7 @@ def test_a_touch_changes_the_annotation_and_has_a_next(raised: Controller) -> No
     raised.look(0.25, [vmim(refused=True)])
     text = raised.quota.annotations[ANNOTATION_TOUCHED]
     assert json.loads(text) == {"at": "2023-11-14T22:13:20.250Z", "next": "2023-11-14T22:13:20.750Z"}
-    assert last_touch(raised.quota.annotations) == TouchTimes(START + 0.25, START + 0.75)
+    assert last_touch(raised.quota.annotations, START + 1) == (START + 0.25, 0.5)
     raised.look(0.75, [vmim(refused=True)])
     assert raised.quota.annotations[ANNOTATION_TOUCHED] != text
 
@@ -208,7 +207,7 @@ def test_a_quota_is_not_touched_that(fields: dict[str, Any], around: dict[str, A
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"at":1}', "[" * 100_000])
 def test_an_annotation_that_is_not_ours_says_nothing(text: str) -> None:
-    assert last_touch({ANNOTATION_TOUCHED: text}) is None
+    assert last_touch({ANNOTATION_TOUCHED: text}, START) is None
 
 
 # ---- the delay of the next patch -----------------------------------------------------------------------------
