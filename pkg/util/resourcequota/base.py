@@ -55,9 +55,8 @@ _RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURC
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
     """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones; none without
-    an annotation. `null` is not a limit.
-
-    Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape, or longer than MAX_LENGTH."""
+    an annotation. `null` is not a limit. Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape,
+    or longer than MAX_LENGTH."""
     if len(annotation) > MAX_LENGTH:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {MAX_LENGTH} characters")
     try:
@@ -108,9 +107,8 @@ def _fields_of(document: object) -> dict[str, Any]:
 
 
 def with_limits(text: str, limits: Mapping[str, str]) -> str:
-    """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names.
-
-    Limits that it has not, and whatever else the JSON holds, stay as they are. Raises InvalidNamespaceAnnotation."""
+    """Returns an annotation with other values for limits that it has, by the ResourceQuota's resource names; whatever
+    else the JSON holds stays as it is. Raises InvalidNamespaceAnnotation."""
     parse_limits(text)
     if not limits:
         return text

@@ -54,11 +54,7 @@ def max_compensation(
 
 
 def missing_compensation(
-    quota: ResourceQuota,
-    vms: Iterable[VmUsage],
-    without: Mapping[str, Quantity],
-    growth: Mapping[str, Quantity],
-    present: Mapping[str, Quantity],
+    quota: ResourceQuota, vms: Iterable[VmUsage], without: ResourceList, growth: ResourceList, present: ResourceList
 ) -> ResourceList:
     """Returns the part of the growth that all pending target pods together lack where spec.hard is `without` a
     compensation: the first of them takes the headroom of another. The `present` compensation is not lowered while a pod

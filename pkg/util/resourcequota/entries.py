@@ -44,7 +44,6 @@ class Entries(NamedTuple):
 
     @property
     def total(self) -> ResourceList:
-        """Returns the entries and the compensation together."""
         return total([*self.by_key.values(), self.compensation])
 
 
@@ -108,7 +107,6 @@ def keys_of(annotations: Mapping[str, object], vm_name: str, vmi: Object | None)
 
 def parse_resources(key: str, text: str, longest: int = MAX_LENGTH) -> ResourceList:
     """Returns a ResourceList from an annotation, read as Go's decoder reads it: null is zero, plain numbers are fine.
-
     Raises InvalidEntry with the annotation's key."""
     try:
         if len(text) > longest:

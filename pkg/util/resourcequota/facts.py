@@ -85,8 +85,7 @@ class Facts:
     """The observation: everything that a decision reads.
 
     `limits` is the namespace annotation's text ("" when there is none), `max_extra` the namespace's cap likewise;
-    `instances` is by VMI name; `pods` are the namespace's launcher and attachment pods; `now` is in seconds on one
-    clock."""
+    `instances` is by VMI name; `pods` are launchers and attachment pods; `now` is in seconds on one clock."""
 
     quota: ResourceQuota
     limits: str = ""
@@ -153,10 +152,9 @@ class Plan:
         return bool(self.namespace or (not self.asks and (self.annotations or self.hard)))
 
     def patch(self, quota: ResourceQuota, used: RawResourceList | None = None) -> list[dict[str, Any]]:
-        """Returns the JSON patch (RFC 6902), bound to what was decided from and to that alone: this very quota, its
-        labels, annotations and spec.hard, and with `used` given, status.used of the limits that change. status.hard and
-        status.used move the resourceVersion with every pod that comes or goes; bound to that, one patch in five met a
-        conflict without a cause."""
+        """Returns the JSON patch (RFC 6902), bound to this very quota, its labels, annotations and spec.hard, and with
+        `used` given, status.used of the limits that change. Not to the resourceVersion: the status moves it with every
+        pod that comes or goes, and one patch in five met a conflict without a cause."""
         meta = quota.metadata
         counted = {name: value for name, value in (used or {}).items() if name in self.hard}
         return [

@@ -39,9 +39,8 @@ def lowered_too_far(
     grant.
 
     The entries are those of the object as it would be stored, so a writer that ends a migration's entry may lower the
-    limit in the same write. The base is from before the write. Outside migrations everything is allowed, and repaired
-    where need be. While headroom requests what it adds of Rancher, Rancher's own writes already hold that, and nobody
-    else's are let through."""
+    limit in the same write. The base is from before the write. Outside migrations everything is allowed. While headroom
+    requests what it adds of Rancher, Rancher's own writes already hold that, and nobody else's are let through."""
     if not is_managed(old) or switched_off(new) or is_off(new.annotations):
         return {}
     if namespace is not None and (switched_off(namespace) or request_of(namespace)):

@@ -133,8 +133,7 @@ def granted_to(quota: ResourceQuota, namespace: Namespace | None) -> ResourceLis
 
     Rancher's last write of spec.hard is the grant. While headroom has raised the quota itself, its records tell that
     write from its own. While it has Rancher raise it, a request is granted when spec.hard says all of it, and a limit
-    when spec.hard says the person's number; whatever else Rancher writes then may be an earlier request of headroom's.
-    """
+    when spec.hard says the person's number; whatever else Rancher writes then may be an earlier request."""
     if namespace is None or not is_default(quota):
         return None
     # Either suffices: who may edit the namespace can remove the condition, but not the project.

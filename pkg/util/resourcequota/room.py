@@ -134,10 +134,9 @@ class QuotaRoom:
     def lacking(self, need: Amounts, pending: Iterable[Amounts] | None) -> ResourceList:
         """Returns the resources in which a pod of `need` does not fit into the base, and what is left of each.
 
-        `pending` None: by the pods that exist, whatever is on its way. All that migrations use is theirs: a read may
-        meet the quota before it is raised for a target, or after it was lowered again, and the target's pod not. Else
-        in the worst case: by the existing pods or status.used, whichever is more, and by `pending`, pods of the ledger,
-        which status.used may count already."""
+        `pending` None: by the pods that exist. All that migrations use is theirs: a read may meet the quota before it
+        is raised for a target, or after it was lowered again, and the target's pod not. Else in the worst case: by the
+        existing pods or status.used, whichever is more, and by the ledger's pods, which status.used may count too."""
         if pending is None:
             return lacking_resources(need, self.base, self.counted, self.migrations)
         usage = maximum(self.counted, positive(subtract(self.used, self.ended)))
@@ -283,14 +282,12 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
     return f"exceeded quota: resource quota {quota.key} is used up: {', '.join(wants)}"
 
 
-# Whether a VM can start. Source: Harvester pkg/util/resourcequota/calculator.go (CheckIfVMCanStartByResourceQuota).
-# Upstream measures a VM by its limits alone, and finds out from quota admission what else its pod has; here the need is
-# what quota will count of the launcher pod, rendered from the VM's whole template.
+# Whether a VM can start: Harvester pkg/util/resourcequota/calculator.go, CheckIfVMCanStartByResourceQuota. It measures
+# a VM by its limits, and finds out from quota admission what else its pod has; here the need is what quota will count
+# of the launcher pod, rendered from the VM's whole template.
 
 _CHECKED: Final = (constants.LIMITS_CPU, "requests.cpu", constants.LIMITS_MEMORY, constants.REQUESTS_MEMORY)
 """The first that is short is named, by its second part."""
-_LIMITING: Final = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)
-"""A namespace annotation with none of these is no quota to check (upstream)."""
 
 
 def run_strategy(vm: VirtualMachine) -> str:
@@ -310,7 +307,8 @@ def shortage_of(vm: VirtualMachine, observed: Facts) -> str | None:
     when nothing readable limits it."""
     quota, granted = observed.quota, observed.rancher.granted
     try:
-        if not any(name in parse_limits(observed.limits) for name in _LIMITING):
+        limiting = (constants.LIMITS_CPU, constants.LIMITS_MEMORY, constants.REQUESTS_STORAGE)  # by upstream
+        if parse_limits(observed.limits).keys().isdisjoint(limiting):
             return None
         base = parse_base(observed.limits) if granted is None else minimum(parse_base(observed.limits), granted)
         need = launcher_usage(vmi_of(vm), None, observed.rendering, quota.spec)

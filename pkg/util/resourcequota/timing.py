@@ -17,9 +17,8 @@ from pkg.util.resourcequota.facts import Facts, Plan
 from pkg.util.resourcequota.managed import unenforced
 from pkg.util.resourcequota.observe import Reader
 
-# The next decision. With many migrations under way in a namespace the next event is close by: waiting saves a
-# decision, and often a patch, for each event. A migration that is about to be tried, or that was refused, waits for a
-# patch before it, a moment only: KubeVirt tries it within milliseconds.
+# The next decision. With many migrations under way the next event is close by: waiting saves a decision, and often a
+# patch, for each. One about to be tried, or refused, waits for it a moment only: KubeVirt tries within milliseconds.
 
 MOMENT = 0.04
 """Seconds where something is urgent and there is an entry beside it."""
