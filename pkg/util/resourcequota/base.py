@@ -55,7 +55,7 @@ _RESOURCES_BY_LOWER_CASE = {name.lower(): resource for name, resource in RESOURC
 
 def parse_limits(annotation: str) -> Mapping[str, str]:
     """Returns the annotation's limits as text, by the ResourceQuota's resource names, without empty ones; none without
-    an annotation. `null` is not a limit. Raises InvalidNamespaceAnnotation when the text is not JSON of Rancher's shape,
+    an annotation. `null` is not a limit. Raises InvalidNamespaceAnnotation when the text is no JSON of Rancher's shape,
     or longer than MAX_LENGTH."""
     if len(annotation) > MAX_LENGTH:
         raise InvalidNamespaceAnnotation(f"field.cattle.io/resourceQuota has more than {MAX_LENGTH} characters")
