@@ -1,1 +1,1 @@
-"""The kinds of KubeVirt, Harvester and managed-tenant-quota: typed objects (`kubeloop.api`) with only the fields in use."""
+"""KubeVirt's, Harvester's and managed-tenant-quota's kinds: typed objects (`kubeloop.api`), only the fields in use."""
