@@ -39,7 +39,7 @@ _NO_OWNER = OwnerReference()
 
 def is_running(vmi: VirtualMachineInstance) -> bool:
     """Reports whether the VMI runs, as one without a phase does: virt-api did not see it (upstream's case)."""
-    return (vmi.status.phase or "") in ("", constants.PHASE_RUNNING)
+    return not vmi.status.phase or vmi.status.phase == constants.PHASE_RUNNING
 
 
 def trusted_status(vmi: VirtualMachineInstance) -> VirtualMachineInstanceStatus:

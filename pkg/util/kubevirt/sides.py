@@ -42,14 +42,15 @@ class ControlledPods:
         """The terminated launcher pods: only count/pods still counts them."""
         self.side_by_launcher: dict[str, Side] = {}
         """By the name of the launcher pod."""
-        by_age, attachments = sorted(pods, key=by_creation), dict[str, tuple[Pod, ...]]()
-        for pod in by_age:
-            if pod.labels.get(constants.LABEL_APP) == constants.APP_HOTPLUG_DISK and is_live(pod, now):
+        launchers, attachments = list[Pod](), dict[str, tuple[Pod, ...]]()
+        for pod in sorted(pods, key=by_creation):
+            kind = pod.labels.get(constants.LABEL_APP)
+            if kind == constants.APP_VIRT_LAUNCHER:
+                launchers.append(pod)
+            elif kind == constants.APP_HOTPLUG_DISK and is_live(pod, now):
                 # One a side, the oldest: KubeVirt replaces it when another volume is plugged in.
                 attachments.setdefault(controller_of(pod, POD).uid, (pod,))
-        for pod in by_age:
-            if pod.labels.get(constants.LABEL_APP) != constants.APP_VIRT_LAUNCHER:
-                continue
+        for pod in launchers:
             uid, live = controller_of(pod, VMI).uid, is_live(pod, now)
             if pod.terminal:
                 self.ended_launchers[uid].append(pod)

@@ -101,7 +101,8 @@ def launcher_usage(
         overhead = rendered_overhead(vmi, source.launcher, rendering) or 0
         pods = [rendered_pod(vmi, rendering, size) for size in (overhead, overhead + difference)]
         before, after = (pod_usage(rendered, releases=rendering.kubernetes) for rendered in pods)
-        usage = add(usage, {name: after[name] - before[name] for name in usage if name in before})
+        changed_names = [name for name in usage if name in before and after[name] != before[name]]
+        usage = add(usage, {name: after[name] - before[name] for name in changed_names})
     return usage
 
 

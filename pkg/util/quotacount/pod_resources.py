@@ -135,8 +135,9 @@ def apply_limit_ranges(pod: Pod, limit_ranges: Iterable[LimitRange], release: Re
         init_containers=[_complete(container, defaults) for container in spec.init_containers or ()] or None,
         overhead=_round_up(spec.overhead) or None,
     )
-    level_source = completed_spec if rule is PodLevelDefaults.WHEN_CREATED else spec
-    completed_spec = msgspec.structs.replace(completed_spec, resources=_pod_level_resources(level_source, rule))
+    if spec.resources is not None:
+        level_source = completed_spec if rule is PodLevelDefaults.WHEN_CREATED else spec
+        completed_spec = msgspec.structs.replace(completed_spec, resources=_pod_level_resources(level_source, rule))
     return msgspec.structs.replace(pod, spec=completed_spec)
 
 
