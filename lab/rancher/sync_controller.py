@@ -200,8 +200,5 @@ class SyncController:
 
 def quota_body(hard: dict[str, str]) -> dict[str, Any]:
     """Returns the default quota as Rancher creates it."""
-    metadata = {
-        "generateName": constants.DEFAULT_RESOURCE_QUOTA_GENERATE_NAME,
-        "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE},
-    }
+    metadata = {"generateName": "default-", "labels": {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}}
     return {"metadata": metadata, "spec": {"hard": hard}}

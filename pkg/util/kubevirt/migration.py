@@ -197,11 +197,8 @@ class MigrationPods:
     def is_source(self, pod: Pod) -> bool:
         """Reports whether the pod is the source, by its name; releases that name no source pod name its node."""
         if self.source:
-            return self.is_named_source(pod)
+            return pod.name == self.source and self.fits_source(pod)
         return bool(self.source_node) and pod.spec.node_name == self.source_node and self.fits_source(pod)
-
-    def is_named_source(self, pod: Pod) -> bool:
-        return pod.name == self.source and self.fits_source(pod)
 
     def is_target(self, pod: Pod) -> bool:
         return bool(self.target) and pod.name == self.target and self.fits_target(pod)

@@ -102,7 +102,7 @@ def ended_launchers(
     ended_pods = pods.ended_launchers.get(vmi.uid, [])
     state = trusted_status(vmi).migration_state
     named = pods_of_migrations(state, migrations, {pod.name for pod in ended_pods}) if ended_pods else []
-    return [pod for pod in ended_pods if any(m.is_named_source(pod) or m.is_target(pod) for m in named)]
+    return [pod for pod in ended_pods if any((m.source and m.is_source(pod)) or m.is_target(pod) for m in named)]
 
 
 def _target_sides(live: Sequence[Side], active: Sequence[MigrationPods]) -> tuple[Side, ...]:

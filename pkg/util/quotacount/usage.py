@@ -66,7 +66,10 @@ def _usage(pod: Pod, release: Release) -> ResourceList:
     usage: ResourceList = {COUNT_PODS: _ONE, PODS: _ONE}
     requests, limits = effective_requirements(pod, release)
     for name, quantity in requests.items():
-        usage |= dict.fromkeys(_counted_names(name, release), quantity)
+        if name in _COMPUTE or name.startswith(HUGEPAGES_PREFIX):
+            usage |= {name: quantity, REQUESTS_PREFIX + name: quantity}
+        elif is_extended(name) or (release.device_class_requests and name.startswith(DEVICE_CLASS_PREFIX)):
+            usage[REQUESTS_PREFIX + name] = quantity
     return usage | {_LIMIT_NAMES[name]: quantity for name, quantity in limits.items() if name in _LIMIT_NAMES}
 
 
@@ -91,15 +94,6 @@ def charged_until(pod: Pod) -> float | None:
         return None
     # Nanoseconds of 64 bits, as Go's: a grace of 438 years, which a tenant may give, is over before it begins.
     return from_rfc3339(deleted) + ((grace * NANOS + 2**63) % 2**64 - 2**63) / NANOS
-
-
-def _counted_names(name: str, release: Release) -> Iterable[str]:
-    if name in _REQUEST_NAMES:
-        return _REQUEST_NAMES[name]
-    if name.startswith(HUGEPAGES_PREFIX):
-        return (name, REQUESTS_PREFIX + name)
-    device_class = release.device_class_requests and name.startswith(DEVICE_CLASS_PREFIX)
-    return (REQUESTS_PREFIX + name,) if device_class or is_extended(name) else ()
 
 
 @lru_cache(16384)

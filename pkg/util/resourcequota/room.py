@@ -286,7 +286,7 @@ def exceeded_message(quota: ResourceQuota, need: Amounts, remainders: Amounts) -
 # a VM by its limits, and finds out from quota admission what else its pod has; here the need is what quota will count
 # of the launcher pod, rendered from the VM's whole template.
 
-_CHECKED: Final = (constants.LIMITS_CPU, "requests.cpu", constants.LIMITS_MEMORY, constants.REQUESTS_MEMORY)
+_CHECKED: Final = (constants.LIMITS_CPU, "requests.cpu", constants.LIMITS_MEMORY, "requests.memory")
 """The first that is short is named, by its second part."""
 
 
