@@ -67,7 +67,8 @@ def rendered_pod(vmi: VirtualMachineInstance, rendering: Rendering, overhead: in
     """Returns a migration's target as KubeVirt renders it and the API server completes it; `overhead` is in bytes."""
     overhead = overhead_of(vmi, rendering) if overhead is None else overhead
     spec = render_containers(vmi, rendering, overhead=overhead, digests_known=True)
-    spec = structs.replace(spec, overhead=rendering.pod_overhead or None)
+    priority_class_name = vmi.spec.priority_class_name
+    spec = structs.replace(spec, overhead=rendering.pod_overhead or None, priority_class_name=priority_class_name)
     return apply_limit_ranges(Pod(spec=spec), rendering.limit_ranges)
 
 

@@ -240,6 +240,13 @@ def test_a_support_container_counts_as_the_cr_sizes_it_now() -> None:
     assert usage["limits.cpu"] == Quantity.of(3)
 
 
+def test_a_launcher_without_a_source_has_the_vms_priority_class() -> None:
+    of_high = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+    spec = msgspec.convert({"scopeSelector": {"matchExpressions": [of_high]}}, ResourceQuotaSpec)
+    assert launcher_usage(edited(SEED, spec={"priorityClassName": "high"}), None, AT_1_5, spec)
+    assert not launcher_usage(SEED, None, AT_1_5, spec)
+
+
 # ---- hotplugged volumes --------------------------------------------------------------------------------------
 
 PLUGGED = shape(
