@@ -19,17 +19,10 @@ from dataclasses import dataclass, field, replace
 from kubeloop.api.core import PersistentVolumeClaim, PersistentVolumeClaimSpec, ResourceRequirements
 from kubeloop.api.quantity import Format, Quantity
 from kubeloop.api.resource_list import ResourceList, add_to, minimum
-from pkg.api.kubevirt import (
-    Move,
-    PersistentVolumeClaimInfo,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-    Volume,
-)
+from pkg.api.kubevirt import Move, PersistentVolumeClaimInfo, VirtualMachine, VirtualMachineInstance, Volume
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import trusted_status
-from pkg.util.kubevirt.migration import WHOLE_SECONDS, Leftover, MigrationPods, pods_of, pods_of_states, seconds_of
+from pkg.util.kubevirt.migration import Leftover, MigrationPods, Migrations, pods_of, pods_of_states, seconds_of
 from pkg.util.kubevirt.profiles import MI, Profile
 from pkg.util.kubevirt.rendering import Rendering
 from pkg.util.quotacount.releases import Releases
@@ -64,7 +57,7 @@ def keeps_state(vmi: VirtualMachineInstance, profile: Profile) -> bool:
 
 def state_claims(
     vmi: VirtualMachineInstance | None,
-    migrations: Sequence[VirtualMachineInstanceMigration],
+    migrations: Migrations,
     claims: Claims,
     rendering: Rendering,
     *,
@@ -120,7 +113,7 @@ def target_claim_usage(vmi: VirtualMachineInstance, claims: Claims, rendering: R
 
 
 def state_claims_concerning(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], claims: Claims
+    vmi: VirtualMachineInstance | None, migrations: Migrations, claims: Claims
 ) -> list[PersistentVolumeClaim]:
     """Returns every claim that may make a difference to `state_claims`."""
     if vmi is None or not claims:
@@ -129,14 +122,12 @@ def state_claims_concerning(
     return [claims[name] for name in sorted(names) if name in claims]
 
 
-def _migration_claims(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration]
-) -> Iterator[MigrationPods]:
+def _migration_claims(vmi: VirtualMachineInstance, migrations: Migrations) -> Iterator[MigrationPods]:
     """Yields the claims that KubeVirt names of each migration, and of a deleted one if it names the current claim."""
     state = trusted_status(vmi).migration_state
     yield from (pods_of(migration, state) for migration in migrations)
     if state and all(state.migration_uid != migration.uid for migration in migrations):
-        pods = replace(pods_of_states("", state), ended_at=(state.end_timestamp or "")[:WHOLE_SECONDS])
+        pods = replace(pods_of_states("", state), ended_at=state.end_timestamp or "")
         if state_claim_of(vmi) in pods.claims:
             yield pods
 

@@ -132,9 +132,7 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
     return "Pending migration" if migration.phase in _WAITING else "Migrating"
 
 
-def annotations_for(
-    vmi: VirtualMachineInstance, migrations: Iterable[VirtualMachineInstanceMigration]
-) -> Mapping[str, str | None]:
+def annotations_for(vmi: VirtualMachineInstance, migrations: Migrations) -> Mapping[str, str | None]:
     """Returns the change of the VMI's annotations. A migration under way wins over finished ones, whichever event came
     last: upstream lets the event of an old, finished migration clear the state of the one that runs. A migration is
     finished when its phase says so or when the VMI does (upstream OnVmiChanged), whichever is seen first."""
@@ -208,7 +206,7 @@ class MigrationPods:
 
 
 def pods_of_migrations(
-    handed_over: MigrationState | None, migrations: Sequence[VirtualMachineInstanceMigration], names: Collection[str]
+    handed_over: MigrationState | None, migrations: Migrations, names: Collection[str]
 ) -> list[MigrationPods]:
     """Returns the pods of the migrations that may name one of the launcher pods `names`, and perhaps of others, as
     KubeVirt keeps finished ones long after their pods are gone. `handed_over` is the state in the VMI's status."""

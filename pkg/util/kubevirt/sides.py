@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from kubeloop.api.core import Pod
 from kubeloop.api.objects import by_creation
-from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus
+from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceStatus
 from pkg.util import constants
 from pkg.util.kubevirt.evidence import POD, VMI, controller_of, is_running, trusted_status
-from pkg.util.kubevirt.migration import MigrationPods, pods_of_migrations
+from pkg.util.kubevirt.migration import MigrationPods, Migrations, pods_of_migrations
 from pkg.util.kubevirt.target import Side
 from pkg.util.quotacount.usage import is_live
 
@@ -59,9 +59,7 @@ class ControlledPods:
                 self.sides[uid].append(side)
                 self.live_sides[uid] += [side] if live else []
 
-    def pods_concerning(
-        self, vmi: VirtualMachineInstance | None, migrations: Iterable[VirtualMachineInstanceMigration]
-    ) -> list[Pod]:
+    def pods_concerning(self, vmi: VirtualMachineInstance | None, migrations: Migrations) -> list[Pod]:
         """Returns the pods that name the VMI, and those that its status or its migrations' names."""
         uid, states = vmi.uid if vmi else "", [migration.status.migration_state for migration in migrations]
         states += [trusted_status(vmi).migration_state] if vmi else []
@@ -71,9 +69,7 @@ class ControlledPods:
         return [p for s in sides for p in (s.launcher, *s.attachments)] + self.ended_launchers.get(uid, [])
 
 
-def sides_of(
-    vmi: VirtualMachineInstance | None, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
-) -> Sides:
+def sides_of(vmi: VirtualMachineInstance | None, migrations: Migrations, pods: ControlledPods) -> Sides:
     """Returns the sides of a VM that KubeVirt vouches for; `migrations` are all of the VM's, finished or not."""
     status = trusted_status(vmi) if vmi else VirtualMachineInstanceStatus()
     migration_pods = pods_of_migrations(status.migration_state, migrations, pods.side_by_launcher)
@@ -94,9 +90,7 @@ def sides_of(
     return Sides(source, target, _leftover_sides(other_sides, source, ended))
 
 
-def ended_launchers(
-    vmi: VirtualMachineInstance, migrations: Sequence[VirtualMachineInstanceMigration], pods: ControlledPods
-) -> list[Pod]:
+def ended_launchers(vmi: VirtualMachineInstance, migrations: Migrations, pods: ControlledPods) -> list[Pod]:
     """Returns the terminated launcher pods of this VM that KubeVirt names as a migration's source or target. KubeVirt
     leaves them for a while, and count/pods counts them."""
     ended_pods = pods.ended_launchers.get(vmi.uid, [])
