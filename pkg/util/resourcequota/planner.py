@@ -163,19 +163,18 @@ class OwnRules(QuotaDraft):
         compensation = minimum(self.compensation, growth)
         entered = self.enter(wanted, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not self.limits, compensation)
         if not self.limits:
-            has_none = self.base.is_default and self.base.limits is not None and self.base.record is None
-            return give_back(self.facts) if has_none and not self.facts.limits else self.result()
+            is_unlimited = self.base.is_default and self.base.limits == {} and self.base.record is None
+            return give_back(self.facts) if is_unlimited and not self.facts.limits else self.result()
         if self.invalid:  # spec.hard is left alone
             self.problems += [error.problem for error in self.invalid.values()][:1]
             return self.result()
         if growth:
             lacking = missing_compensation(self.facts.quota, self.vms, hard(self.limits, entered), growth, compensation)
-            names = ", ".join(f"VM {entry.vm.name}" for entry in sorted(refused, key=lambda entry: entry.turn))
-            refusal = None
             if lacking != compensation:
+                names = ", ".join(f"VM {entry.vm.name}" for entry in sorted(refused, key=lambda entry: entry.turn))
                 refusal = self.refusal(f"compensation for {names}", add(entered, lacking))
-            self.problems += [refusal] if refusal else []
-            compensation = compensation if refusal else lacking
+                self.problems += [refusal] if refusal else []
+                compensation = compensation if refusal else lacking
         if compensation or constants.ANNOTATION_MIGRATING_COMPENSATION in self.annotations:
             entries.put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, compensation or None)
         return self.result(add(entered, compensation))
