@@ -111,7 +111,7 @@ def _size_parts(sizes: Sizes) -> Iterator[RenderableType]:
 
 
 def _check(options: PlanOptions) -> None:
-    namespace, ratio, node = options.namespace, options.overhead_ratio, options.evacuate
+    namespace, node = options.namespace, options.evacuate
     if options.size and (node or not namespace):
         raise WrongCall("--size needs --namespace, and goes without --evacuate")
     if not options.size and (options.at_once is not None or options.grow is not None):
@@ -120,7 +120,7 @@ def _check(options: PlanOptions) -> None:
         raise WrongCall("plan needs --namespace or --evacuate")
     if node is not None and reports.NAME.fullmatch(node) is None:
         raise WrongCall(f"--evacuate must be a node's name, not {node!r}")
-    check_ratio(ratio)
+    check_ratio(options.overhead_ratio)
 
 
 def _evacuation_parts(every_node: Evacuation) -> Iterator[RenderableType]:
@@ -181,13 +181,8 @@ def _row(vm: VmPlan) -> list[str]:
     if vm.migrates:
         return [name, vm.node or "-", "migrates already", "", "", "", "; ".join(vm.notes)]
     adds = "; ".join(f"{fit.quota}: {format_amounts(fit.raised)}" for fit in vm.fits if fit.raised)
-    return [
-        name,
-        vm.node or "-",
-        *(_ANSWERS[fits] for fits in (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom)),
-        adds or "-",
-        _reasons(vm.fits, vm.notes),
-    ]
+    answers = [_ANSWERS[fits] for fits in (vm.fits_now, vm.fits_at_ratio, vm.fits_with_headroom)]
+    return [name, vm.node or "-", *answers, adds or "-", _reasons(vm.fits, vm.notes)]
 
 
 def _reasons(fits: Sequence[Fit], notes: Sequence[str] = ()) -> str:

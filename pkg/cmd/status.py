@@ -40,12 +40,9 @@ class StatusOptions(NamespaceOptions):
 def status(options: StatusOptions, watching: WatchOptions, report: ReportOptions, cluster: ClusterOptions) -> int:
     """Show whether headroom works, and the quotas that are raised or have a problem: the base, what is added, for which
     VMs and since when. Writes nothing to the cluster."""
-
     scope = reports.check_namespace(options.namespace)
-    if watching.watch and options.check:
-        raise WrongCall("--check and --watch exclude each other")
-    if options.html and (watching.watch or options.check):
-        raise WrongCall("--html goes without --check and --watch")
+    if sum(map(bool, (options.check, options.html, watching.watch))) > 1:
+        raise WrongCall("--check, --html and --watch exclude each other")
     if options.cluster and scope:
         raise WrongCall("--cluster goes without --namespace: the nodes are all namespaces'")
 
