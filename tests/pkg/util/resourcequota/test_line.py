@@ -86,7 +86,7 @@ def returns(decide: Callable[[], object], rooms: tuple[str, ...]) -> int:
 @pytest.mark.parametrize(
     ("decide", "rooms", "most"),
     [
-        pytest.param(next_decision, ROOMS, 10, id="the next decision, whole"),
+        pytest.param(next_decision, ROOMS, 9, id="the next decision, whole"),
         pytest.param(first_decision, ROOMS, 33, id="the first, with all that renders a launcher"),
         pytest.param(first_decision, (DECIDES,), 15, id="the first, its own modules"),
         pytest.param(first_window, ROOMS, 35, id="the first about a window, with all that renders its target"),
@@ -111,8 +111,8 @@ class Observed(State):
 @pytest.mark.parametrize(
     ("pod_review", "most"),
     [
-        pytest.param(request(pod("1001m")), 47, id="a pod that is refused, by the watch and by the API server"),
-        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 10, id="a target"),
+        pytest.param(request(pod("1001m")), 40, id="a pod that is refused, by the watch and by the API server"),
+        pytest.param(request(pod("2", labels=OF_MIGRATION), user=KUBEVIRT), 9, id="a target"),
     ],
 )
 def test_a_review_gets_no_longer(pod_review: AdmissionRequest, most: int) -> None:
