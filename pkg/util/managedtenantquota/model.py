@@ -50,12 +50,12 @@ class WindowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WindowTimers:
-    """The waiting times that one decision passes to the next, by a migration's uid; a restart may lose them."""
+    """The waiting times that one decision passes to the next; a restart may lose them."""
 
     short_since: Mapping[tuple[str, bool], float] = field(default_factory=dict)
-    """By that, and whether the budget suffices without other migrations: since when it does not suffice."""
+    """By uid, and whether the budget suffices without other migrations: since when it does not suffice."""
     paused: Mapping[str, float] = field(default_factory=dict)
-    """Until when a migration is left alone."""
+    """By uid: until when a migration is left alone."""
     refusals: int = 0  # of writes that were to open a window, since everything was last raised
 
 
@@ -64,7 +64,7 @@ class Observed:
     """The objects that a decision reads; `now` in seconds since the epoch by the API server's clock."""
 
     namespace: str
-    exists: bool  # and is not being deleted
+    exists: bool  # the namespace is there, and is not being deleted
     budgets: Sequence[VirtualMachineMigrationResourceQuota]
     quotas: Sequence[ResourceQuota]
     now: float
