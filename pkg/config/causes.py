@@ -48,18 +48,14 @@ class Cause(msgspec.Struct, frozen=True):
 
     def line(self, namespace: str = "") -> str:
         """Returns the text with what waits, in the namespace if there is something, and how many others."""
-        waiting_object = next((obj for obj in self.objects if _is_in(namespace, obj)), next(iter(self.objects), ""))
+        waiting_object = next(iter(self.waiting(namespace) or self.objects), "")
         rest = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"{self.text}: {waiting_object}{rest}" if waiting_object else self.text
 
-    def concerns(self, namespace: str) -> bool:
-        """Reports whether something in the namespace waits, or the namespace itself."""
-        return any(_is_in(namespace, obj) for obj in self.objects)
-
-
-def _is_in(namespace: str, obj: str) -> bool:
-    kind, _, key = obj.partition(" ")
-    return key.startswith(f"{namespace}/") or (kind, key) == ("Namespace", namespace)
+    def waiting(self, namespace: str) -> list[str]:
+        """Returns the objects of the namespace that wait, and the namespace itself."""
+        beginning, itself = f" {namespace}/", f"Namespace {namespace}"
+        return [obj for obj in self.objects if beginning in obj or obj == itself]
 
 
 def decode_causes(text: str) -> list[Cause]:

@@ -77,10 +77,8 @@ class Management(ControllerFactory):
                 ItemExponentialFailureRateLimiter(max=25.0), BucketRateLimiter(qps=50.0, burst=100)
             ),
         )
-        self.rancher = rancher or RancherWrites(client)
-        self.clock = client.transport.server_clock
-        self.reverts = Reverts(client)
-        self._releases = releases
+        self.clock, self._releases = client.transport.server_clock, releases
+        self.rancher, self.reverts = rancher or RancherWrites(client), Reverts(client)
         self.policy_in_force = False
         """True while deploy/policy.yaml is in force and tenants can forge no pod, as `Upkeep` has found out."""
         self.slim, self.whole = CacheTransforms(), whole

@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 _PLACE: Final = {"namespace": "a namespace; `_others` for all beyond the first 200"}
 _LIMIT: Final = {"resource": "a name in spec.hard"}
 _STATE: Final = {"state": "`migrating`, or `held`: no migration is under way, what it left still counts"}
+_PATCH: Final = {"result": "`written`, `requested` of Rancher, or `dry-run`"}
+_CLOSED: Final = {"reason": "`handshake`, `head`"}
 _REFUSER: Final = {"by": "`webhook NAME`, `ValidatingAdmissionPolicy NAME (binding NAME)`, `RBAC`, …, or `no answer`"}
 _REGISTERED: Final = {
     "webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`",
@@ -23,6 +25,7 @@ _WRITE: Final = {
     "operation": "`created`, `updated`, `removed`",
 }
 _ASKED: Final = {"webhook": "`namespaces`, `virtualmachines`, `resourcequotas`, `pods`, `locks`, `probe`, `unknown`"}
+_ANSWER: Final = _ASKED | {"decision": "`allowed`, `patched`, `denied`"}
 _DENIAL: Final = _ASKED | {
     "reason": "`migrating`: VMs migrate; `no-room`: nothing is left; `locked`: the namespace is; and what is"
     " wrong with the object: `invalid`, `too-large`, `unreadable`"
@@ -49,10 +52,7 @@ METRICS: Final = table(
     _leader("headroom_quota_entries", "VMs that something is added for.", _PLACE | _STATE),
     _leader("headroom_quota_oldest_entry_seconds", "Age of the oldest entry, or since this process saw it.", _PLACE),
     _leader("headroom_last_decision_timestamp_seconds", "When a quota was last decided about without an error."),
-    Metric(
-        "headroom_resourcequota_patches_total", "counter", "Patches of ResourceQuotas.",
-        {"result": "`written`, `requested` of Rancher, or `dry-run`"},
-    ),
+    Metric("headroom_resourcequota_patches_total", "counter", "Patches of ResourceQuotas.", _PATCH),
     Metric("headroom_resourcequota_touches_total", "counter", "Patches that make KubeVirt retry a migration."),
     _leader("headroom_requests_refused", "Objects for which a request is refused, or not answered.", _REFUSER),
     Metric(
@@ -69,14 +69,8 @@ METRICS: Final = table(
     ),
     _webhook("headroom_webhook_certificate_expiry_seconds", "gauge", "When the serving certificate expires."),
     _webhook("headroom_webhook_connections", "gauge", "Connections that are open now."),
-    _webhook(
-        "headroom_webhook_connections_closed_total", "counter", "Connections that were closed early.",
-        {"reason": "`handshake`, `head`"},
-    ),
-    _webhook(
-        "headroom_admission_decisions_total", "counter", "Admission decisions by what was answered.",
-        _ASKED | {"decision": "`allowed`, `patched`, `denied`"},
-    ),
+    _webhook("headroom_webhook_connections_closed_total", "counter", "Connections that were closed early.", _CLOSED),
+    _webhook("headroom_admission_decisions_total", "counter", "Admission decisions by what was answered.", _ANSWER),
     _webhook("headroom_admission_denials_total", "counter", "Denied requests by reason.", _DENIAL),
     _webhook("headroom_admission_timeouts_total", "counter", "Live reads without an answer in a review's time."),
     _webhook("headroom_reserve_remembered_pods", "gauge", "Pods that the reserve admitted and that are not seen yet."),

@@ -136,7 +136,7 @@ class Installed:
                 "wait for its operator"
             )
         if self.problem:
-            lines = (cause.line(namespace) for cause in self.causes if namespace and cause.concerns(namespace))
+            lines = (cause.line(namespace) for cause in self.causes if namespace and cause.waiting(namespace))
             yield f"headroom cannot do its work: {next(lines, self.problem)}"
 
     def _alarms_of_webhooks(self) -> Iterator[str]:

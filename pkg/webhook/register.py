@@ -50,14 +50,14 @@ class Webhooks:
         endpoint = replace(self.endpoint, service_namespace=settings.namespace)
         source = management.source(settings.profile, claims=False)
         view = View(client, source, management.clock, management.slim)
-        secrets = client.resource(SECRETS)
+        secrets, name = client.resource(SECRETS), settings.secret_name
+        certificate = self.files or SharedCertificates(
+            self.context, secrets, settings.namespace, name, endpoint.hosts, managed_by="headroom"
+        )
         report = partial(management.recorder("headroom").event, about(settings.namespace), "Warning")
         return AdmissionServer(
             hooks(view, settings, endpoint, management),
-            self.files
-            or SharedCertificates(
-                self.context, secrets, settings.namespace, settings.secret_name, endpoint.hosts, managed_by="headroom"
-            ),
+            certificate,
             Registrar(client, endpoint, settings, report) if settings.register else None,
             client_names=settings.client_names,
             synced=management.wait_for_sync,

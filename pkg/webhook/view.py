@@ -120,10 +120,8 @@ class View:
             read_in_time(list_installed(self._migrations, namespace)),
             read_in_time(list_installed(self._vmis, namespace)),
         )
-        if live is None:
-            return None
-        readers = Listed(migrations or ()), Listed(instances or ())
-        return replace(self._source, namespaces=Listed([live]), migrations=readers[0], instances=readers[1])
+        source = replace(self._source, migrations=Listed(migrations or ()), instances=Listed(instances or ()))
+        return None if live is None else replace(source, namespaces=Listed([live]))
 
     async def namespace_live(self, name: str) -> Namespace | None:
         return await read_in_time(self._namespaces.get(name=name))
@@ -182,8 +180,7 @@ class NamespacePods:
     async def close(self) -> None:
         for namespace in list(self._watches):
             self._end(namespace)
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _watch(self, namespace: str) -> _Watch:
         """Returns the namespace's watch, which lasts for IDLE seconds more."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from kubeloop.api.core import Namespace, ResourceQuota
 from kubeloop.api.quantity import Quantity, QuantityError
+from kubeloop.api.resource_list import parse_resource_list
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.util.constants import ANNOTATION_RANCHER_RESOURCE_QUOTA, LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.problems import InvalidNamespaceAnnotation
@@ -46,10 +47,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
 def _lowers(old_annotation: str, new_annotation: str) -> bool:
     """Reports whether a limit goes, comes or is lowered, or cannot be read."""
     try:
-        old, new = (
-            {name: Quantity.parse(text) for name, text in parse_limits(annotation).items()}
-            for annotation in (old_annotation, new_annotation)
-        )
+        old, new = (parse_resource_list(parse_limits(annotation)) for annotation in (old_annotation, new_annotation))
     except (InvalidNamespaceAnnotation, QuantityError):
         return True
     return old.keys() != new.keys() or any(limit < old[name] for name, limit in new.items())

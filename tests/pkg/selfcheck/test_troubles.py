@@ -188,9 +188,9 @@ async def test_many_objects_are_one_cause_for_each_who_refuses() -> None:
 
 
 LINES: dict[str, tuple[Callable[[Cause], object], object]] = {
-    "of a namespace": (lambda cause: cause.concerns("shop"), True),
-    "of another one that begins alike": (lambda cause: cause.concerns("sho"), False),
-    "of a namespace itself": (lambda cause: cause.concerns("bare"), True),
+    "of a namespace": (lambda cause: bool(cause.waiting("shop")), True),
+    "of another one that begins alike": (lambda cause: bool(cause.waiting("sho")), False),
+    "of a namespace itself": (lambda cause: bool(cause.waiting("bare")), True),
     "a line that names the namespace's": (
         lambda cause: cause.line("shop"), "w refuses headroom's requests (400): no: ResourceQuota shop/q and 2 more",
     ),
