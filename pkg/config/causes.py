@@ -1,8 +1,6 @@
 """Causes: why headroom cannot do its work, as the running controller publishes it and the reports read it; and those
 that no request meets: other writers that lower a quota again and again while headroom raises it."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -70,7 +68,7 @@ def decode_causes(text: str) -> list[Cause]:
 class Reverts:
     """The reverts of each quota in the last WINDOW seconds."""
 
-    client: Client
+    client: "Client"
     _times: dict[str, deque[float]] = field(default_factory=dict, init=False)
     _managers: dict[str, str] = field(default_factory=dict, init=False)
 

@@ -25,8 +25,7 @@ T = TypeVar("T", bound=Object)
 
 
 class _CachedKind(Generic[T]):
-    """A property of Management: the controller of a kind, or of its objects of that name or with those labels.
-    `transform` names the method of CacheTransforms by which it is cached slim."""
+    """A property of Management: a kind's controller. `transform` names the method of CacheTransforms that it uses."""
 
     def __init__(self, resource: Resource[T], transform: str = "", *, name: str = "", labels: str = "") -> None:
         self._resource, self._transform, self._name, self._labels = resource, transform, name, labels
@@ -66,8 +65,7 @@ class Management(ControllerFactory):
         selects: Callable[[str], bool] = lambda _: True,
         rancher: RancherWrites | None = None,
     ) -> None:
-        """`releases`: of Kubernetes, by which the API servers count. `rancher`: how quotas with Rancher's label are
-        written; by default without impersonation."""
+        """`releases`: of Kubernetes, by which the API servers count. `rancher`: by default nobody is impersonated."""
         super().__init__(
             client,
             workers=workers,

@@ -53,10 +53,8 @@ class RancherWrites:
         self._client, self._owner, self._choice = client, owner, choice
         self.registrations: Reader[ValidatingWebhookConfiguration] | None = None
         """All webhook configurations; None: not read, a lock shows by a denied write."""
-        self._denied = False
-        self._may_impersonate = False
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+        self._denied = self._may_impersonate = False
+        self._looked_at, self._looking = float("-inf"), asyncio.Lock()
 
     @property
     def way(self) -> RancherQuotas:

@@ -1,7 +1,5 @@
 """The settings of a process. Imports nothing heavy: the command line starts with it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,7 +36,7 @@ class Settings:
     """The choices behind the flags of the two processes, whose help describes them. Patterns are shell globs."""
 
     policy: Policy = EXACT
-    profile: Profile | None = None
+    profile: "Profile | None" = None
     """The KubeVirt release whose overhead constants count; None: as the KubeVirt object says."""
     namespace: str = "default"
     """Headroom's own: of the Lease, the probe, the certificate's Secret and the Service."""
@@ -71,8 +69,7 @@ class Settings:
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """The service accounts whose writes are not reviewed: our own and the controller's. A person's account is
-        reviewed, also that of a person who runs headroom from a shell."""
+        """The service accounts whose writes are not reviewed: ours. A person's are, who runs headroom from a shell."""
         users = (self.own_user, *self.controller_users)
         return tuple(user for user in users if user.startswith("system:serviceaccount:"))
 

@@ -1,10 +1,9 @@
 """KubeVirt's objects as caches and live lists hold them: what decisions read, and no more than KubeVirt would start.
 
 A tenant writes these objects, up to 1.5 MiB each, and thousands of them. So of labels, annotations, owner references
-and conditions the few stay that are read, and a VM is cut to what KubeVirt's own validation lets through: a list has
-LONGEST elements at most, and an object that is still larger than LARGEST stands without spec and status, so that
-nothing is added for it. Most objects are alike in all but name, uid and node: what equal ones say of their devices,
-resources and containers is held once, which is two thirds of a VM.
+and conditions the few stay that are read, a list has LONGEST elements at most, as KubeVirt validates it, and an object
+that is still larger than LARGEST stands without spec and status: nothing is added for it. Most objects are alike in all
+but name, uid and node: what equal ones say of devices, resources and containers is held once, two thirds of a VM.
 For objects that no reader has yet: they are changed in place."""
 
 from collections.abc import Collection, Mapping

@@ -37,8 +37,7 @@ PROBE_WEBHOOK: Final = f"probe.{WEBHOOK_CONFIGURATION_NAME}"
 
 
 async def repeat(check: Callable[[], Awaitable[object]], period: float, *, retry: float, subject: str) -> NoReturn:
-    """Checks every `period` seconds until cancelled; the next time after `retry` seconds where a check raised ApiError,
-    which is logged with the subject."""
+    """Checks every `period` seconds until cancelled; after ApiError, which is logged, in `retry` seconds."""
     while True:
         pause = period
         try:
@@ -68,7 +67,6 @@ class KubernetesVersion:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions that count, sorted."""
         return tuple(sorted(set(self._answers)))
 
     def releases(self) -> Releases:
@@ -83,7 +81,6 @@ class KubernetesVersion:
                 log.debug("version of the API server: %s", exc)
 
     def record(self, version: str) -> None:
-        """Records that an API server has this version."""
         old_versions = self.versions
         self._answers.append(version)
         if self.versions == old_versions:

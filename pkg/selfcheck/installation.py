@@ -15,7 +15,6 @@ USUAL_NAMESPACES: Final = ("headroom-system", "harvester-system", "default")
 """The namespaces in which a reader looks for it, beside its kubeconfig's own."""
 IN_FORCE: Final = "in force"
 EVENT_NOT_ELECTED: Final = "LeaseNotAcquired"
-"""A replica that can neither read nor write the Lease."""
 REFRESH: Final = 30.0
 """Seconds after which it is written again: without a Lease nothing else shows that a controller runs."""
 FRESH: Final = 2.5 * REFRESH

@@ -77,10 +77,10 @@ class Troubles:
     _published: Installation | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        subject = f"ConfigMap {CONFIG_MAP}"
+        publishing = repeat(self.publish, PUBLISH_PERIOD, retry=REFRESH, subject=f"ConfigMap {CONFIG_MAP}")
         try:
             async with asyncio.TaskGroup() as tasks:  # a write that is not answered is a trouble to find
-                tasks.create_task(repeat(self.publish, PUBLISH_PERIOD, retry=REFRESH, subject=subject))
+                tasks.create_task(publishing)
                 while True:
                     self.check()
                     await asyncio.sleep(1.0)

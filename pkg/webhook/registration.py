@@ -96,8 +96,7 @@ class Registrar(Registration):
         except ApiError:
             self._failing_since = None  # an API server that is away says nothing about the webhook
             raise
-        self._failing_since = None
-        self._is_outage_reported = False
+        self._failing_since, self._is_outage_reported = None, False
         UNREACHABLE.set(0)
         _LAST_REACHED.set(time.time())
         # At the second look in a row: then it is no rollout.
@@ -209,8 +208,7 @@ class Leftovers:
                 names = ", ".join(f"{hook['name']} ({hook.get('failurePolicy', '')})" for hook in hooks)
                 fault = f"the webhooks {names} are registered and do not answer: {exc}"
         elif self._was_registered:
-            kind = VALIDATING_WEBHOOK_CONFIGURATIONS.kind
-            _warn(self.tell, EVENT_CHANGED, f"{kind} {WEBHOOK_CONFIGURATION_NAME} was deleted by another client")
+            _warn(self.tell, EVENT_CHANGED, f"{_VALIDATING[0].kind} {_VALIDATING[1]} was deleted by another client")
         if configuration is not None or self._was_registered:
             UNREACHABLE.set(bool(fault))
         self._was_registered = configuration is not None

@@ -1,8 +1,8 @@
 """Admission in a locked namespace: target pods by virt-controller, quota changes by the lock's owner. A target of a
 migration that the lock does not name may be as large as its source: more would take what is added for others.
 
-Most of that the API server lets through without asking, by the lock's matchConditions; it is decided here too: an API
-server may still ask by the lock as it was before the last change."""
+Most of that the API server lets through by the lock's matchConditions; it is decided here too, for it may still ask by
+the lock as it was before the last change."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection

@@ -1,6 +1,5 @@
-"""Pod CREATE, and a resize, in a namespace that holds added headroom: the headroom is for the migrations.
-
-Without this a tenant's pod takes it, the target is refused, and the tenant stays above its quota for good.
+"""Pod CREATE, and a resize, in a namespace that holds added headroom: the headroom is for the migrations. Without this
+a tenant's pod takes it, the target is refused, and the tenant stays above its quota for good.
 
 Pods that were let through are remembered (the ledger): between our answer and quota's own count a pod is in no list.
 Each replica remembers its own. What another replica lets through is seen once quota has counted it; until then each
@@ -107,16 +106,14 @@ class PodValidator:
             self._ledger.suspend()
             if look and look.shortage:  # what stood in its way at the last look still does
                 return look
-            return self._judge(candidate, await self._cached(candidate, self._view.pods(candidate.namespace)))
+            rooms = await self._cached(candidate, self._view.pods(candidate.namespace))
+            return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions))
 
     async def _look(self, reads: SharedReads[NamespaceRooms], candidate: Candidate) -> Look:
         """Raises NoAnswer."""
         began = loop_time()
         rooms = await read_in_time(reads.fresh(candidate.namespace)) or NamespaceRooms()
         self._ledger.answered(began)
-        return self._judge(candidate, rooms)
-
-    def _judge(self, candidate: Candidate, rooms: NamespaceRooms) -> Look:
         return rooms.look(candidate, self._ledger.unseen(candidate.namespace, rooms.pod_versions))
 
     async def _cached(self, candidate: Candidate, pods: Pods | None = None) -> NamespaceRooms:

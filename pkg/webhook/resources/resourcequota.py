@@ -63,8 +63,7 @@ class Guard:
         if self.settings.quota_guard is not QuotaGuard.CORRECT or not self.settings.is_rancher(user):
             return ALLOW
         old, quota = request.old(ResourceQuota), request.new(ResourceQuota)
-        lowest = await self._too_low(old, quota, grants=not _is_written_as_rancher(request))
-        if not lowest:
+        if not (lowest := await self._too_low(old, quota, grants=not _is_written_as_rancher(request))):
             return ALLOW
         if not request.dry_run:
             # The same words each time: repeats are counted in one event.

@@ -3,7 +3,6 @@
 Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuota); its text byte for byte. Cpu and
 memory are not judged here: a VM that cannot start is halted by its controller, with a reason."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Final
 
@@ -36,9 +35,7 @@ def storage_of(vm: VirtualMachine) -> Quantity:
         raise ValueError(f"failed to unmarshal the volumeClaimTemplates annotation: {exc}") from exc
 
 
-def decide(
-    new: VirtualMachine, old: VirtualMachine | None, annotation: str, quotas: Sequence[ResourceQuota]
-) -> Decision:
+def decide(new: VirtualMachine, old: VirtualMachine | None, annotation: str, quotas: list[ResourceQuota]) -> Decision:
     """`annotation` is the namespace's; `quotas` are its default quotas."""
     try:
         limit = Quantity.parse(parse_limits(annotation).get(REQUESTS_STORAGE, "0"))
