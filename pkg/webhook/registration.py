@@ -39,12 +39,8 @@ EVENT_OTHER_FLAGS = "WebhookFlagsDiffer"
 EVENT_CHANGED = "WebhookConfigurationChanged"
 WITHDRAWN_AFTER = 60.0
 """Seconds in which every probe failed, after which the webhooks are withdrawn."""
-_OTHER_SECONDS = 60.0
-"""After the answer of a replica with other flags, nothing is rewritten for so long."""
 LEFTOVERS_PERIOD = 60.0
 """Seconds between two looks at leftovers: a webhook that restarts answers again by the next one."""
-_NEWS_SECONDS = 2.0
-"""How long a probe is repeated: an API server learns of a configuration by a watch."""
 
 
 class Registrar(Registration):
@@ -107,7 +103,7 @@ class Registrar(Registration):
         if self._differing == 2:
             message = f"another replica answers, and it was started with other flags ({mark}, not {self.mark})"
             _warn(self._report, EVENT_OTHER_FLAGS, message)
-        if is_own and loop_time() - self._other_seen >= _OTHER_SECONDS:
+        if is_own and loop_time() - self._other_seen >= 60.0:
             await self.write(bundle)
             self._kept = bundle, self.endpoint
         else:
@@ -135,7 +131,7 @@ class Registrar(Registration):
             return await self.put(*_PROBE, present, webhooks, self._injected)
 
         is_new = await retry_on_conflict(put, errors=RACES)
-        until = loop_time() + _NEWS_SECONDS
+        until = loop_time() + 2.0  # an API server learns of a configuration by a watch
         while True:
             try:
                 mark = await probe(self.client, self._settings.namespace)

@@ -30,8 +30,6 @@ from pkg.webhook.view import NoAnswer, View, read_in_time
 PATIENCE: Final = 2.5
 """Seconds that a review waits before it refuses a pod that fits beside those that are there: pods on their way may
 never arrive, and status.used may be behind. Longer than a pod is remembered, less than a review may take."""
-PAUSE: Final = 0.1
-"""Seconds after a live look until the next one."""
 EXPIRY: Final = 2.0
 """Seconds after which a pod that never turned up is given up: quota or another webhook refused it. A request that is
 held up for longer may find its place taken, by at most its own size; while the API server is silent none is."""
@@ -101,7 +99,7 @@ class PodValidator:
                     is_last = is_last or not (watch_look.fits or look.fits)
                 if not look.shortage or is_last:
                     return look
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(0.1)
         except NoAnswer:
             self._ledger.suspend()
             if look and look.shortage:  # what stood in its way at the last look still does
