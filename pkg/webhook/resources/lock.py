@@ -115,8 +115,7 @@ class LockValidator:
 
     async def _admits(self, lock: locks.Lock, request: AdmissionRequest) -> bool:
         pod = request.new(Pod)
-        if f"{pod.labels.get(LABEL_MIGRATION_JOB_UID)}/{vm_of(pod)}" in locks.admitted_by(lock):
-            return True
+        key = f"{pod.labels.get(LABEL_MIGRATION_JOB_UID)}/{vm_of(pod)}"
         with suppress(NoAnswer):
-            return await self.is_granted(request.namespace, pod)
+            return key in locks.admitted_by(lock) or await self.is_granted(request.namespace, pod)
         return False
