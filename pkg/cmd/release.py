@@ -34,7 +34,7 @@ from pkg.config.rancher_quotas import RANCHER_SUDO, RancherWrites
 from pkg.controller.managedtenantquota.managedtenantquota_controller import Writer
 from pkg.controller.namespace.namespace_controller import unlabel_all
 from pkg.controller.resourcequota.resourcequota_controller import ResourceQuotaHandler
-from pkg.report.reader import home_namespaces, list_allowed, read_homes
+from pkg.report.reader import home_namespaces, list_allowed, read_lease
 from pkg.util.constants import CONFIG_MAP, LEASE, USER_AGENT
 from pkg.util.managedtenantquota.lock import Lock, recognise
 from pkg.util.managedtenantquota.model import Observed, WindowPolicy, is_in_use, record_of
@@ -107,16 +107,16 @@ async def _release(
         guard, remark = None, ""
         if refuses:
             namespaces = list(dict.fromkeys([namespace, *home_namespaces(client, None)]))
-            leases = [(home.namespace, home.lease) for home in await read_homes(client, namespaces)]
-            place, lease = next(((place, lease) for place, lease in leases if lease and lease.elected), ("", None))
-            if lease is None:
+            leases = [(place, lease) for place in namespaces if (lease := (await read_lease(client, place))[0])]
+            if not leases:
                 remark = f"whether a controller runs is not known: there is no Lease {LEASE} in {', '.join(namespaces)}"
                 remark += ", or it may not be read"
-            elif lease.is_live:
-                raise ReportedError(
-                    f"{lease.holder} runs and holds the Lease {place}/{LEASE}: stop it first (--namespace {place} "
-                    "--scale-down headroom-controller --scale-down headroom-webhook), or give --force"
-                )
+            for place, lease in leases:
+                if lease.is_live:
+                    raise ReportedError(
+                        f"{lease.holder} runs and holds the Lease {place}/{LEASE}: stop it first (--namespace {place} "
+                        "--scale-down headroom-controller --scale-down headroom-webhook), or give --force"
+                    )
         if election is not None:
             elector = LeaderElector(LeaseLock(client, namespace, LEASE), election)
             await elector.acquire()

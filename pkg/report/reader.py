@@ -61,7 +61,7 @@ async def read_snapshot(
         await asyncio.sleep(1.0)
         quotas = await _list(client, registry.RESOURCE_QUOTAS, scopes)
     counts_claims = any(counts_of_claims(name) for quota in quotas for name in quota.hard)
-    homes = await read_homes(client, home_namespaces(client, own_namespace))
+    homes = await _read_homes(client, home_namespaces(client, own_namespace))
     basis = await _read_basis(client, homes[0])
     failures = [] if events is None else await list_allowed(client, registry.EVENTS, scopes, fields=events)
     if events and basis.rancher_quotas is RancherQuotas.ANNOTATION:
@@ -155,7 +155,7 @@ async def _list(
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class _Home:
     """A namespace in which headroom is looked for: the state of its Lease, or of the ConfigMap of a controller without
     one, and what a controller published there; `is_readable`: whether both objects may be read."""
 
@@ -176,21 +176,25 @@ def home_namespaces(client: Client, chosen_namespace: str | None) -> list[str]:
     return list(dict.fromkeys(filter(None, places)))
 
 
-async def read_homes(client: Client, namespaces: Iterable[str]) -> list[Home]:
-    """Reads what there is of headroom in each namespace: a controller that runs comes before what an earlier one has
-    left elsewhere; of two that do not, the later one."""
+async def read_lease(client: Client, namespace: str) -> tuple[LeaseState | None, bool]:
+    """Returns the state of the Lease, None if there is none; and whether it may be read."""
+    lease, is_readable = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
+    return lease_state(lease.spec, client.transport.server_clock()) if lease else None, is_readable
+
+
+async def _read_homes(client: Client, namespaces: Iterable[str]) -> list[_Home]:
+    """Returns them in order: a controller that runs comes before what an earlier one has left elsewhere; of two that do
+    not, the later one."""
     homes = []
     for namespace in namespaces:
-        obj, may_read_lease = await _get_allowed(client, registry.LEASES, constants.LEASE, namespace)
+        lease, may_read_lease = await read_lease(client, namespace)
         config_map, may_read = await _get_allowed(client, registry.CONFIG_MAPS, constants.CONFIG_MAP, namespace)
-        now = client.transport.server_clock()
-        lease = lease_state(obj.spec, now) if obj else None
-        published = read(config_map.data) if config_map else None
+        published, now = read(config_map.data) if config_map else None, client.transport.server_clock()
         written = seconds_since(published.seen, now) if published else None  # None: an earlier version gives no time
         ran_out = inf if lease is None or lease.silent is None else lease.silent - lease.duration
         if published and written is not None and written < ran_out:
             lease = LeaseState("" if published.ended else constants.CONFIG_MAP, written, FRESH, elected=False)
-        homes.append(Home(namespace, lease, published, may_read_lease and may_read))
+        homes.append(_Home(namespace, lease, published, may_read_lease and may_read))
     return sorted(homes, key=lambda home: home.rank, reverse=True)
 
 
@@ -204,7 +208,7 @@ async def _get_allowed(client: Client, resource: Resource[T], name: str, namespa
         return None, False
 
 
-async def _read_basis(client: Client, home: Home) -> Basis:
+async def _read_basis(client: Client, home: _Home) -> Basis:
     """Returns the basis by what the running controller published, else assumed."""
     version, published = "", home.installation
     with suppress(Forbidden, NotFound):
@@ -220,7 +224,7 @@ async def _read_basis(client: Client, home: Home) -> Basis:
 
 
 async def _read_installed(
-    client: Client, homes: Sequence[Home], configurations: Sequence[ValidatingWebhookConfiguration]
+    client: Client, homes: Sequence[_Home], configurations: Sequence[ValidatingWebhookConfiguration]
 ) -> Installed:
     """Returns what the account's rights let find out of the controller and of the webhooks; `configurations` are all of
     the cluster. Raises ApiError."""
@@ -249,7 +253,7 @@ async def _read_installed(
     )
 
 
-async def _election_problem(client: Client, homes: Sequence[Home]) -> str:
+async def _election_problem(client: Client, homes: Sequence[_Home]) -> str:
     """Returns what a replica without the rights to the Lease says, if no controller has it."""
     selector = f"involvedObject.name={constants.CONFIG_MAP},reason={EVENT_NOT_ELECTED}"
     since = rfc3339(client.transport.server_clock() - 600.0)  # while it goes on, one comes every five minutes

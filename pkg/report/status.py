@@ -286,16 +286,13 @@ def report_namespaces(snapshot: Snapshot) -> list[BudgetReport]:
 def report_namespace(observed: Observed) -> BudgetReport:
     window, lock = Window(observed, AT_ONCE), observed.lock
     since = rfc3339(lock.since, "microseconds") if lock else ""
+    locked = Locked(lock.configuration.name, since, lock.owner, lock.reason) if lock else None
     hards = {quota.name: quota.hard for quota in observed.quotas}
     released = window.released_migrations.items()
-    return BudgetReport(
-        namespace=observed.namespace,
-        budgets=sorted(budget.name for budget in observed.budgets),
-        additional=dict(observed.budgets[0].additional) if observed.budgets else {},
-        lock=Locked(lock.configuration.name, since, lock.owner, lock.reason) if lock else None,
-        raised=[
-            Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
-            for name, record in (window.status_records | window.records).items()
-        ],
-        problems=[problem.message for problem in window.problems],
-    )
+    raised = [
+        Raised(name, hards.get(name, {}), dict(record.hard), sorted(vm for vm, names in released if name in names))
+        for name, record in (window.status_records | window.records).items()
+    ]
+    budgets, problems = sorted(budget.name for budget in observed.budgets), [p.message for p in window.problems]
+    additional = dict(observed.budgets[0].additional) if observed.budgets else {}
+    return BudgetReport(observed.namespace, budgets, additional, locked, raised, problems)
