@@ -138,6 +138,7 @@ class _Cluster:
 
     def __init__(self, profile: Profile | None, ratio: str | None) -> None:
         self._indexers: dict[type[Object], Indexer[Any]] = {kind: Indexer() for _, kind in _CONTEXT.values()}
+        self._indexers[core.Pod].add_indexers({"controller": _controllers})
         self.instancetypes = Instancetypes()
         readers: dict[str, Any] = {
             name: CacheReader(self._indexers[kind]) for name, kind in LISTS.items() if kind in AROUND_VMIS
@@ -179,8 +180,15 @@ class _Cluster:
         )
 
     def source(self, vmi: VirtualMachineInstance) -> Side | None:
-        """Returns the side in which a VM runs, of several the newest."""
-        pods = tuple(self.objects.pods.list(vmi.namespace))
-        key = "controlled pods", vmi.namespace
-        controlled_pods = self.objects.cache.get_or_compute(key, pods, lambda: ControlledPods(pods))
-        return next(reversed(sides_of(vmi, (), controlled_pods).source), None)
+        """Returns the side in which a VM runs, of several the newest: other VMs' pods are not looked at."""
+        launchers = self._controlled_by(vmi)
+        attachments = [pod for launcher in launchers for pod in self._controlled_by(launcher)]
+        return next(reversed(sides_of(vmi, (), ControlledPods([*launchers, *attachments])).source), None)
+
+    def _controlled_by(self, owner: Object) -> list[core.Pod]:
+        """Returns its pods; none of an object without a uid."""
+        return self._indexers[core.Pod].by_index("controller", f"{owner.namespace}/{owner.uid}") if owner.uid else []
+
+
+def _controllers(pod: core.Pod) -> list[str]:
+    return [f"{pod.namespace}/{owner.uid}" for owner in pod.metadata.owner_references or () if owner.controller]

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from pkg.cmd.options import remark
 from pkg.util.constants import COLLECTED
 
 _NO_SPACE = re.compile(r"\S")
+_PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
+"""Names that shells give to a pipe, as in `headroom delta -f <(kubectl get vmi -o yaml)`, and to nothing."""
 
 
 class ManifestError(ReportedError):
@@ -28,10 +31,13 @@ class Foreign(Exception):
     """An object of a kind that the command does not read."""
 
 
-def read_file(path: Path) -> bytes:
-    """Returns the contents of a file in a folder of others. Raises ManifestError, OSError."""
-    if path.is_symlink() or not path.is_file():  # a FIFO waits for ever, a device has no end
+def read_file(path: Path, *, is_named: bool = False) -> bytes:
+    """Returns the contents of a file in a folder of others; `is_named`: of one that a person names, or of a shell's
+    pipe. A FIFO waits for ever, a device has no end. Raises ManifestError, OSError."""
+    if not is_named and (path.is_symlink() or not path.is_file()):
         raise ManifestError(f"{path}: it is missing, or a link, a pipe or a device")
+    if path.exists() and not (path.is_file() or path.is_dir() or str(path).startswith(_PIPES)):
+        raise ManifestError(f"{path}: it is a pipe or a device, not a file: name a file, or - to read a pipe")
     return path.read_bytes()
 
 
@@ -46,7 +52,7 @@ def describe_each(
     if collected.exists():
         file, data = str(collected), read_file(collected)
     else:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = sys.stdin.buffer.read() if file == "-" else read_file(Path(file), is_named=True)
     kind_names = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
     lines = faults = 0
     foreign: list[str] = []
@@ -111,21 +117,36 @@ def _documents(text: str) -> Iterator[Any]:
 def _yaml_documents(text: str) -> Iterator[Any]:
     """Yields YAML documents, as Kubernetes' tools read them, by PyYAML's own loader with libyaml's events. libyaml's
     binding would compose faster still, but on the C stack, which a deeply nested document overflows; here that is a
-    RecursionError. Raises ManifestError."""
+    RecursionError. Raises ManifestError, before it makes objects if aliases stand for many more than are written."""
     import yaml  # JSON needs none of it, and it is the dearest import here
 
-    parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(io.StringIO(text))
     loader: Any = yaml.SafeLoader("")
-    loader.check_event, loader.peek_event, loader.get_event = parser.check_event, parser.peek_event, parser.get_event
     # Times stay strings, as they are in JSON.
     times = {"tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str}
     loader.yaml_constructors = loader.yaml_constructors | times
+    values = 0
     try:
-        while loader.check_data():
-            yield loader.get_data()
+        parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(io.StringIO(text))
+        for name in ("check_event", "peek_event", "get_event"):
+            setattr(loader, name, getattr(parser, name))
+        while loader.check_node():
+            node = loader.get_node()
+            values += _size_of(node, {})
+            if values > len(text) + 100_000:
+                raise ManifestError("its aliases repeat too many values: write out what they stand for")
+            yield loader.construct_document(node)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         hint = "it is a template, render it first (helm template): " if "{{" in text else ""
         raise ManifestError(f"neither JSON nor YAML: {hint}{one_line(error)}") from None
+
+
+def _size_of(node: Any, sizes: dict[Any, int]) -> int:
+    """Returns how many values a YAML node stands for, with all that its aliases and merge keys repeat."""
+    if node not in sizes:
+        pairs = node.value if node.id == "mapping" else ()
+        parts = node.value if node.id == "sequence" else chain.from_iterable(pairs)
+        sizes[node] = 1 + sum(_size_of(part, sizes) for part in parts)
+    return sizes[node]
 
 
 def _values(document: Any) -> Iterator[tuple[str, Any]]:

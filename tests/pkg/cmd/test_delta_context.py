@@ -2,11 +2,14 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kubeloop.api.core import Pod
 from kubeloop.api.quantity import Quantity
+from pkg.util.kubevirt.sides import ControlledPods
 from pkg.util.resourcequota.policy import EstimateKind
 from tests.decisions import sentences
 from tests.pkg.cmd.delta_rig import Call, call
@@ -152,6 +155,21 @@ def test_the_attachment_pods_of_the_source_count(call: Call) -> None:
     plugged = pod("hp", owner="uid-p", cpu="3")
     (target,) = targets(call, pod(uid="uid-p"), plugged, vmi(volumes=[volume]))
     assert (target["limits.cpu"], target["pods"]) == ("10", "2")
+
+
+def test_pods_and_vmis_in_turn_take_no_longer_each(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each VMI its own pods alone are looked at."""
+    looked_at: list[str] = []
+
+    def counted(pods: Sequence[Pod]) -> ControlledPods:
+        looked_at.extend(pod.name for pod in pods)
+        return ControlledPods(pods)
+
+    monkeypatch.setattr("pkg.cmd.delta.ControlledPods", counted)
+    names = [f"vm{number}" for number in range(50)]
+    pairs = [(pod(f"pod-of-{name}", owner=f"uid-{name}"), vmi(name)) for name in names]
+    assert {target["limits.cpu"] for target in targets(call, *itertools.chain(*pairs))} == {"7"}
+    assert looked_at == [f"pod-of-{name}" for name in names]
 
 
 def test_limit_ranges_and_a_namespaces_label(call: Call) -> None:

@@ -107,9 +107,34 @@ def test_aliases_and_merge_keys_are_read() -> None:
     assert document == {"a": limits, "b": limits, "c": {**limits, "cpu": "3"}, "d": [limits, limits]}
 
 
-def test_a_list_that_holds_itself_is_refused() -> None:
-    with pytest.raises(ManifestError, match="nested too deeply"):
-        read("a: &a [*a]")
+def levels(head: str, opening: str, closing: str) -> str:
+    """Thirty levels, each of which repeats the one before nine times."""
+    nine = [f"l{n}: &l{n} {opening}{', '.join([f'*l{n - 1}'] * 9)}{closing}\n" for n in range(1, 30)]
+    return f"kind: A\nl0: &l0 {head}\n{''.join(nine)}"
+
+
+THOUSAND = f"a: &a [{'x,' * 999}x]\nb: [{'*a,' * 98}*a]\n"
+"""A text of 2,300 characters that stands for 100,000 values."""
+TOO_MUCH = {
+    "lists of lists": levels("[x]", "[", "]"),
+    "objects that merge others": levels("{a: 1}", "{<<: [", "]}"),
+    "a list that holds itself": "a: &a [*a]",
+    "an object that merges itself": "a: &a {<<: *a}",
+    "one list that is repeated in a hundred documents": f"{THOUSAND}---\n" * 100,
+}
+
+
+@sentences(TOO_MUCH)
+def test_aliases_that_stand_for_too_much_are_refused_at_once(case: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ManifestError, match=r"write out what they stand for|nested too deeply"):
+        read(case)
+    assert time.process_time() - began < 1
+
+
+def test_many_values_are_read_that_are_written_or_repeated() -> None:
+    assert len(read(THOUSAND)[0]["b"]) == 99
+    assert len(read("a: [" + "x," * 200_000 + "x]")[0]["a"]) == 200_001
 
 
 NO_FILES: dict[str, Callable[[Path], object]] = {
@@ -129,6 +154,17 @@ def test_only_files_are_opened_in_a_folder_of_others(case: Callable[[Path], obje
     if path.exists():
         with pytest.raises(ManifestError, match=f"/{COLLECTED}: it is"):
             describe_each(str(tmp_path), "A", dict)
+
+
+@sentences({name: NO_FILES[name] for name in ("a FIFO", "a link to a device")})
+def test_a_pipe_or_device_that_a_person_names_is_not_opened(
+    case: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "named"
+    case(path)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was opened"))
+    with pytest.raises(ManifestError, match="/named: it is a pipe or a device, not a file"):
+        describe_each(str(path), "A", dict)
 
 
 def test_an_error_of_the_output_does_not_name_the_file(tmp_path: Path) -> None:
