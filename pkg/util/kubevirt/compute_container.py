@@ -97,7 +97,8 @@ def _share_cpus(domain: DomainSpec, rendering: Rendering, calculated: Amounts, *
         vcpus += domain.io_threads.supplemental_pool_thread_count
     if vcpus == 0:
         return
-    share = vcpus / (rendering.kubevirt.developer_configuration.cpu_allocation_ratio or 10)
+    ratio = rendering.kubevirt.developer_configuration.cpu_allocation_ratio or 0
+    share = vcpus / (ratio if ratio > 0 else 10)  # as in `fill_memory`
     # Printed and parsed, as KubeVirt does it: what is not a whole milli comes out rounded up to a nano.
     number, unit = (share, "") if share >= 1 else (share * 1000, "m")
     requests[CPU] = Quantity.parse(repr(number).removesuffix(".0") + unit)
@@ -149,10 +150,10 @@ def fill_memory(memory: Memory, rendering: Rendering, vmi_amounts: Amounts) -> N
         page_size = memory.hugepages.page_size if memory.hugepages else "0"
         guest = Quantity.parse(page_size) if memory.guest is None else parse_wire(memory.guest)
         if guest.value() > 0:
-            # KubeVirt goes on without a zero, which the API server stores (pkg/virt-config, validateConfig).
+            # Below one, which the API server stores, KubeVirt goes on without it (pkg/virt-config, validateConfig).
             overcommit = rendering.kubevirt.developer_configuration.memory_overcommit or 100  # in percent
-            guest = guest if overcommit == 100 else Quantity.of(guest.value() * 100 // overcommit, guest.format)
-            requests[MEMORY] = guest
+            is_whole = overcommit < 1 or overcommit == 100
+            requests[MEMORY] = guest if is_whole else Quantity.of(guest.value() * 100 // overcommit, guest.format)
 
 
 def _add_overhead(domain: DomainSpec, overhead: Quantity, vmi_amounts: Amounts, calculated: Amounts) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from kubeloop.api.core import Container, LimitRange, Pod, PodSpec, ResourceRequirements
 from kubeloop.api.meta import RawQuantity, RawResourceList
-from kubeloop.api.quantity import Quantity, parse_wire
+from kubeloop.api.quantity import ZERO, Quantity, parse_wire
 from kubeloop.api.resource_list import ResourceList, add, add_to, maximum, parse_resource_list, total
 from pkg.util.constants import CPU, MEMORY
 from pkg.util.quotacount.releases import NEWEST, PodLevelDefaults, Release, StatusRule
@@ -187,7 +187,7 @@ def _pod_level_resources(spec: PodSpec, rule: PodLevelDefaults) -> ResourceRequi
     if rule is PodLevelDefaults.WHEN_CREATED:  # what is requested and every container limits: at least the request
         lists = [c.resources.limits or {} for c in (*spec.containers, *(spec.init_containers or ()))]
         missing = [name for name in requests if name not in limits and all(name in listed for listed in lists)]
-        limits |= {name: str(max(container_limits[name], parse_wire(requests[name]))) for name in missing}
+        limits |= {name: str(max(container_limits.get(name, ZERO), parse_wire(requests[name]))) for name in missing}
     return ResourceRequirements(limits=_round_up(limits) or None, requests=_round_up(requests) or None)
 
 

@@ -207,8 +207,9 @@ def test_container_disks_by_release_and_gates(version: str, developer: Mapping[s
     assert ("volumedisk" in [c.name for c in rendered.containers]) is not image_volume
 
 
-def test_a_zero_is_not_the_number_in_force() -> None:
-    developer = {"cpuAllocationRatio": 0, "memoryOvercommit": 0}
+@pytest.mark.parametrize("number", [-1, 0])
+def test_a_number_below_one_is_not_the_one_in_force(number: int) -> None:
+    developer = {"cpuAllocationRatio": number, "memoryOvercommit": number}
     vmi = machine({"cpu": {"cores": 2}, "memory": {"guest": "4Gi"}})
     by_number, by_default = (rendering([installed("v1.8.4", options)], None) for options in (developer, {}))
     assert render_containers(vmi, by_number, overhead=0) == render_containers(vmi, by_default, overhead=0)

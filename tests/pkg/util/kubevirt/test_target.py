@@ -240,6 +240,14 @@ def test_a_support_container_counts_as_the_cr_sizes_it_now() -> None:
     assert usage["limits.cpu"] == Quantity.of(3)
 
 
+def test_a_pod_that_has_only_image_volumes_and_pod_level_requests_does_not_stop_a_decision() -> None:
+    """A tenant may write one with a launcher's labels. Its target has no container."""
+    level = {"requests": {"memory": "1Gi"}}
+    spec = {"containers": [{"name": "volumedisk"}], "initContainers": None, "resources": level}
+    source = Side(edited(launcher(SEED), spec=spec))
+    assert target_usage(SEED, source, Rendering("1.5", PROFILES["1.9"]), UNSCOPED)["memory"] == Quantity.parse("1Gi")
+
+
 def test_a_launcher_without_a_source_has_the_vms_priority_class() -> None:
     of_high = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
     spec = msgspec.convert({"scopeSelector": {"matchExpressions": [of_high]}}, ResourceQuotaSpec)
