@@ -166,6 +166,7 @@ async def _give_back(
         if only in (None, "quotas"):
             refusals = await release_all(client, rancher, events)
             await unlabel_all(client)
+    await events.stop()  # a renewal during the last ones would make the Lease anew
     if only is None:
         lines += [f"removed {name}" for name in await _remove_own(client, options)]
     if only in (None, "quotas"):

@@ -9,7 +9,8 @@ import pytest
 
 from kubeloop.api import registry
 from kubeloop.testing.fake.patches import json_patched
-from kubeloop.testing.scripted_server import DELETE, GET, LIST, PATCH, Reply, body, listing, status
+from kubeloop.testing.scripted_server import DELETE, GET, LIST, PATCH, POST, PUT, Reply, body, listing, slow, status
+from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCES
 from tests.decisions import sentences
 from tests.pkg.cmd.rig import Call, ThreadedServer
 
@@ -80,6 +81,25 @@ def lease(holder: str | None, ago: float) -> dict[str, Any]:
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
     metadata = {"name": "headroom", "namespace": "own", "resourceVersion": "1"}
     return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
+
+
+def test_the_lease_stays_removed(server: ThreadedServer, call: Call, kubeconfig: str) -> None:
+    """It is renewed while the last event is written, and would be made anew after it was removed."""
+    raised = {"limits.cpu": "5", "limits.memory": "9980344313"}
+    entry = {"harvesterhci.io/migrating-vm1": '{"limits.cpu":"2","limits.memory":"4737464313"}'}
+    serve_quotas(server, quota("a", MARKS | entry, raised))
+    server.lists(VIRTUAL_MACHINE_INSTANCES, {"metadata": {"name": "vm1", "namespace": "a", "uid": "u"}}, namespace="a")
+    server.server.always(POST, registry.EVENTS.path("a"), slow(0.5, body({"metadata": {"name": "e"}})))
+    server.server.always(GET, LEASE, status(404, "NotFound"))
+    server.server.always(POST, registry.LEASES.path("own"), body(lease(None, 0)))
+    server.server.always(PUT, LEASE, status(404, "NotFound"))
+    server.server.always(DELETE, LEASE, body({}))
+    flags = ["--namespace", "own", "--leader-elect", "--leader-elect-retry-period", "0.1"]
+    result = call("release", *flags, "--kubeconfig", kubeconfig)
+    assert "removed Lease headroom" in result.out, result.err
+    (removed,) = server.seen(DELETE, LEASE)
+    assert server.seen(POST, registry.EVENTS.path("a"))
+    assert max(request.at for request in server.seen(POST, registry.LEASES.path("own"))) < removed.at + 0.1
 
 
 UNKNOWN = "whether a controller runs is not known: there is no Lease headroom in own, "
