@@ -4,13 +4,14 @@ Source: Harvester pkg/util/resourcequota/calculator.go (CheckStorageResourceQuot
 memory are not judged here: a VM that cannot start is halted by its controller, with a reason."""
 
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from kubeloop.api.core import PersistentVolumeClaim, ResourceQuota
 from kubeloop.api.quantity import ZERO, Quantity, QuantityError
 from kubeloop.api.resource_list import parse_resource_list, total
+from kubeloop.client.lenient import without_nulls
 from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, deny
 from pkg.api.kubevirt import VirtualMachine
 from pkg.util.constants import ANNOTATION_VOLUME_CLAIM_TEMPLATES, REQUESTS_STORAGE
@@ -21,14 +22,16 @@ from pkg.util.resourcequota.rancher import annotation_of
 from pkg.util.resourcequota.room import lacking_resources
 from pkg.webhook.view import NoAnswer, View, defaults
 
-_TEMPLATES: Final = msgspec.json.Decoder(Annotated[list[PersistentVolumeClaim], msgspec.Meta(max_length=256)] | None)
+_TEMPLATES: Final = msgspec.json.Decoder(Annotated[list[Any], msgspec.Meta(max_length=256)] | None)
 """As many as KubeVirt lets a VM have of volumes."""
 
 
 def storage_of(vm: VirtualMachine) -> Quantity:
     """Returns the storage that the VM's volume claim templates request together. Raises ValueError for garbage."""
     try:
-        templates = _TEMPLATES.decode(vm.annotations.get(ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null") or []
+        content = _TEMPLATES.decode(vm.annotations.get(ANNOTATION_VOLUME_CLAIM_TEMPLATES) or "null")
+        kind = list[PersistentVolumeClaim]
+        templates = msgspec.convert(without_nulls(kind, content), kind)
         requests = [(template.spec.resources.requests or {}).get("storage", 0) for template in templates]
         return sum(map(Quantity.parse, requests), ZERO)
     except (msgspec.DecodeError, QuantityError, RecursionError) as exc:

@@ -20,6 +20,11 @@ pytestmark = pytest.mark.virtual_time
 
 SHORT = "storage insufficient resources due to resource quota"
 LIMIT = '{"limit":{"requestsStorage":"100Gi"}}'
+NULLS = (
+    '[null,{"metadata":null,"spec":null,"status":null},{"metadata":{"labels":{"a":null}},"spec":{"resources":null}},'
+    '{"spec":{"resources":{"limits":null,"requests":{"storage":null}}}},'
+    '{"apiVersion":null,"spec":{"resources":{"requests":{"cpu":null,"storage":"1Gi"}}}}]'
+)
 
 
 def machine(*sizes: str, text: str | None = None) -> VirtualMachine:
@@ -59,6 +64,7 @@ FITS = {
     "null for templates": VmUpdate(machine(text="null")),
     "as many templates as a VM may have volumes": VmUpdate(machine(text=f"[{'{},' * 255}{{}}]"), used="100Gi"),
     "templates that ask for nothing": VmUpdate(machine(text='[{"spec":{}},{}]'), used="100Gi"),
+    "nulls, which Go takes": VmUpdate(machine(text=NULLS), used="99Gi"),
     "an update that asks for no more": VmUpdate(machine("500Gi"), machine("500Gi"), used="500Gi"),
     "an update that asks for less": VmUpdate(machine("400Gi"), machine("500Gi"), used="500Gi"),
     "an update whose increase fits": VmUpdate(machine("510Gi"), machine("500Gi"), used="90Gi"),
@@ -109,7 +115,15 @@ def test_who_asks_for_no_more_is_not_told(old: VirtualMachine) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "{}", '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]', "[1]", f"[{'{},' * 256}{{}}]"]
+    "text",
+    [
+        "x",
+        "{}",
+        '[{"spec":{"resources":{"requests":{"storage":"10GB"}}}}]',
+        "[1]",
+        '[{"metadata":1}]',
+        f"[{'{},' * 256}{{}}]",
+    ],
 )
 def test_garbage_templates_are_denied_where_storage_is_limited(text: str) -> None:
     decision = decide(machine(text=text), None, LIMIT, [quota({})])
