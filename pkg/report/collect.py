@@ -5,6 +5,7 @@ only those that begin as in ANNOTATIONS and LABELS. What a tenant or another pro
 cloud-init, environment variables, what kubectl applied last) never gets in. Forbids: reading a Secret."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -32,6 +33,7 @@ ANNOTATIONS: Final = (
     constants.ANNOTATION_SKIP_AUTO_SCALING,
     *constants.VMI_STATE_ANNOTATIONS,
     constants.ANNOTATION_RANCHER_RESOURCE_QUOTA,
+    constants.ANNOTATION_PROJECT,
     constants.ANNOTATION_MEMORY_OVERHEAD,
 )
 LABELS: Final = (
@@ -48,8 +50,8 @@ LABELS: Final = (
 WEBHOOK_FIELDS: Final = ("name", "failurePolicy", "namespaceSelector", "objectSelector", "rules", "timeoutSeconds")
 """Not `clientConfig`: the end of its path is the key by which the API server is known."""
 
-EVENTS_ABOUT: Final = ("ConfigMap", "ResourceQuota", "VirtualMachine")
-"""The beginnings of their kinds. Not pods: what a probe answered stands in their events."""
+EVENTS_ABOUT: Final = re.compile("ConfigMap|ResourceQuota|VirtualMachine(Instance(Migration)?|MigrationResourceQuota)?")
+"""Not pods, in whose events stands what a probe answered; nor other kinds: an image's events may quote its URL."""
 
 AROUND_VMIS: Final = (
     KubeVirt,
@@ -128,7 +130,7 @@ def _is_collected(obj: Object, namespaces: Collection[str], doubled: Collection[
         case core.PersistentVolumeClaim() if not obj.name.startswith(STATE_PREFIX):
             return obj.namespace in namespaces and (obj.namespace, obj.name) in doubled
         case core.Event():
-            return obj.namespace in namespaces and obj.involved_object.kind.startswith(EVENTS_ABOUT)
+            return obj.namespace in namespaces and EVENTS_ABOUT.fullmatch(obj.involved_object.kind) is not None
         case core.ValidatingWebhookConfiguration():
             return obj.name == constants.WEBHOOK_CONFIGURATION_NAME or recognise(obj) is not None
         case VirtualMachineInstanceMigration() | KubeVirt() | Setting():

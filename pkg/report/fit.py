@@ -132,10 +132,10 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
 
 def _action(observed: Facts, refusal: str, notes: str, missing: ResourceList, vms: Sequence[VmUsage]) -> str:
     """Returns what headroom does about the quota, of which `missing` is lacking now."""
-    quota = observed.quota
-    if refusal:
+    quota, unmanaged = observed.quota, _UNMANAGED.get(management_in(observed))
+    if refusal and (observed.mtq or not unmanaged):
         return f"nothing: {refusal}"
-    if unmanaged := _UNMANAGED.get(management_in(observed)):
+    if unmanaged:
         return unmanaged
     if observed.mtq:
         return "nothing by itself: the namespace is managed tenant quota's"

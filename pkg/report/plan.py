@@ -26,6 +26,7 @@ from pkg.util.kubevirt.evidence import is_running, trusted_status
 from pkg.util.kubevirt.migration import is_finished, is_refused
 from pkg.util.kubevirt.target import target_usage
 from pkg.util.quotacount.usage import pod_usage
+from pkg.util.resourcequota.facts import Cache
 
 _MEMORY: Final = "requests.memory"
 _Planned = tuple["VmPlan", VirtualMachineInstance]
@@ -85,7 +86,7 @@ def plan_migrations(snapshot: Snapshot) -> MigrationPlan:
 
 
 def _plans(snapshot: Snapshot, instances: Iterable[VirtualMachineInstance]) -> Iterator[_Planned]:
-    configured = replace(snapshot, ratio=None)
+    configured = replace(snapshot, ratio=None, cache=Cache())  # one cache would hold one ratio's values at a time
     active = {(m.namespace, m.spec.vmi_name): m for m in snapshot.migrations if not is_finished(m)}
     running = (vmi for vmi in instances if is_running(vmi) and not vmi.deleting)
     for vmi in sorted(running, key=lambda vmi: vmi.key):

@@ -116,14 +116,16 @@ def scripted(server: ThreadedServer) -> None:
         "spec": {"configuration": {"additionalGuestMemoryOverheadRatio": "1.5"}},
         "status": {"phase": "Deployed"},
     }
-    annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"5000Mi"}}'
-    namespace = {"metadata": {"name": NS, "annotations": {"field.cattle.io/resourceQuota": annotation}}}
+    annotation = '{"limit":{"limitsCpu":"3000m","limitsMemory":"9000Mi"}}'  # of which Rancher has granted 5000Mi
+    annotations = {"field.cattle.io/resourceQuota": annotation, "field.cattle.io/projectId": "local:p-abcde"}
+    namespace = {"metadata": {"name": NS, "annotations": annotations}}
     other_object = {"metadata": {"name": "other", "annotations": {"note": SECRET}}}
     own_pod = {"metadata": {"name": "headroom-controller-x", "namespace": OWN}}
     script.always(GET, "/version", body({"gitVersion": "v1.37.2"}))
     events = (
         event("VirtualMachineInstance", "exceeded quota: default-abc"),
         event("Pod", f"Liveness probe failed: {SECRET}"),
+        event("VirtualMachineImage", f"cannot import from https://user:{SECRET}@example.org"),
     )
     server.lists(registry.RESOURCE_QUOTAS, poisoned(to_builtins(charged(quota(LIMITED, MARKS), [launcher()]))))
     server.lists(registry.PERSISTENT_VOLUME_CLAIMS, claim("old"), claim("new"), claim("another"))

@@ -141,6 +141,13 @@ ASKED = {
         action="nothing: headroom was started with --only-namespace team-*, try",
         installed=Installed(LeaseState("pod-0", 2.0, 15.0), served=["team-*", "try"]),
     ),
+    "refused, headroom was started for others, and the quota is switched off besides": refused(
+        Verdict.WAITS_FOR_HEADROOM,
+        "and headroom may not raise it; headroom was started with --only-namespace team-*",
+        quota=quota(HARD, {SKIP: "true"}),
+        action="a person has switched it off by harvesterhci.io/skipResourceQuotaAutoScaling",
+        installed=Installed(LeaseState("pod-0", 2.0, 15.0), served=["team-*"]),
+    ),
     "refused, and headroom was started for this one too": refused(
         Verdict.WAITS_FOR_QUOTA,
         "does not fit",

@@ -1,6 +1,6 @@
 """`headroom plan`: which VMs could migrate now, at another ratio, all of a node; and what would be added."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from pkg.report.explain import explain
 from pkg.report.plan import MigrationPlan, NodeCapacity, VmPlan, plan_evacuations, plan_migrations
 from pkg.report.snapshot import Basis, Snapshot
 from pkg.util.resourcequota import vm as vm_module
+from pkg.util.resourcequota.facts import Cache
 from pkg.util.resourcequota.policy import EstimateKind, Mode
 from pkg.util.resourcequota.vm import VmUsage, assess
 from tests.decisions import charged, sentences
@@ -195,3 +196,23 @@ def test_a_vm_is_looked_at_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -
     many = [*vms("vm1", "vm2"), *vms("vm3", "vm4", node="node-2")]
     plan_evacuations(running(many, {"limits.cpu": "99", "limits.memory": "99Gi"}), ["node-1", "node-2"], NodeCapacity())
     assert sorted(assessed) == ["vm1", "vm2", "vm3", "vm4"]
+
+
+def test_two_ratios_do_not_throw_each_others_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = list[Hashable]()
+
+    def counted(self: Cache, key: Hashable, objects: tuple[object, ...], work_out: Callable[[], object]) -> object:
+        return original(self, key, objects, lambda: (computed.append(key), work_out())[1])
+
+    original = Cache.get_or_compute
+    monkeypatch.setattr(Cache, "get_or_compute", counted)
+
+    def computations(count: int) -> int:
+        instances = vms(*(f"vm{number}" for number in range(count)))
+        finished = [vmim("Succeeded", vmi.name, name=f"of-{vmi.name}") for vmi in instances]
+        snapshot = replace(running(instances), migrations=finished, ratio="4.5")
+        computed.clear()
+        assert len(plan_migrations(snapshot).vms) == count
+        return len(computed)
+
+    assert computations(20) < 2.2 * computations(10)
