@@ -69,8 +69,10 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     except _UsageError as exc:
         message: str = exc.format_message()  # type: ignore[attr-defined]
-        # The help, where the command itself is missing, has several lines.
-        print(message, file=sys.stderr) if "\n" in message else remark(message)
+        if "\n" in message:  # the help, where the command itself is missing
+            print(message, file=sys.stderr)
+        else:
+            remark(message)
         return USAGE
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (closed at exit: nothing is left to flush)

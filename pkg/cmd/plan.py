@@ -49,14 +49,14 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     would not leave a node; with --size how large a namespace's quotas must be. Writes nothing."""
     namespace = reports.check_namespace(options.namespace)
     _check(options)
-    grown = _grown(options.grow)
+    growth = _growth(options.grow)
 
     async def look(client: Client) -> Answer:
         snapshot = replace(await report.read(client, namespace), ratio=options.overhead_ratio)
         node = options.evacuate
         if options.size:
             vms, at_once = await read_vms(client, namespace), options.at_once or 2
-            needs = sizes(snapshot, namespace, vms, at_once, grown)
+            needs = sizes(snapshot, namespace, vms, at_once, growth)
             return Answer(snapshot, needs.document(), _size_parts(needs))
         if node == "all":
             every_node = evacuations(snapshot, await read_capacity(client))
@@ -75,7 +75,7 @@ def plan(options: PlanOptions, report: ReportOptions, cluster: ClusterOptions) -
     return answer.exit_code
 
 
-def _grown(text: str | None) -> dict[str, ResourceList]:
+def _growth(text: str | None) -> dict[str, ResourceList]:
     """Returns the limits of the VM that `--grow` names. Raises WrongCall."""
     if text is None:
         return {}
