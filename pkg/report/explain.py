@@ -62,7 +62,7 @@ class Verdict(StrEnum):
 class ExplainedMigration(Document, frozen=True):
     name: str
     phase: str | None
-    since: str | None
+    since: str | None  # RFC 3339
     refused: bool
 
 

@@ -260,7 +260,7 @@ class Raised(Document, frozen=True):
 
 class Locked(Document, frozen=True):
     name: str
-    since: str
+    since: str  # RFC 3339
     holder: str
     reason: str = field(name="for")
 
