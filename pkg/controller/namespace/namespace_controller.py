@@ -195,8 +195,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
         selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
         if hard and not await quotas.client.list(namespace.name, label_selector=selector):
             annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
-            name = "default-"
-            metadata = {"generateName": name, "labels": labels, "annotations": annotations}
+            metadata = {"generateName": "default-", "labels": labels, "annotations": annotations}
             body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
             await quotas.client.create(body, namespace=namespace.name)
 
