@@ -122,6 +122,9 @@ def with_limits(text: str, limits: Mapping[str, str]) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
+_ALIASES = [(name, f"requests.{name}") for name in ("cpu", "memory", "ephemeral-storage")]
+_ALIASES += [(name, alias) for alias, name in _ALIASES]
+"""Two names of one thing each, both ways: quota counts requests under both."""
 _OF_PODS = {"cpu", "memory", "ephemeral-storage", "pods", "count/pods"}
 _OF_CLAIMS = {"persistentvolumeclaims", "count/persistentvolumeclaims", "requests.storage"}
 
@@ -233,7 +236,8 @@ def base_of(
         names += [name for name in quota.hard if is_scaled(name) and name not in names]
     if policy.render:
         names += [name for name in requested if name not in names]
-    limits = minimum(requested, granted) if default and granted is not None else requested
+    limits = {alias: requested[name] for alias, name in _ALIASES if name in requested} | requested
+    limits = minimum(limits, granted) if default and granted is not None else limits
     limits = {name: limits[name] for name in names if name in limits and not limits[name].is_zero()}
     return Base(limits, record, problems if default else _edited(quota), default)
 

@@ -85,7 +85,7 @@ class QuotaDraft:
             if not (is_over or is_own):
                 if may_be_unknown and is_by_uid(key):
                     continue
-                self.unexplained[key] = since.get(key, now)
+                self.unexplained[key] = min(since.get(key, now), now)
             if is_over or is_own or now - self.unexplained[key] >= self.policy.foreign_grace:
                 self._remove(key)
 

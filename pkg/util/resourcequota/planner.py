@@ -163,8 +163,7 @@ class OwnRules(QuotaDraft):
         compensation = minimum(self.compensation, growth)
         entered = self.enter(wanted, lambda vm: vm.stage >= Stage.WITHOUT_TARGET and not self.limits, compensation)
         if not self.limits:
-            is_unlimited = self.base.is_default and self.base.limits == {} and self.base.record is None
-            return give_back(self.facts) if is_unlimited and not self.facts.limits else self.result()
+            return self._without_limits()
         if self.invalid:  # spec.hard is left alone
             self.problems += [error.problem for error in self.invalid.values()][:1]
             return self.result()
@@ -179,13 +178,25 @@ class OwnRules(QuotaDraft):
             entries.put(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, compensation or None)
         return self.result(add(entered, compensation))
 
+    def _without_limits(self) -> Plan:
+        """In a namespace that has lost its annotation, what was added is given back. An entry, or a compensation, that
+        is there without headroom's mark was perhaps never applied: it goes, and nothing is subtracted."""
+        quota, is_unlimited = self.facts.quota, self.base.is_default and self.base.limits is not None
+        if is_unlimited and not self.facts.limits:
+            if is_ours(quota) and entries.has_headroom(quota.annotations):
+                return give_back(self.facts)
+            unwritten = () if is_ours(quota) else OWN_MARKS
+            entries.remove(self.annotations, constants.ANNOTATION_MIGRATING_COMPENSATION, *unwritten)
+        entries.remove(self.annotations, *(RECORDS if is_unlimited else ()))
+        return self.result()
+
     def _hold(self) -> None:
         """Releases what a migration left behind after the hold limit, whatever else its VM does. While a migration is
         under way, as many claims keep their headroom as there are ended launchers of the VM: each uses one."""
         now, limit, known_since = self.facts.now, self.policy.hold_limit, self.facts.timers.held_since
         for index, vm in enumerate(self.vms):
             leftovers = (*vm.old_sides, *vm.old_claims)
-            since = {old.uid: min(known_since.get(old.uid, now), old.ended_at or now) for old in leftovers}
+            since = {old.uid: min(known_since.get(old.uid, now), old.ended_at or now, now) for old in leftovers}
             self.held_since |= since
             over = {uid for uid, moment in since.items() if moment + limit <= now}
             in_use = vm.ended_pods.value() if vm.stage >= Stage.ACTIVE else 0

@@ -35,7 +35,7 @@ def with_answer(facts: Facts) -> Facts:
     if not facts.rancher.asks:
         return facts
     requests = (facts.limits, *facts.rancher.siblings)
-    if denial and (denial.requests != requests or now >= denial.at + PAUSE):
+    if denial and (denial.requests != requests or abs(now - denial.at) >= PAUSE):
         denial = None
     quota = facts.quota
     if request and not rancher.is_granted(request, quota) and _is_refused(request, facts):
@@ -68,7 +68,8 @@ def _clipped_for(request: rancher.Request, now: float) -> float:
     """Returns how many seconds a request for the grant alone still keeps out what the person requests beyond it."""
     requested = rancher.limits_of_annotation(request.annotation)
     is_clipped = any(limit < requested.get(name, limit) for name, limit in request.base.items())
-    return max(0.0, request.at + PAUSE - now) if is_clipped else 0.0
+    seconds_left = request.at + PAUSE - now  # more than that: the clock was set back since
+    return seconds_left if is_clipped and 0.0 < seconds_left < 2 * PAUSE else 0.0
 
 
 def beside_rancher(facts: Facts, plan: Plan) -> Plan:

@@ -113,7 +113,8 @@ def with_touch(facts: Facts, plan: Plan) -> Plan:
     if not has_migrating_vm(plan.annotations_of(quota)):
         return without_touch(quota, plan)
     touched_at, last_pause = last_touch(quota.annotations, now) or (-inf, 0.0)
-    since = {vmim.uid: facts.timers.refused.get(vmim.uid, now) for vmim in waiting if has_entry(facts, vmim)}
+    known_since = facts.timers.refused
+    since = {vmim.uid: min(known_since.get(vmim.uid, now), now) for vmim in waiting if has_entry(facts, vmim)}
     fresh = {uid: moment for uid, moment in since.items() if moment > touched_at}
     is_changing = bool(plan.hard or unenforced(quota))  # which will be an event too
     refused = {uid: moment for uid, moment in since.items() if not is_changing or uid not in fresh}

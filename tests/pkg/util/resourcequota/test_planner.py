@@ -11,6 +11,7 @@ import pytest
 from kubeloop.api.core import ResourceQuota
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util.resourcequota.entries import entry_keys, migrating_key
+from pkg.util.resourcequota.facts import Timers
 from pkg.util.resourcequota.managed import is_managed
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode, Policy
@@ -333,10 +334,31 @@ def test_a_new_vmi_has_no_claim_to_the_old_ones_uid() -> None:
     assert not new_plan.hard
 
 
-@pytest.mark.parametrize("key", [by_name(), COMPENSATION])
-def test_what_was_never_ours_is_not_subtracted(key: str) -> None:
-    """Found in a namespace without annotation: whether it was ever added is unknown."""
-    assert not plan(observed(quota(HARD, {key: ENTRY}), [vmim("Running")], limits=""), HARVESTER)
+@pytest.mark.parametrize("migrations", [[], [vmim("Running")]], ids=["unexplained", "under way"])
+@pytest.mark.parametrize("key", [by_name(), by_uid(), COMPENSATION])
+def test_what_was_never_ours_is_not_subtracted(key: str, migrations: list[VirtualMachineInstanceMigration]) -> None:
+    """Found in a namespace without annotation: whether it was ever added is unknown. It goes, an entry with its
+    migration or after the grace, and then nothing is left to do."""
+    first = plan(observed(quota(HARD, {key: ENTRY}), migrations, limits=""), HARVESTER)
+    found = applied(quota(HARD, {key: ENTRY}), first)
+    assert (key in found.annotations, not first.hard) == (key != COMPENSATION, True)
+    assert first.recheck_after == (60.0 if key != COMPENSATION and not migrations else None)
+    ends = [vmim("Failed")] if migrations else []
+    last, _plan = after(observed(found, ends, limits="", timers=first.timers, now=61.0), HARVESTER, patches=1)
+    assert (last.annotations, last.hard) == ({}, HARD)
+
+
+@pytest.mark.parametrize("key", [by_name(), by_uid(), by_name("vm2")])
+def test_what_is_ours_is_subtracted_where_the_annotation_goes(key: str) -> None:
+    facts = observed(quota(RAISED, {**MARKS, key: ENTRY}), [vmim("Running")], limits="")
+    last, _plan = after(facts, HARVESTER)
+    assert (last.annotations, by_value(last.hard)) == ({}, by_value(HARD))
+
+
+def test_no_grace_lasts_longer_where_the_clock_is_set_back() -> None:
+    timers = Timers({by_name(): 9000.0})
+    first = plan(observed(quota(HARD, {by_name(): ENTRY}), limits="", timers=timers), HARVESTER)
+    assert (first.recheck_after, first.timers.unexplained) == (60.0, {by_name(): 0.0})
 
 
 # ---- the namespace loses its annotation ----------------------------------------------------------------------

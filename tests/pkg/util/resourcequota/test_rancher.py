@@ -465,6 +465,15 @@ def test_what_was_denied_is_requested_again_under_a_migration(is_granted: bool, 
     assert json.loads(ns1.annotation) == json.loads(BIG)
 
 
+def test_a_clock_that_is_set_back_by_hours_keeps_nothing_from_being_requested_again() -> None:
+    ns1 = RancherNamespace(BIG, HARD, project={"limits.cpu": "10", "limits.memory": "20Gi"})
+    ns1.migrate("vm1")
+    ns1.settle()
+    ns1.project, ns1.now = {"limits.cpu": "100", "limits.memory": "1000Gi"}, ns1.now - 7200.0
+    ns1.settle()
+    assert ns1.hard == amounts({"limits.cpu": "60", "limits.memory": "500Gi"}, [ADDED])
+
+
 def lower_the_cap(ns1: RancherNamespace) -> None:
     ns1.annotate({constants.ANNOTATION_MAX_EXTRA: '{"limits.cpu":"1"}'})
 

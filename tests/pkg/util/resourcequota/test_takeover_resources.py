@@ -81,12 +81,26 @@ COUNTED = {
         {"requests.cpu": "1", "requests.memory": "4Gi"},
         {"requests.cpu": "205m", "requests.memory": REQUESTED_MEMORY},
     ),
+    "requests under their short names": Counted(
+        {"requestsCpu": "1", "requestsMemory": "4Gi"},
+        {"cpu": "1", "memory": "4Gi"},
+        {"cpu": "205m", "memory": REQUESTED_MEMORY},
+    ),
+    "requests under both names at once": Counted(
+        {"requestsCpu": "1"}, {"requests.cpu": "1", "cpu": "1"}, {"requests.cpu": "205m", "cpu": "205m"}
+    ),
     "pods": Counted({"pods": "10"}, {"pods": "10"}, {"pods": "1"}),
     "pods as objects": Counted({"extended": {"count/pods": "10"}}, {"count/pods": "10"}, {"count/pods": "1"}),
     "ephemeral storage": Counted(
         {"extended": {"requests.ephemeral-storage": "1Gi", "limits.ephemeral-storage": "1Gi"}},
         {"requests.ephemeral-storage": "1Gi", "limits.ephemeral-storage": "1Gi"},
         {"requests.ephemeral-storage": "50M"},
+    ),
+    "ephemeral storage under its short name": Counted(
+        {"extended": {"requests.ephemeral-storage": "1Gi"}}, {"ephemeral-storage": "1Gi"}, {"ephemeral-storage": "50M"}
+    ),
+    "requests under their long names": Counted(
+        {"extended": {"cpu": "1"}}, {"requests.cpu": "1"}, {"requests.cpu": "205m"}
     ),
     "KubeVirt's devices": Counted(
         {"extended": {"requests.devices.kubevirt.io/kvm": "3", "requests.devices.kubevirt.io/tun": "3"}},
