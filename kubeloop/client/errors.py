@@ -211,7 +211,7 @@ _REFUSALS = (
     (r'admission webhook "([^"]+)" (?:denied the request[: ]*|(?=does not support))(.*)', r"webhook \1", r"\2", True),
     (r'failed calling webhook "([^"]+)"[:;] ?(.*)', r"webhook \1", r"it does not answer: \2", False),
     (
-        r"""(\w*AdmissionPolicy|policy) ['"]([^'"]+)['"](?: with (binding) '([^']+)')? denied request: (.*)""",
+        r"""\b(\w*AdmissionPolicy|policy) ['"]([^'"]+)['"](?: with (binding) '([^']+)')? denied request: (.*)""",
         *(r"\1 \2 (\3 \4)", r"\5", True),
     ),
     (r'(User "[^"]*" cannot \S+ (?:resource|path) .*)', "RBAC", r"\1", False),
