@@ -153,8 +153,8 @@ class QuotaDraft:
                 put(self.annotations, constants.ANNOTATION_BASE, self.base.record if is_raised else None)
         graces = [since + policy.foreign_grace for key, since in self.unexplained.items() if key in self.annotations]
         hold_ends = [since + policy.hold_limit for since in self.held_since.values()]
-        charged = [max(now, end + _AFTER_GRACE) for vm in self.vms for end in vm.charged_until]
-        due = min((*charged, *(end for end in (*graces, *hold_ends) if end > now)), default=float("inf"))
+        charged = [end + _AFTER_GRACE for vm in self.vms for end in vm.charged_until]
+        due = min((end for end in (*charged, *graces, *hold_ends) if end > now), default=float("inf"))
         return Plan(
             annotations=changes(self.facts.quota.annotations, self.annotations),
             hard=self.hard | difference(self.facts.quota.hard, raised or {}),

@@ -275,3 +275,14 @@ def test_the_limit_counts_also_while_the_vm_migrates_again() -> None:
     result, new_plan = after(facts)
     assert entry(result.annotations[by_name()])["limits.memory"] == "4797464313"
     assert [problem.reason for problem in new_plan.problems] == ["HoldLimitReached"]
+
+
+def test_a_pod_that_never_goes_is_not_looked_at_all_the_time() -> None:
+    """Its node is lost: it counts no more, its attachment pod still does."""
+    old = attachment(ENDING)
+    facts = replace(
+        namespace(quota(ONE_MORE, {**MARKS, by_name(): POD_ENTRY}), [vmim("Succeeded")], [ENDING, old, TARGET], [TOLD]),
+        now=NOON + 3600.0,
+    )
+    new_plan = plan(facts, EXACT)
+    assert new_plan.recheck_after is None or new_plan.recheck_after > 1.0
