@@ -118,7 +118,8 @@ class Troubles:
             log.warning("%s waits for an answer: %s: %s", trouble.handler, cause.objects[0], cause.text)
         if trouble.handler not in self.silent:
             cached = ongoing.controller.informer.indexer.get_by_key(trouble.key)
-            reason, text = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED, cause.text if cached else cause.line()
+            reason = EVENT_REFUSED if trouble.error else EVENT_UNANSWERED
+            text = cause.text if cached else cause.line()
             self.management.recorder("headroom").event(cached or about(self.namespace), WARNING, reason, text)
 
     async def end(self) -> None:
