@@ -123,7 +123,9 @@ def keeper_of(snapshot: Snapshot, observed: Facts) -> str:
         return "none: it is not managed"
     if snapshot.basis.mode is Mode.ASSIST and is_default(quota):
         return "harvester and headroom"
-    return "headroom" if is_ours(quota) or not is_default(quota) else "harvester"
+    if is_ours(quota) or not is_default(quota):
+        return "headroom"
+    return "harvester" if observed.limits else "none: its namespace has no quota annotation"
 
 
 def _status(snapshot: Snapshot, observed: Facts) -> QuotaStatus:

@@ -53,7 +53,7 @@ class Timers:
     them, and a plan that is not written changes none of them: the quota alone records what was done."""
 
     unexplained: Mapping[str, float] = field(default_factory=dict)
-    """By entry key: without a migration that explains it, or found at takeover where there is no base."""
+    """By entry key: without a migration that explains it."""
     held_since: Mapping[str, float] = field(default_factory=dict)
     """By uid of a launcher pod or a claim: a migration has left it behind."""
     refused: Mapping[str, float] = field(default_factory=dict)

@@ -172,6 +172,11 @@ def test_who_keeps_it(case: tuple[ResourceQuota, str]) -> None:
     assert only(status(cluster([rq]))).kept_by == keeper
 
 
+def test_nobody_keeps_a_default_quota_without_an_annotation() -> None:
+    keeper = only(status(cluster([quota(HARD)], limits=""))).kept_by
+    assert keeper == "none: its namespace has no quota annotation"
+
+
 def test_a_namespace_with_a_budget_is_managed_tenant_quotas() -> None:
     budget = msgspec.convert({"metadata": {"name": "b", "namespace": "ns1"}}, VirtualMachineMigrationResourceQuota)
     assert only(status(cluster([quota(HARD, MARKS)], budgets=[budget]))).kept_by == "managed-tenant-quota"
