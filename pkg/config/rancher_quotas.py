@@ -58,7 +58,7 @@ class RancherWrites:
 
     @property
     def way(self) -> RancherQuotas:
-        """Never AUTO."""
+        """The way in use; never AUTO."""
         if self._choice is not RancherQuotas.AUTO:
             return self._choice
         if not self.lock:

@@ -129,7 +129,7 @@ class PlacedPod(Pod):
 
     @property
     def requirement(self) -> str:
-        """What the pod requires of its node, for people: beyond that it takes VMs."""
+        """Returns for people what the pod requires of its node, except that it takes VMs."""
         pairs = sorted((self.spec.node_selector or {}).items())
         labels = [f"{name}={value}" for name, value in pairs if name != SCHEDULABLE]
         return ", ".join([*labels, *(["its node affinity"] if self.terms is not None else ())])

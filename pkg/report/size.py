@@ -45,7 +45,7 @@ class MemorySize(Document, frozen=True):
 
 
 class ResourceSize(Document, frozen=True):
-    """`limited` is the base, `others` what of the use is not VMs'; the last three are how large the quota must be."""
+    """The size of one resource: `limited` is the base, `others` is used by no VM; the last three are what it must be."""
 
     limited: Quantity
     used: Quantity
@@ -105,7 +105,7 @@ def sizes(
 
 
 class _VmUsage(NamedTuple):
-    """What a quota counts of a VM: as it runs now, restarted, the larger of both, and of its second side."""
+    """The usage of a VM by a quota: as it runs now, restarted, the larger of both, and of its second side."""
 
     name: str
     running: ResourceList

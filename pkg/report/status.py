@@ -268,7 +268,7 @@ class Locked(Document, frozen=True):
 
 
 class BudgetReport(Document, frozen=True):
-    """`additional` is what the budget may add; `raised` are the quotas that are raised, or shall be."""
+    """A namespace with a budget: `additional` may be added; `raised` are the quotas that are raised, or shall be."""
 
     namespace: str
     budgets: Sequence[str]

@@ -58,7 +58,7 @@ async def ask_version(client: Client) -> str:
 
 
 class KubernetesVersion:
-    """`run` until cancelled."""
+    """The versions by which the API servers answer: `run` asks until it is cancelled."""
 
     def __init__(self, *known_versions: str) -> None:
         self._answers: deque[str] = deque(maxlen=ANSWERS)

@@ -60,7 +60,7 @@ class _OngoingTrouble:
 
 @dataclass(eq=False)
 class Troubles:
-    """`run` until cancelled."""
+    """The troubles of this process: `run` finds, reports and publishes them until it is cancelled."""
 
     management: Management
     namespace: str

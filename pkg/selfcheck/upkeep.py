@@ -35,7 +35,7 @@ _IN_FORCE = LateGauge(METRICS["headroom_pod_policy_in_force"])
 
 @dataclass(eq=False)
 class Upkeep:
-    """`run` until cancelled, in every process: what is believed of pods depends on it."""
+    """The check of the policies, in every process: what is believed of pods depends on it. `run` until cancelled."""
 
     management: Management
     settings: Settings

@@ -149,7 +149,7 @@ class Registrar(Registration):
         return not all(url.startswith(self.endpoint.url + PROBE_PATH) for url in urls)
 
     async def _withdraw(self, bundle: bytes | None, error: NotReached) -> None:
-        """Only the webhooks with Fail stay: no other write waits in vain. Reported once for each outage."""
+        """Withdraws all webhooks without Fail: no write waits in vain. Reports it once for each outage."""
         self._kept = None
         was_registered = await self.write(bundle, only=lambda webhook: webhook["failurePolicy"] == "Fail")
         if not was_registered or self._is_outage_reported:

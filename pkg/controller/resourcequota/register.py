@@ -92,7 +92,7 @@ def _watch_rancher(management: Management, settings: Settings) -> None:
         return [quota.key for quota in filter(is_default, quotas.cache().list()) if is_ranchers]
 
     def keys_in_project(namespace: Namespace) -> list[str]:
-        """What a namespace of a Rancher project requests no longer, another one may get."""
+        """Returns the quotas that may get what this namespace requests of their Rancher project no longer."""
         project = project_of(namespace) if management.rancher.way is RancherQuotas.ANNOTATION else ""
         siblings = management.namespaces.cache().list() if project else ()
         names = [sibling.name for sibling in siblings if project_of(sibling) == project]

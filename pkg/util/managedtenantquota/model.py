@@ -124,7 +124,7 @@ def with_running(facts: Facts, source: Source) -> Facts:
 
 
 class _Annotation(Struct):
-    """On the wire: by quota, although a quota records only itself."""
+    """The record on the wire: by quota, although a quota records only itself."""
 
     quotas: dict[str, RawResourceList] = msgspec.field(default_factory=dict)
     additional: RawResourceList = msgspec.field(default_factory=dict)

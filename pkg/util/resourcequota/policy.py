@@ -9,7 +9,7 @@ LOCK_LIMIT: Final = 120.0
 
 
 class Mode(StrEnum):
-    """`takeover` replaces Harvester's controllers, `assist` runs beside them and agrees with them."""
+    """The part that headroom plays: it replaces Harvester's controllers, or runs beside them and agrees with them."""
 
     TAKEOVER = "takeover"
     ASSIST = "assist"

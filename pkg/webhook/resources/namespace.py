@@ -27,7 +27,7 @@ _PARTS: Final = re.compile(r"[+-]?[0-9]*\.?[0-9]*[eEinumkKMGTP]*[-+]?[0-9]*")
 
 
 def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> Decision:
-    """`quotas` are the default quotas of the namespace; none: whatever the annotation says refuses nothing."""
+    """Decides about an update; `quotas` are the namespace's default quotas. Without any, no annotation is refused."""
     written = new.annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     # Garbage changes nothing while headroom has a request there, and is denied all the same.
     annotation = written if insufficient(written, {}) else annotation_of(new)
