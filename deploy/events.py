@@ -81,12 +81,7 @@ EVENTS: Final = (
         "Another writer, which the event names by its field manager, lowers spec.hard again and again.",
         "Stop it, or run the webhooks: [Another writer](troubleshooting.md#another-writer-lowers-the-quota)",
     ),
-    Event(
-        "MaxExtraCapsNothing",
-        _QUOTA,
-        "`max-extra` names a resource that quotas do not count of pods or claims.",
-        "Correct the name",
-    ),
+    Event("MaxExtraCapsNothing", _QUOTA, "`max-extra` names a resource that is not limited there.", "Correct the name"),
     Event(
         "TooManyMigrations",
         _VMI,

@@ -45,7 +45,7 @@ class MemorySize(Document, frozen=True):
 
 
 class ResourceSize(Document, frozen=True):
-    """The size of one resource: `limited` is the base, `others` is used by no VM; the last three are what it must be."""
+    """The size of one resource: `limited` is the base, `others` used by no VM; the last three are what it must be."""
 
     limited: Quantity
     used: Quantity

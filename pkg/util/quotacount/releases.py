@@ -24,7 +24,7 @@ class StatusRule(Enum):
 
 
 class PodLevelDefaults(Enum):
-    """The moment at which the API server completes pod-level resources (pkg/apis/core/v1/defaults.go, pkg/api/pod/util.go)."""
+    """The moment when pod-level resources are completed (pkg/apis/core/v1/defaults.go, pkg/api/pod/util.go)."""
 
     NONE = auto()
     WHEN_READ = auto()  # requests, and limits of huge pages; before admission plugins have completed the containers

@@ -120,7 +120,7 @@ class QuotaDraft:
             size += _size({key: self.annotations[key]})
             self.invalid.pop(key, None)
             add_to(entered, value)
-        self.problems += idle(self._caps)
+        self.problems += idle(self._caps, self.facts.quota.hard)
         return entered
 
     def _value_of(self, wanted: WantedEntry, most: ResourceList, size: int) -> ResourceList | None:
@@ -188,12 +188,14 @@ def refuse(caps: Collection[str], subject: str, headroom: Mapping[str, Quantity]
     return Problem(EVENT_TOO_MANY, text)
 
 
-def idle(caps: Collection[str]) -> list[Problem]:
-    """Returns a problem for each name in `max-extra` that caps nothing, since headroom never adds such a resource."""
+def idle(caps: Collection[str], hard: Collection[str]) -> list[Problem]:
+    """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard lacks, on a
+    namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
     with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
-        names = {name for text in caps if text for name in parse_resources(constants.ANNOTATION_MAX_EXTRA, text)}
-        text = "caps nothing: quotas do not count it of pods or claims"
-        return [Problem(EVENT_IDLE_CAP, f"max-extra of {name} {text}") for name in sorted(names) if not is_scaled(name)]
+        on_quota, on_namespace = (sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, t or "{}")) for t in caps)
+        reasons = {name: "spec.hard does not have it" for name in on_quota if name not in hard}
+        reasons |= {n: "quotas do not count it of pods or claims" for n in on_namespace if not is_scaled(n)}
+        return [Problem(EVENT_IDLE_CAP, f"max-extra of {n} caps nothing: {why}") for n, why in reasons.items()]
     return []
 
 

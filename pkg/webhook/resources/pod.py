@@ -126,8 +126,8 @@ class PodValidator:
         return await self._rooms(map(self._view.observe, quotas), pods)
 
     async def _read_list(self, namespace: str) -> NamespaceRooms:
-        """Reads all of it live, and at once: one after the other it would be of three moments, between which a migration
-        may have begun or ended, and beside a slow API server no time for a second look would be left. Raises NoAnswer."""
+        """Reads all of it live, and at once: else it would be of three moments, between which a migration may begin or
+        end, and beside a slow API server there would be no time for a second look. Raises NoAnswer."""
         quotas, pods, source = await asyncio.gather(
             self._quotas(namespace), self._view.pods_live(namespace), self._view.source_live(namespace)
         )

@@ -75,23 +75,29 @@ def test_caps(case: Capped) -> None:
     assert case.refusal in str(refusal)
 
 
+HARD_HAS = {"limits.memory", "requests.nvidia.com/gpu"}
 IDLE = {
     "no cap": ("", "", []),
-    "names that quotas count": ('{"limits.memory":"1Gi","requests.nvidia.com/gpu":"1"}', "", []),
-    "names of another quota": ('{"pods":"1"}', '{"requests.a.b/c":"1","hugepages-2Mi":"2Mi"}', []),
-    "misspelled names": (
-        '{"limit.memory":"1Gi"}',
-        '{"limits.memry":"1Gi","services":"1"}',
-        ["limit.memory", "limits.memry", "services"],
+    "names that spec.hard has": ('{"limits.memory":"1Gi","requests.nvidia.com/gpu":"1"}', "", []),
+    "a misspelled name": ('{"limit.memory":"1Gi"}', "", ["limit.memory caps nothing: spec.hard does not have it"]),
+    "a name of another quota": ('{"pods":"1"}', "", ["pods caps nothing: spec.hard does not have it"]),
+    "on the namespace, a name of another quota": ("", '{"pods":"1","requests.a.b/c":"1","hugepages-2Mi":"2Mi"}', []),
+    "on the namespace, names that no quota has": (
+        "",
+        '{"limit.memory":"1Gi","limits.memry":"1Gi","services":"1"}',
+        [
+            f"{name} caps nothing: quotas do not count it of pods or claims"
+            for name in ("limit.memory", "limits.memry", "services")
+        ],
     ),
     "garbage is said elsewhere": ("lots", "[]", []),
 }
 
 
-@sentences(IDLE, "on_quota, on_namespace, names")
-def test_names_that_cap_nothing_are_told(on_quota: str, on_namespace: str, names: Sequence[str]) -> None:
-    result, text = idle([on_quota, on_namespace]), "caps nothing: quotas do not count it of pods or claims"
-    assert [str(problem) for problem in result] == [f"max-extra of {name} {text}" for name in names]
+@sentences(IDLE, "on_quota, on_namespace, texts")
+def test_names_that_cap_nothing_are_told(on_quota: str, on_namespace: str, texts: Sequence[str]) -> None:
+    result = idle([on_quota, on_namespace], HARD_HAS)
+    assert [str(problem) for problem in result] == [f"max-extra of {text}" for text in texts]
     assert {problem.reason for problem in result} <= {"MaxExtraCapsNothing"}
     assert len({problem.key for problem in result}) == len(result)
 
