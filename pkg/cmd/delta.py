@@ -93,7 +93,7 @@ def delta(options: DeltaOptions) -> int:
         if not vmi.uid and vmi.spec.domain.cpu is not None:  # else the formula takes it as it is
             vmi = with_topology(vmi)
         profile, ratio = rendering.profile, rendering.harvester_ratio
-        need = harvester_delta(vmi.spec, dict.fromkeys(_QUOTA), ratio, profile)
+        need = harvester_delta(vmi.spec, _QUOTA, ratio, profile)
         overhead = at_ratio(overhead_parts(vmi.spec, profile), factor_of(ratio)).value()
         return {**line, "overhead": overhead, "delta": format_resource_list(need or {})}
 

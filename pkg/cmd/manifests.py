@@ -54,8 +54,7 @@ def describe_each(
     else:
         data = sys.stdin.buffer.read() if file == "-" else read_file(Path(file), is_named=True)
     kind_names = ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
-    lines = faults = 0
-    foreign: list[str] = []
+    lines, faults, foreign = 0, 0, list[str]()
     try:
         for place, document in read_objects(data):
             try:

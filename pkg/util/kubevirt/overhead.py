@@ -4,7 +4,7 @@ of a migration. Pure.
 Source: GetMemoryOverhead in KubeVirt (pkg/virt-controller/services, since 1.8 pkg/hypervisor/kvm) and the network
 memory calculator (pkg/network/netbinding, since 1.8 pkg/network/resources), read at each release (`profiles`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from kubeloop.api.core import Pod
@@ -97,7 +97,7 @@ def is_pinned(domain: DomainSpec) -> bool:
 
 
 def harvester_delta(
-    spec: VirtualMachineInstanceSpec, hard: Mapping[str, object], ratio: str, profile: Profile = DEFAULT_PROFILE
+    spec: VirtualMachineInstanceSpec, hard: Collection[str], ratio: str, profile: Profile = DEFAULT_PROFILE
 ) -> ResourceList | None:
     """Returns what Harvester adds to the quota for one migration: the VM's limits, memory with the overhead. None if
     Harvester scales nothing, because the VM has neither a cpu nor a memory limit or the quota limits neither."""

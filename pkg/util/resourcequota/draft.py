@@ -47,8 +47,7 @@ class WantedEntry(NamedTuple):
 
 
 class QuotaDraft:
-    """The quota as it shall be, and what keeps it from that. Each step of a rule set, which is a subclass, changes
-    it."""
+    """The quota as it shall be, and what keeps it from that. Each step of a rule set, a subclass, changes it."""
 
     def __init__(self, facts: Facts, policy: Policy, base: Base, annotations: dict[str, str]) -> None:
         """`annotations`: as they shall be; the rule set has marked them."""
@@ -192,7 +191,7 @@ def idle(caps: Collection[str], hard: Collection[str]) -> list[Problem]:
     """Returns a problem for each name in `max-extra` that caps nothing: on a quota one that its spec.hard lacks, on a
     namespace, whose quotas may limit different things, one that is no resource that headroom adds."""
     with suppress(InvalidEntry):  # `refuse` tells, where something is to be added
-        on_quota, on_namespace = (sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, t or "{}")) for t in caps)
+        on_quota, on_namespace = (sorted(parse_resources(constants.ANNOTATION_MAX_EXTRA, t)) if t else () for t in caps)
         reasons = {name: "spec.hard does not have it" for name in on_quota if name not in hard}
         reasons |= {n: "quotas do not count it of pods or claims" for n in on_namespace if not is_scaled(n)}
         return [Problem(EVENT_IDLE_CAP, f"max-extra of {n} caps nothing: {why}") for n, why in reasons.items()]

@@ -134,8 +134,7 @@ def read(annotations: Mapping[str, str]) -> Entries:
 
 
 def present_entry(entries_by_key: Mapping[str, ResourceList], keys: Iterable[str]) -> ResourceList | None:
-    """Returns the greatest value of each resource over one VM's entries, under all forms of its key, or None if none
-    can be read."""
+    """Returns the greatest value of each resource over one VM's entries, in all forms of its key; None without one."""
     values = [entries_by_key[key] for key in keys if key in entries_by_key]
     return reduce(maximum, values) if values else None
 
@@ -145,8 +144,7 @@ def names_by_key(
     migrations: Iterable[VirtualMachineInstanceMigration],
     instances: Iterable[VirtualMachineInstance],
 ) -> dict[str, str]:
-    """Returns the VMs' names by the keys of their entries; of a VM that is not known what the key has: a uid, or the
-    beginning of a long name."""
+    """Returns the VMs' names by the keys of their entries; of unknown ones what the key has: a uid, or a cut name."""
     names = {migrating_key(migration.spec.vmi_name): migration.spec.vmi_name for migration in migrations}
     for vmi in instances:
         names |= {migrating_key(vmi.name): vmi.name, migrating_uid_key(vmi.uid): vmi.name}

@@ -129,8 +129,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The writes of a decision (none, if the maps are empty), what it reports, and when it is to be made again
-    (seconds)."""
+    """The writes of a decision (none, if the maps are empty), its reports, and when it is made again (seconds)."""
 
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     hard: Mapping[str, str] = field(default_factory=dict)

@@ -94,8 +94,7 @@ def postponed_change(old: ResourceQuota, new: ResourceQuota) -> str:
 def records_of_correction(
     old: ResourceQuota, new: ResourceQuota, corrected: Mapping[str, Quantity]
 ) -> list[dict[str, str]]:
-    """Returns the patch by which a corrected write of Rancher's is recorded as its grant, on a quota that has
-    records."""
+    """Returns the patch by which a corrected write of Rancher's is recorded as its grant, on a quota with records."""
     if not is_default(old) or constants.ANNOTATION_BASE not in old.annotations:
         return []
     records = {

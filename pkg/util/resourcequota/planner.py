@@ -28,8 +28,7 @@ from pkg.util.resourcequota.timing import has_entry, with_touch, without_touch
 
 
 def plan(facts: Facts, policy: Policy) -> Plan:
-    """Returns the one patch that makes a ResourceQuota fit its namespace's migrations, or the request by which Rancher
-    does."""
+    """Returns the one patch, or request to Rancher, that makes a ResourceQuota fit its namespace's migrations."""
     if facts.quota.deleting:
         return Plan()
     if facts.rancher is NO_RANCHER:

@@ -185,8 +185,7 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
 
 
 def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:
-    """Returns the entries that a quota itself carries, by key; where only Rancher may write it, headroom cannot remove
-    them."""
+    """Returns the entries on a quota itself, by key: headroom cannot remove them where only Rancher may write it."""
     return tuple(sorted(filter(is_entry, quota.annotations))) if is_default(quota) else ()
 
 

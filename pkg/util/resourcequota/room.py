@@ -127,8 +127,7 @@ class QuotaRoom:
 
     @property
     def counts_differ(self) -> bool:
-        """Reports whether a cache or status.used is behind: the pods do not add up to status.used, or no base is
-        known."""
+        """Reports whether a cache or status.used is behind: the pods do not add up to it, or no base is known."""
         return not self.base or any(self.counted.get(name, ZERO) != self.used.get(name, ZERO) for name in self.base)
 
     def lacking(self, need: Amounts, pending: Iterable[Amounts] | None) -> ResourceList:

@@ -50,8 +50,7 @@ class SideUsage:
 
     @cached_property
     def leftovers(self) -> Sequence[Leftover]:
-        """Sides of earlier migrations: beyond the base as far as they are not larger than the side in which the VM
-        runs."""
+        """Sides of earlier migrations: beyond the base as far as they are no larger than the side where the VM runs."""
         source = self._usage_of(self.sides.source) if self.sides.leftovers else {}
         return [
             Leftover(

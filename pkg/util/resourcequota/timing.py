@@ -28,8 +28,7 @@ STEP, SHORTEST, LONGEST = 0.1, 0.05, 0.25
 
 def batch_until(annotations: Mapping[str, str], since: float, *, urgent: bool = False) -> float:
     """Returns until when events are gathered that follow a decision or a patch, on the clock of `since` (seconds)."""
-    is_alone = len(entry_keys(annotations)) < 2
-    return since if is_alone else since + (MOMENT if urgent else pause(annotations))
+    return since if len(entry_keys(annotations)) < 2 else since + (MOMENT if urgent else pause(annotations))
 
 
 def pause(annotations: Mapping[str, str]) -> float:

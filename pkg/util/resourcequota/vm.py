@@ -13,7 +13,6 @@ from kubeloop.api.quantity import Quantity
 from kubeloop.api.resource_list import ResourceList, add, maximum, minimum, total
 from pkg.api.kubevirt import Move, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.util import constants
-from pkg.util.constants import LIMITS_CPU, LIMITS_MEMORY
 from pkg.util.kubevirt.claims import ExtraClaims, moves_of, state_claims, state_claims_concerning, volume_overlap
 from pkg.util.kubevirt.evidence import trusted_status
 from pkg.util.kubevirt.migration import PRIORITIES, Leftover, Migrations, Stage, stage_of
@@ -22,7 +21,7 @@ from pkg.util.kubevirt.rendering import Rendering, limited_resources
 from pkg.util.kubevirt.sides import ControlledPods, Sides, ended_launchers, sides_of
 from pkg.util.problems import EVENT_NOT_SCALED, EVENT_TOO_LARGE, Problem, not_understood
 from pkg.util.quotacount.usage import charged_until, has_scopes, is_live
-from pkg.util.resourcequota.base import Base
+from pkg.util.resourcequota.base import HARVESTERS, Base
 from pkg.util.resourcequota.entries import migrating_keys
 from pkg.util.resourcequota.facts import Facts
 from pkg.util.resourcequota.policy import EstimateKind, Policy
@@ -135,8 +134,8 @@ def assess(
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
     if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        both = {LIMITS_CPU: "1", LIMITS_MEMORY: "1"}  # spec.hard may lack one until the same patch restores it
-        need = target_limit if is_exact else harvester_delta(vmi.spec, both, facts.rendering.harvester_ratio)
+        # Of both: spec.hard may lack one until the same patch restores it.
+        need = target_limit if is_exact else harvester_delta(vmi.spec, HARVESTERS, facts.rendering.harvester_ratio)
     ended = ended_launchers(vmi, migrations, controlled) if vmi and controlled.ended_launchers else ()
     all_sides = (*sides.source, *sides.target, *sides.leftovers)
     ends = (charged_until(pod) for side in all_sides for pod in (side.launcher, *side.attachments))
