@@ -133,8 +133,7 @@ def assess(
     claims, volumes = _claims(facts, name, migrations, moves, sides, is_moving=is_moving)
     target_limit = total([pods.target_limit, claims.existing, claims.pending])
     need = None
-    if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:
-        # Of both: spec.hard may lack one until the same patch restores it.
+    if vmi and can_migrate and stage >= Stage.WITHOUT_TARGET:  # of both limits: spec.hard may lack one until then
         need = target_limit if is_exact else harvester_delta(vmi.spec, HARVESTERS, facts.rendering.harvester_ratio)
     ended = ended_launchers(vmi, migrations, controlled) if vmi and controlled.ended_launchers else ()
     all_sides = (*sides.source, *sides.target, *sides.leftovers)

@@ -16,8 +16,8 @@ from kubeloop.controllers.events import EventRecorder
 from kubeloop.testing.virtual_time import now
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VIRTUAL_MACHINE_INSTANCE_MIGRATIONS, VIRTUAL_MACHINE_INSTANCES
-from pkg.cmd.release import close_all, release_all
 from pkg.config.rancher_quotas import RancherWrites
+from pkg.process.giving_back import close_all, release_all
 from pkg.util.constants import ANNOTATION_REQUEST
 from pkg.util.managedtenantquota.lock import lock_body, lock_webhook
 from pkg.util.resourcequota.base import with_limits
