@@ -148,7 +148,7 @@ class _Wait:
             return Verdict.BEING_ABORTED, f"{name} is being aborted"
         targets = [pod for pod in self.snapshot.pods if migrations.migration_of(pod) == migration.uid]
         target_reason = "".join(f": {reason}" for pod in targets if (reason := pending_target_reason(pod)))
-        if migration.phase not in (constants.PHASE_UNSET, constants.PHASE_PENDING):
+        if migration.phase not in constants.WAITING_PHASES:
             return Verdict.UNDER_WAY, f"{name} is in phase {phase}{target_reason}"
         if wait_reason := kubevirt_wait_reason(migration):
             return Verdict.WAITS_FOR_KUBEVIRT, f"{name}: {wait_reason}"

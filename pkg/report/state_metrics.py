@@ -28,7 +28,6 @@ from pkg.util.resourcequota.observe import Reader, Source
 MOST_NAMESPACES: Final = 200
 """With series of their own; the others share one, by a name that no namespace can have."""
 OTHERS: Final = "_others"
-_WAITING: Final = (constants.PHASE_UNSET, constants.PHASE_PENDING)
 _MARKS: Final = (*ENTRY_PREFIXES, constants.ANNOTATION_MIGRATING_COMPENSATION, constants.ANNOTATION_ORIGINALS)
 
 Row = tuple[str, Sequence[str], float]
@@ -144,7 +143,8 @@ def observe_wait(leads: Callable[[], bool], clock: Callable[[], float]) -> Resou
     """Returns an informer's event handler that measures how long migrations waited for their target pod."""
 
     def on_update(old: Migration, new: Migration) -> None:
-        if old.phase in _WAITING and new.phase not in _WAITING and not is_finished(new) and leads():
+        waiting = constants.WAITING_PHASES
+        if old.phase in waiting and new.phase not in waiting and not is_finished(new) and leads():
             WAIT.observe(max(0.0, clock() - parse_time(new.metadata.creation_timestamp)))
 
     return ResourceEventHandlerFuncs(on_update=on_update)

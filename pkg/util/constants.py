@@ -65,6 +65,7 @@ PHASE_RUNNING: Final = "Running"
 PHASE_SUCCEEDED: Final = "Succeeded"
 PHASE_FAILED: Final = "Failed"
 FINAL_PHASES: Final = frozenset({PHASE_SUCCEEDED, PHASE_FAILED})
+WAITING_PHASES: Final = frozenset({PHASE_UNSET, PHASE_PENDING})
 """A phase that is none of the known ones counts as migrating: newer KubeVirt adds phases."""
 
 RUN_STRATEGY_HALTED: Final = "Halted"

@@ -45,8 +45,7 @@ class Stage(IntEnum):
     """Like ACTIVE, and quota admission denied its target pod, which KubeVirt has not created since."""
 
 
-_WAITING = {constants.PHASE_UNSET, constants.PHASE_PENDING}
-_WITHOUT_PLACE = {*constants.FINAL_PHASES, *_WAITING, "WaitingForSync", "Synchronizing"}
+_WITHOUT_PLACE = {*constants.FINAL_PHASES, *constants.WAITING_PHASES, "WaitingForSync", "Synchronizing"}
 PRIORITIES = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20}
 """KubeVirt's order of waiting migrations, the greatest first (pkg/util/migrations); by default 0."""
 
@@ -129,7 +128,7 @@ def state_of(migration: VirtualMachineInstanceMigration) -> str:
     """Returns the state of a migration that is not finished."""
     if abort_requested(migration):
         return "Aborting migration"
-    return "Pending migration" if migration.phase in _WAITING else "Migrating"
+    return "Pending migration" if migration.phase in constants.WAITING_PHASES else "Migrating"
 
 
 def annotations_for(vmi: VirtualMachineInstance, migrations: Migrations) -> Mapping[str, str | None]:

@@ -67,8 +67,7 @@ UNTIL_COUNTED = 1.0
 
 def _waiting(migrations: Migrations) -> Migrations:
     """Returns the migrations whose target KubeVirt has not created, and may at any moment."""
-    phases = constants.PHASE_UNSET, constants.PHASE_PENDING
-    return [migration for migration in migrations if migration.phase in phases and not migration.deleting]
+    return [vmim for vmim in migrations if vmim.phase in constants.WAITING_PHASES and not vmim.deleting]
 
 
 def waiting_for_target(facts: Facts, decided: Plan) -> ResourceList:
