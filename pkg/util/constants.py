@@ -27,6 +27,7 @@ EVENT_INSUFFICIENT_RESOURCE_QUOTA: Final = "InsufficientResourceQuota"
 # Rancher
 ANNOTATION_RANCHER_RESOURCE_QUOTA: Final = "field.cattle.io/resourceQuota"
 LABEL_DEFAULT_RESOURCE_QUOTA: Final = "resourcequota.management.cattle.io/default-resource-quota"
+DEFAULT_QUOTAS: Final = f"{LABEL_DEFAULT_RESOURCE_QUOTA}=true"
 ANNOTATION_PROJECT: Final = "field.cattle.io/projectId"
 """On a namespace: its project, `CLUSTER:PROJECT`."""
 ANNOTATION_RANCHER_STATUS: Final = "cattle.io/status"

@@ -192,8 +192,7 @@ def register(management: Management, events: EventRecorder, settings: Settings) 
             return
         # Asked of the server: the name is generated, so a second one would not collide with the first.
         labels = {constants.LABEL_DEFAULT_RESOURCE_QUOTA: constants.TRUE}
-        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}={constants.TRUE}"
-        if hard and not await quotas.client.list(namespace.name, label_selector=selector):
+        if hard and not await quotas.client.list(namespace.name, label_selector=constants.DEFAULT_QUOTAS):
             annotations = {constants.ANNOTATION_RANCHER_RESOURCE_QUOTA: annotation}
             metadata = {"generateName": "default-", "labels": labels, "annotations": annotations}
             body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}

@@ -85,8 +85,7 @@ class VMHandler:
     async def _list_live(self, namespace: str) -> tuple[Sequence[ResourceQuota], Sequence[Pod]]:
         """Lists the quotas first: a pod that is created in between is then in the list, and there is no shortage. Once
         for all VMs that wait: a tenant may start all of its own again and again."""
-        selector = f"{constants.LABEL_DEFAULT_RESOURCE_QUOTA}=true"
-        quotas = await self.quotas.client.list(namespace, label_selector=selector)
+        quotas = await self.quotas.client.list(namespace, label_selector=constants.DEFAULT_QUOTAS)
         return quotas, await self.pods.client.list(namespace, label_selector=constants.KUBEVIRT_PODS)
 
     async def _clear(self, vm: VirtualMachine) -> None:
