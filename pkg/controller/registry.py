@@ -21,7 +21,7 @@ def register_all(management: Management, events: EventRecorder, settings: Settin
     """Attaches every controller to its informers; call before `management.start()`. A dry run is about quotas alone."""
     if settings.profile is None:
         warn_of_unknown_versions(management)
-    vmi_controller.register(management, events, settings)
+    vmi_controller.register(management, settings)
     if settings.dry_run:
         resourcequota.register(management, events, settings)
         return

@@ -13,7 +13,6 @@ from kubeloop.client.errors import NotFound
 from kubeloop.client.resource_client import ResourceClient
 from kubeloop.controllers.controller import Controller
 from kubeloop.controllers.errors import RetryAfter
-from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import loop_time
 from pkg.api.kubevirt import VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.config.management import Management
@@ -80,7 +79,7 @@ def _read_of_vmi(vmi: VirtualMachineInstance) -> object:
     return vmi.uid, vmi.deleting, finished, [vmi.annotations.get(key) for key in constants.VMI_STATE_ANNOTATIONS]
 
 
-def register(management: Management, events: EventRecorder, settings: Settings) -> None:
+def register(management: Management, settings: Settings) -> None:
     """Registers the controller of VMIs. A dry run shows no state."""
     migrations, vmis = management.virtual_machine_instance_migrations, management.virtual_machine_instances
     migrations.cache().add_indexer(migration.MIGRATIONS_BY_VMI, lambda vmim: [f"{vmim.namespace}/{vmim.spec.vmi_name}"])

@@ -17,7 +17,7 @@ from pkg.api.kubevirt import (
 from pkg.config.settings import Settings
 from pkg.controller.migration.vmi_controller import SETTLED, register
 from tests.decisions import sentences
-from tests.kinds import Events, Server
+from tests.kinds import Server
 from tests.objects import controlled_by, vmi, vmim
 from tests.pkg.controller.wired import Wired
 
@@ -35,7 +35,7 @@ class MigrationCluster:
     def __init__(self) -> None:
         server = Server()
         management = self._management = Wired(server)
-        register(management, Events().recorder, Settings())
+        register(management, Settings())
         self.migrations = server.kind(VIRTUAL_MACHINE_INSTANCE_MIGRATIONS)
         self.instances, self.machines = server.kind(VIRTUAL_MACHINE_INSTANCES), server.kind(VIRTUAL_MACHINES)
         self.pods = server.kind(PODS)
