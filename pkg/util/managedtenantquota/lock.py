@@ -31,7 +31,7 @@ class Lock:
     since: float
     owner: str
     reason: str
-    lasts: float  # seconds after which it is ended at the latest; 0 where nothing says
+    longest: float  # seconds after which it is ended at the latest; 0 where nothing says
     known_since: float = 0.0  # since when the controller knows it; for others as `since`
 
     def age(self, now: float) -> float:

@@ -40,7 +40,7 @@ class RefusedTarget:
     """A migration whose target's pods quota refuses, and what a window does for it."""
 
     migration: VirtualMachineInstanceMigration
-    launcher: bool  # False: only the attachment pods are missing
+    lacks_launcher: bool  # False: only the attachment pods are missing
     admission_key: str  # by which a lock names it: `UID/VM`
     wait_reason: str = ""  # why it is not released, although it could be: for people
     blocking: Sequence[str] = ()
@@ -89,7 +89,7 @@ class WindowQuota:
             name: limit + (alone if need.get(name, ZERO) > entry.get(name, ZERO) else shared).get(name, ZERO)
             for name, limit in self._hard.items()
         }
-        first_pod = vm.pending_launcher if target.launcher else vm.pending_attachment
+        first_pod = vm.pending_launcher if target.lacks_launcher else vm.pending_attachment
         lacking = sorted(lacking_resources(need, raised, add(self._used, self._needed)))
         own, shortages = self._capped(entry), {}
         for name in lacking:
@@ -216,7 +216,7 @@ class Selection:
         is_too_late = seconds_open >= self.policy.open_to_others or bool(lock and observed.lock_unavailable_reason)
         for target in self.refused_targets:
             is_member = target.migration.name in members
-            seconds, target.wait_reason = self._has_to_wait(target, is_too_late and not is_member)
+            seconds, target.wait_reason = self._pause_of(target, is_too_late and not is_member)
             if target.wait_reason:
                 self._recheck(seconds)
             else:
@@ -225,7 +225,7 @@ class Selection:
         blocking = {name for target in self.targets for name in target.blocking}
         self.headroom = {quota.name: quota.headroom for quota in self._quotas if quota.name in blocking}
 
-    def _has_to_wait(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
+    def _pause_of(self, target: RefusedTarget, too_late: bool) -> tuple[float, str]:
         """Returns for how many seconds a target waits, and why ("": not). `too_late`: the window is open for others."""
         seconds = self.timers.paused.get(target.migration.uid, 0.0) - self.observed.now
         if seconds > 0:
@@ -234,7 +234,7 @@ class Selection:
             reason = target.wait_reason or "a window is open for other migrations: it is for the next one"
             return self.policy.sweep, reason
         facts, limit_reason = self.observed.facts, ""
-        if target.launcher:
+        if target.lacks_launcher:
             node = trusted_status(facts.instances[target.migration.spec.vmi_name]).node_name or ""
             limit_reason = parallel_limit_reason(facts.running, node, facts.rendering.kubevirt.migrations)
         return self.policy.recheck, limit_reason and f"KubeVirt's limits: {limit_reason}"

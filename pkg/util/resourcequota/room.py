@@ -86,14 +86,14 @@ class Candidate:
 class QuotaRoom:
     """The room under one quota at one moment. `base` is by the names that are scaled; `counted` is the sum of the pods
     that the cache shows, `used` is status.used, of which `ended` may be pods that are gone; `vms` are those that may
-    have something beyond the base, `migrations` is their pods' usage, `facts` what all of this is made of."""
+    have something beyond the base, `used_headroom` is what their pods use of that, `facts` what all is made of."""
 
     facts: Facts
     base: ResourceList
     hard: ResourceList
     used: ResourceList
     counted: ResourceList
-    migrations: ResourceList
+    used_headroom: ResourceList
     ended: ResourceList = field(default_factory=dict)
     vms: Sequence[VmUsage] = ()
 
@@ -120,7 +120,7 @@ class QuotaRoom:
             hard=parse_resource_list(quota.hard),
             used=used,
             counted=charged,
-            migrations=total(vm.used_headroom for vm in vms),
+            used_headroom=total(vm.used_headroom for vm in vms),
             ended=ended_usage,
             vms=vms,
         )
@@ -137,10 +137,10 @@ class QuotaRoom:
         is raised for a target, or after it was lowered again, and the target's pod not. Else in the worst case: by the
         existing pods or status.used, whichever is more, and by the ledger's pods, which status.used may count too."""
         if pending is None:
-            return lacking_resources(need, self.base, self.counted, self.migrations)
+            return lacking_resources(need, self.base, self.counted, self.used_headroom)
         usage = maximum(self.counted, positive(subtract(self.used, self.ended)))
         headroom = positive(subtract(self.hard, self.base))
-        return lacking_resources(need, self.base, total([usage, *pending]), minimum(self.migrations, headroom))
+        return lacking_resources(need, self.base, total([usage, *pending]), minimum(self.used_headroom, headroom))
 
     def need_of(self, candidate: Candidate) -> ResourceList:
         """Returns the usage of a pod that the base has to hold. A target may take its own VM's entry, with the

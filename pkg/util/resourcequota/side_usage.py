@@ -131,7 +131,7 @@ class SideUsage:
     def _counted(self) -> Mapping[str, tuple[ResourceList, ResourceList]]:
         """The usage of each side's launcher and attachment pod, by the launcher's uid."""
         return {
-            s.launcher.uid: (self._charge(s.launcher), total(map(self._charge, s.attachments)))
+            s.launcher.uid: (self._pod_usage(s.launcher), total(map(self._pod_usage, s.attachments)))
             for s in (*self.sides.source, *self.sides.target, *self.sides.leftovers)
         }
 
@@ -143,7 +143,7 @@ class SideUsage:
         source = self._as_pattern(self.sides.source[0])
         return attachments_usage(self.vmi, source, self.facts.rendering, self.facts.quota.spec)
 
-    def _charge(self, pod: Pod) -> ResourceList:
+    def _pod_usage(self, pod: Pod) -> ResourceList:
         return self.facts.usage(pod, self.facts.now)
 
     def _within(self, usage: ResourceList, *, with_attachment: bool = False) -> ResourceList:
@@ -182,7 +182,7 @@ class SideUsage:
         perhaps a tenant's, or another's webhook would add. A pod that counts no more is trusted without its bound."""
         rendering = self.facts.rendering
         plain = replace(rendering, limit_ranges=()) if rendering.limit_ranges else rendering
-        return self._rendered("plain", (), lambda: self._charge(rendered_pod(self.vmi, plain)))
+        return self._rendered("plain", (), lambda: self._pod_usage(rendered_pod(self.vmi, plain)))
 
     @cached_property
     def _bound(self) -> UsageBound:

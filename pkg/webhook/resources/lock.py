@@ -105,7 +105,7 @@ class LockValidator:
             lock = locks.recognise(self.cache.get(name=name) or await read_in_time(self.client.get(name=name)))
         except NoAnswer:
             return ALLOW if exempt else refusal(request, None)  # it was locked when the API server asked
-        seconds_left = lock.lasts - lock.age(self.clock()) if lock and lock.lasts else math.inf
+        seconds_left = lock.longest - lock.age(self.clock()) if lock and lock.longest else math.inf
         # One that has ended, or would have, did its controller run.
         if lock is None or seconds_left <= 0 or (exempt and await self._admits(lock, request)):
             return ALLOW

@@ -30,7 +30,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
     """Decides about an update; `quotas` are the namespace's default quotas. Without any, no annotation is refused."""
     written = new.annotations.get(ANNOTATION_RANCHER_RESOURCE_QUOTA, "")
     # Garbage changes nothing while headroom has a request there, and is denied all the same.
-    annotation = written if insufficient(written, {}) else annotation_of(new)
+    annotation = written if denial_reason(written, {}) else annotation_of(new)
     old_annotation = annotation_of(old)
     quotas = [with_request(quota, old) for quota in quotas]
     if annotation == old_annotation or not quotas:
@@ -40,7 +40,7 @@ def decide(old: Namespace, new: Namespace, quotas: Sequence[ResourceQuota]) -> D
             return ALLOW
         # Upstream lets the annotation be removed; that takes the headroom away just as a lower limit does.
         return deny(f"namespace {new.name} has migrating VMs, can't change resource quotas", reason="migrating")
-    problem = next(filter(None, (insufficient(annotation, quota.used) for quota in quotas)), None)
+    problem = next(filter(None, (denial_reason(annotation, quota.used) for quota in quotas)), None)
     return deny(f"can't update the resource quota of namespace {new.name}, error: {problem}") if problem else ALLOW
 
 
@@ -53,7 +53,7 @@ def _lowers(old_annotation: str, new_annotation: str) -> bool:
     return old.keys() != new.keys() or any(limit < old[name] for name, limit in new.items())
 
 
-def insufficient(annotation: str, used: Mapping[str, str | int | float]) -> str | None:
+def denial_reason(annotation: str, used: Mapping[str, str | int | float]) -> str | None:
     """Returns why an annotation cannot be the new quota of a namespace that uses `used`, or None."""
     try:
         limits = parse_limits(annotation)

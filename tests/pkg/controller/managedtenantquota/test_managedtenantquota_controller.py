@@ -53,7 +53,7 @@ async def test_a_migration_is_released_by_six_writes(cluster: WindowCluster) -> 
     lock = recognise(cluster.locks.now("lock.ns1.com"))
     assert lock is not None
     assert lock.owner == f"headroom (system:serviceaccount:headroom:headroom) on {socket.gethostname()}"
-    assert (lock.namespace, lock.since, lock.lasts, lock.reason) == ("ns1", START + now(), 130.0, "vm1")
+    assert (lock.namespace, lock.since, lock.longest, lock.reason) == ("ns1", START + now(), 130.0, "vm1")
     (hook,) = lock.configuration.webhooks or [{}]
     assert hook["clientConfig"] == {"url": "https://127.0.0.1:9443/lock", "caBundle": "Q0E="}
     await open_window(cluster, process)

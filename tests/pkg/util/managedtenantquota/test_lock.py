@@ -56,7 +56,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
     result = recognised(metadata={**METADATA, "name": lock_name(namespace), "uid": "u", "resourceVersion": "7"})
     assert result is not None
     assert (result.namespace, result.configuration.name) == (namespace, f"lock.{namespace}.com")
-    assert (result.since, result.lasts, result.owner, result.reason) == (NOW, 130.0, "me", "vm1")
+    assert (result.since, result.longest, result.owner, result.reason) == (NOW, 130.0, "me", "vm1")
     assert all(len(part) <= 63 for part in result.configuration.name.split("."))
     assert len(result.configuration.name) <= 253
 
@@ -64,7 +64,7 @@ def test_a_lock_is_recognised_whatever_the_length_of_its_name(namespace: str) ->
 def test_another_installations_lock_is_recognised_by_its_label() -> None:
     result = recognised(metadata=UPSTREAM)
     assert result is not None
-    assert (result.namespace, result.owner, result.since, result.lasts) == ("ns1", "", 1767225600.0, 0.0)
+    assert (result.namespace, result.owner, result.since, result.longest) == ("ns1", "", 1767225600.0, 0.0)
 
 
 @sentences(

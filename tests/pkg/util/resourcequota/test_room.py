@@ -82,7 +82,7 @@ def test_what_migrations_take_is_the_target_beside_the_source() -> None:
     view = observed(quota(), [vmim("Running")], [vmi("vm1", nodeName="node1")])
     room = QuotaRoom.from_facts(view, POLICY, Pods([source, target, pod("500m")]))
     assert room is not None
-    assert format_resource_list({n: q for n, q in room.migrations.items() if n == "limits.cpu"}) == {"limits.cpu": "2"}
+    assert room.used_headroom["limits.cpu"] == Quantity.parse("2")
 
 
 def test_a_source_that_is_left_over_is_taken_off_too() -> None:
@@ -91,10 +91,10 @@ def test_a_source_that_is_left_over_is_taken_off_too() -> None:
     view = observed(quota(), [named(vmim("Succeeded"), [source, main], [here])], [here])
     room = QuotaRoom.from_facts(view, POLICY, Pods([source, main]))
     assert room is not None
-    assert room.migrations["limits.cpu"] == Quantity.parse("2")
+    assert room.used_headroom["limits.cpu"] == Quantity.parse("2")
     room = QuotaRoom.from_facts(view, POLICY, Pods([plain_launcher(node="node1", phase="Succeeded"), main]))
     assert room is not None
-    assert not room.migrations
+    assert not room.used_headroom
 
 
 def test_limited_resources_are_summed_over_counted_pods() -> None:

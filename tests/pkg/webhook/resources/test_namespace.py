@@ -9,7 +9,7 @@ from kubeloop.api.core import ResourceQuota
 from pkg.util.constants import LABEL_MANAGED
 from pkg.util.resourcequota.entries import MAX_LENGTH
 from pkg.util.resourcequota.policy import EstimateKind, Mode, Policy
-from pkg.webhook.resources.namespace import decide, insufficient, validate
+from pkg.webhook.resources.namespace import decide, denial_reason, validate
 from tests.decisions import sentences
 from tests.kinds import edited
 from tests.objects import ENTRY, MARKS, annotated_namespace, by_name, by_uid, quota, vmim
@@ -171,7 +171,7 @@ def test_while_vms_migrate_nothing_is_lowered(old: str, new: str, allowed: bool)
 
 @pytest.mark.parametrize("used", [3, "3", "3000m", "3e0"])
 def test_what_is_used_is_read_in_any_spelling(used: Any) -> None:
-    problem = insufficient(limit(limitsCpu="2"), {"limits.cpu": used})
+    problem = denial_reason(limit(limitsCpu="2"), {"limits.cpu": used})
     assert problem in [
         f"new CPU limit 2 is lower than the current used CPU limit {spelled}" for spelled in ("3", "3e0")
     ]
