@@ -1,5 +1,6 @@
-"""Gives back the quotas that takeover mode raised, and those that were raised under locks, by the controllers' own
-handlers (`headroom release`). Runs over everything once, without informers: its account may watch nothing."""
+"""Gives back the quotas that takeover mode raised, by the controller's own handler, and those that were raised under
+locks, by the closing rows of the sequence (`headroom release`). Runs over everything once, without informers: its
+account may watch nothing."""
 
 import asyncio
 import time

@@ -62,9 +62,9 @@ class VmUsage:
     target: ResourceList
     """What an existing target counts as far as its VMI's spec goes: a fact, however little of it was granted."""
     pending_launcher: ResourceList
-    """What quota will count of a target's launcher that does not exist yet, with the claim before it, however far
-    beyond its VMI's spec; by the next one of its attachment pod."""
+    """What quota will count of a target's launcher to come, and of its state's claim, however far beyond the spec."""
     pending_attachment: ResourceList
+    """What quota will count of a target's attachment pod to come, likewise."""
     target_limit: ResourceList
     """What the target may have while the migration may still go on, with what is still to be created of it."""
     need: ResourceList | None
