@@ -6,7 +6,6 @@ except to the user and group by which Rancher itself passes it (rancher/webhook,
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +21,7 @@ from pkg.util.constants import RANCHER_SUDO_GROUP, RANCHER_SUDO_USER, RANCHER_WE
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Reader
 from pkg.util.resourcequota.policy import RancherQuotas
-from pkg.util.resourcequota.rancher import SILENCE
+from pkg.util.resourcequota.rancher import SILENCE, locks_quotas
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +30,6 @@ RANCHER_SUDO: Final = RANCHER_SUDO_USER, (RANCHER_SUDO_GROUP,)
 _MOST_PROJECTS: Final = 10_000
 ASKS_AGAIN: Final = 0.5
 """Seconds within which a namespace that waits for its turn asks again."""
-
-
-def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> bool:
-    """Reports whether Rancher's webhooks are asked about updates of ResourceQuotas."""
-    return any(
-        {"*", "*/*", "resourcequotas"}.intersection(rule.get("resources") or ())
-        and {"*", "UPDATE"}.intersection(rule.get("operations") or ())
-        for registration in registrations
-        if registration.name.startswith(RANCHER_WEBHOOKS)
-        for webhook in registration.webhooks or ()
-        for rule in webhook.get("rules") or ()
-    )
 
 
 class RancherWrites:

@@ -15,7 +15,6 @@ from kubeloop.controllers.events import EventRecorder
 from kubeloop.workqueue.queue import DEFAULT_PRIORITY
 from pkg.api.kubevirt import VirtualMachineInstance, VirtualMachineInstanceMigration
 from pkg.config.management import Management
-from pkg.config.rancher_quotas import locks_quotas
 from pkg.config.settings import Settings
 from pkg.controller.resourcequota.resourcequota_controller import BeforeRaise, ResourceQuotaHandler
 from pkg.util import constants
@@ -24,7 +23,7 @@ from pkg.util.kubevirt.migration import MIGRATIONS_BY_VMI, is_finished
 from pkg.util.resourcequota.managed import is_default
 from pkg.util.resourcequota.observe import Source, read_of_migration, read_of_pod, read_of_vmi
 from pkg.util.resourcequota.policy import RancherQuotas
-from pkg.util.resourcequota.rancher import annotation_of, project_of
+from pkg.util.resourcequota.rancher import annotation_of, locks_quotas, project_of
 from pkg.util.resourcequota.timing import is_urgent, pause
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from kubeloop.api.core import Namespace, ResourceQuota
+from kubeloop.api.core import Namespace, ResourceQuota, ValidatingWebhookConfiguration
 from kubeloop.api.quantity import Quantity, QuantityError
 from kubeloop.api.resource_list import ResourceList, minimum, parse_resource_list
 from pkg.util import constants
@@ -182,6 +182,18 @@ def with_request(quota: ResourceQuota, namespace: Namespace | None, *, asks: boo
     if annotations == quota.annotations:
         return quota
     return replace(quota, metadata=replace(quota.metadata, annotations=annotations))
+
+
+def locks_quotas(registrations: Iterable[ValidatingWebhookConfiguration]) -> bool:
+    """Reports whether Rancher's webhooks are asked about updates of ResourceQuotas."""
+    return any(
+        {"*", "*/*", "resourcequotas"}.intersection(rule.get("resources") or ())
+        and {"*", "UPDATE"}.intersection(rule.get("operations") or ())
+        for registration in registrations
+        if registration.name.startswith(constants.RANCHER_WEBHOOKS)
+        for webhook in registration.webhooks or ()
+        for rule in webhook.get("rules") or ()
+    )
 
 
 def stuck_entries(quota: ResourceQuota) -> tuple[str, ...]:

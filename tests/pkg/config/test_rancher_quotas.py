@@ -11,10 +11,10 @@ from kubeloop.api.registry import SELF_SUBJECT_ACCESS_REVIEWS
 from kubeloop.client.errors import ApiError, BadRequest, Forbidden
 from kubeloop.testing.fake.objects import Request
 from kubeloop.testing.virtual_time import virtual_time
-from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites, locks_quotas
+from pkg.config.rancher_quotas import ASKS_AGAIN, ProjectTurns, RancherWrites
 from pkg.util.resourcequota.observe import Listed
 from pkg.util.resourcequota.policy import RancherQuotas
-from pkg.util.resourcequota.rancher import SILENCE
+from pkg.util.resourcequota.rancher import SILENCE, locks_quotas
 from tests.kinds import Server
 from tests.objects import quota
 
