@@ -14,14 +14,14 @@ from kubeloop.api.registry import NAMESPACES, RESOURCE_QUOTAS
 from kubeloop.api.resource_list import ResourceList, add, parse_resource_list, positive, subtract, total
 from pkg.api import kubevirt
 from pkg.report.snapshot import Document, Snapshot, event_text, usages_of
-from pkg.report.status import keeper_of, management_in, unenforced_limits
+from pkg.report.status import keeper_of, unenforced_limits
 from pkg.util import constants
 from pkg.util.amounts import format_amounts, format_distinctly
 from pkg.util.kubevirt.migration import is_finished
 from pkg.util.managedtenantquota.model import readable
 from pkg.util.problems import EVENT_PROJECT_FULL
 from pkg.util.resourcequota.facts import Facts, Plan
-from pkg.util.resourcequota.managed import QuotaManagement
+from pkg.util.resourcequota.managed import QuotaManagement, management_of
 from pkg.util.resourcequota.planner import plan
 from pkg.util.resourcequota.policy import Mode
 from pkg.util.resourcequota.vm import VmUsage
@@ -132,7 +132,8 @@ def _fit(snapshot: Snapshot, observed: Facts, names: Set[str], *, would: bool) -
 
 def _action(observed: Facts, refusal: str, notes: str, missing: ResourceList, vms: Sequence[VmUsage]) -> str:
     """Returns what headroom does about the quota, of which `missing` is lacking now."""
-    quota, unmanaged = observed.quota, _UNMANAGED.get(management_in(observed))
+    quota, management = observed.quota, management_of(observed.quota, namespace_off=observed.namespace_off)
+    unmanaged = _UNMANAGED.get(management)
     if refusal and (observed.mtq or not unmanaged):
         return f"nothing: {refusal}"
     if unmanaged:

@@ -160,7 +160,7 @@ class _Sizing:
     def _migration_verdicts(self, needs: Mapping[str, ResourceSize]) -> Iterator[str]:
         """Yields which migrations cannot be: headroom adds nothing, or less than they ask for."""
         observed, reason = self.snapshot.observe(self.quota), "less may be added"
-        is_raised = is_served(self.quota) and not observed.namespace_off and not observed.mtq
+        is_raised = is_served(self.quota, namespace_off=observed.namespace_off) and not observed.mtq
         if observed.mtq:
             budgets = self.snapshot.source.budgets.list(self.quota.namespace)
             caps = [parse_resource_list(readable(budget.additional)) for budget in budgets]

@@ -106,13 +106,8 @@ def headline(snapshot: Snapshot, quotas: Sequence[QuotaStatus]) -> str:
     return " · ".join(filter(None, parts))
 
 
-def management_in(observed: Facts) -> QuotaManagement:
-    """Returns how headroom manages a quota, whose namespace may be switched off as a whole."""
-    return QuotaManagement.OFF if observed.namespace_off else management_of(observed.quota)
-
-
 def keeper_of(snapshot: Snapshot, observed: Facts) -> str:
-    quota, management = observed.quota, management_in(observed)
+    quota, management = observed.quota, management_of(observed.quota, namespace_off=observed.namespace_off)
     if reason := snapshot.installed.unserved_reason(quota.namespace):
         return f"none: {reason}"
     if observed.mtq:

@@ -22,10 +22,11 @@ class QuotaManagement(Enum):
     SERVED = "it is raised"
 
 
-def management_of(quota: ResourceQuota) -> QuotaManagement:
-    """Returns the management by the first row that fits."""
+def management_of(quota: ResourceQuota, *, namespace_off: bool = False) -> QuotaManagement:
+    """Returns the management by the first row that fits. `namespace_off`: the whole namespace is switched off."""
     is_labelled = quota.labels.get(constants.LABEL_MANAGED) == constants.TRUE
     rows = (
+        (namespace_off, QuotaManagement.OFF),
         (quota.deleting, QuotaManagement.NONE),
         (switched_off(quota), QuotaManagement.OFF),
         (not is_default(quota) and not is_labelled, QuotaManagement.NONE),
@@ -35,9 +36,9 @@ def management_of(quota: ResourceQuota) -> QuotaManagement:
     return next((management for fits, management in rows if fits), QuotaManagement.SERVED)
 
 
-def is_served(quota: ResourceQuota) -> bool:
+def is_served(quota: ResourceQuota, *, namespace_off: bool = False) -> bool:
     """Reports whether headroom raises a quota."""
-    return management_of(quota) is QuotaManagement.SERVED
+    return management_of(quota, namespace_off=namespace_off) is QuotaManagement.SERVED
 
 
 def is_managed(quota: ResourceQuota) -> bool:

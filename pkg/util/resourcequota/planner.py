@@ -39,10 +39,10 @@ def plan(facts: Facts, policy: Policy) -> Plan:
 
 def _decide(facts: Facts, policy: Policy) -> Plan:
     quota = facts.quota
-    management = management_of(quota)
+    management = management_of(quota, namespace_off=facts.namespace_off)
     if policy.released:  # without Rancher's leave Harvester could not go on either
         decided = give_back(facts, to_harvester=not facts.rancher.asks)
-    elif facts.namespace_off or management is QuotaManagement.OFF:
+    elif management is QuotaManagement.OFF:
         decided = give_back(facts, to_harvester=True)
     elif facts.mtq:
         decided = _left_to_mtq(facts, policy)

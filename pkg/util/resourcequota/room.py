@@ -192,7 +192,7 @@ class NamespaceRooms(NamedTuple):
     def from_facts(cls, observed: Iterable[Facts], policy: Policy, pods: Pods | None) -> "NamespaceRooms":
         """Returns the rooms under the observed quotas of one namespace; `pods` None: status.used is all there is."""
         # Also without one that was switched off since the cache was filled.
-        served = [facts for facts in observed if not facts.namespace_off and is_served(facts.quota)]
+        served = [facts for facts in observed if is_served(facts.quota, namespace_off=facts.namespace_off)]
         rooms = [QuotaRoom.from_facts(facts, policy, pods) for facts in served]
         raised = [room for facts, room in zip(served, rooms, strict=True) if is_raised(facts.quota)]
         counts_differ = any(pods is None or room is None or room.counts_differ for room in raised)
