@@ -18,8 +18,8 @@ from kubeloop.controllers.errors import CacheForbidden
 from pkg.api.kubevirt import VirtualMachineInstanceMigration as Migration
 from pkg.config.metrics import METRICS
 from pkg.util import constants
-from pkg.util.kubevirt.migration import is_finished, is_refused
-from pkg.util.managedtenantquota.lock import parse_time, recognise
+from pkg.util.kubevirt.migration import is_finished, is_refused, parse_time
+from pkg.util.managedtenantquota.lock import recognise
 from pkg.util.managedtenantquota.model import record_of
 from pkg.util.resourcequota.entries import ENTRY_PREFIXES, entry_keys, keys_of, read
 from pkg.util.resourcequota.managed import is_managed, unenforced

@@ -13,7 +13,7 @@ from kubeloop.webhook.admission import ALLOW, AdmissionRequest, Decision, Hook
 from pkg.config.management import Management
 from pkg.controller.resourcequota import resourcequota_controller
 from pkg.util.constants import LABEL_MIGRATION_JOB_UID, LOCK_PATH
-from pkg.util.managedtenantquota.lock import parse_time
+from pkg.util.kubevirt.migration import parse_time
 from pkg.util.managedtenantquota.targets import RefusedTarget, WindowQuota
 from pkg.util.resourcequota import side_usage
 from pkg.util.resourcequota.vm import VmUsage

@@ -112,6 +112,11 @@ def seconds_of(timestamp: str) -> float | None:
         return None
 
 
+def parse_time(text: str | None) -> float:
+    """Returns the seconds since the epoch, or 0 for a text that is no time."""
+    return seconds_of(text or "") or 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Leftover:
     """A side of the VM, or a claim of its state, that quota still counts. `ended_at`: when the migration did (seconds

@@ -11,7 +11,7 @@ from kubeloop.api.core import ValidatingWebhookConfiguration
 from kubeloop.api.meta import rfc3339
 from pkg.util import constants
 from pkg.util.constants import ANNOTATION_SINCE, LABEL_MIGRATION_JOB_UID, LOCK_LABELS
-from pkg.util.kubevirt.migration import seconds_of
+from pkg.util.kubevirt.migration import parse_time
 
 NAMESPACE_CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:namespace-controller",
@@ -54,7 +54,7 @@ def recognise(configuration: ValidatingWebhookConfiguration | None) -> Lock | No
     is_labelled = LOCK_LABELS.items() <= configuration.labels.items()
     if name != lock_name(namespace) or not (is_labelled or ANNOTATION_SINCE in annotations):
         return None
-    created_at = parse_time(configuration.metadata.creation_timestamp)
+    created_at = parse_time(configuration.metadata.creation_timestamp)  # without a time, 0, a lock does not stay
     written_since, until = (parse_time(annotations.get(key)) for key in (ANNOTATION_SINCE, constants.ANNOTATION_UNTIL))
     # The API server's second; where in it, the clock of the process that made the lock may tell.
     since = min(max(written_since, created_at), created_at + 1.0) if created_at else written_since
@@ -167,8 +167,3 @@ def _is_one_of(users: Sequence[str]) -> str:
     """Returns the condition in CEL that the user is one of these. JSON's strings are CEL's too."""
     plain = [user for user in users if user and not any(character in user for character in "*?[")]
     return f"request.userInfo.username in {json.dumps(plain)}"
-
-
-def parse_time(text: str | None) -> float:
-    """Returns the seconds since the epoch, or 0 for a text that is no time: a lock without a time does not stay."""
-    return seconds_of(text or "") or 0.0
