@@ -215,6 +215,7 @@ async def test_limits_that_are_not_copied_to_the_status_are_named(
     headroom: Program, cluster: Cluster, tenant: MakeTenant, commands: Commands
 ) -> None:
     namespace = await waiting(tenant)
+    await namespace.until_counted()
     with frozen(cluster, "kube-controller-manager"):
         await namespace.refused()
         await namespace.until_hard(RAISED, seconds=REPAIRED)
