@@ -178,8 +178,8 @@ class OwnRules(QuotaDraft):
         return self.result(add(entered, compensation))
 
     def _without_limits(self) -> Plan:
-        """In a namespace that has lost its annotation, what was added is given back. An entry, or a compensation, that
-        is there without headroom's mark was perhaps never applied: it goes, and nothing is subtracted."""
+        """Gives back what was added in a namespace that has lost its annotation. An entry, or a compensation, that is
+        there without headroom's mark was perhaps never applied: it goes, and nothing is subtracted."""
         quota, is_unlimited = self.facts.quota, self.base.is_default and self.base.limits is not None
         if is_unlimited and not self.facts.limits:
             if is_ours(quota) and entries.has_headroom(quota.annotations):

@@ -65,7 +65,7 @@ class SideUsage:
 
     @cached_property
     def pending(self) -> tuple[ResourceList, ResourceList]:
-        """What quota will count of the target's launcher and attachment pod, each as far as it is to come."""
+        """Returns what quota will count of the target's launcher and attachment pod, each as far as it is to come."""
         if not self.active:
             return {}, {}
         if self.sides.target:
@@ -77,7 +77,7 @@ class SideUsage:
 
     @cached_property
     def target_limit(self) -> ResourceList:
-        """What the target may have, min(source, target).
+        """Returns what the target may have, min(source, target).
 
         The source as KubeVirt would render it today has the growth of the overhead in it, and whatever else operators
         have changed since; what was plugged into the VM is only in the target. A target that exists may be older than
@@ -121,7 +121,7 @@ class SideUsage:
 
     @cached_property
     def _usages(self) -> Mapping[str, ResourceList]:
-        """What counts of each side, launcher and attachment pod each by itself, by the launcher's uid."""
+        """The usage of each side as far as it counts, launcher and attachment each by itself, by the launcher's uid."""
         return {
             uid: add(self._within(launcher), self._attachment_within(attachment))
             for uid, (launcher, attachment) in self._counted.items()
