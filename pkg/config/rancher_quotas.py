@@ -87,13 +87,13 @@ class RancherWrites:
         """Reads the own rights once a minute, where only Rancher may write and the operator left the choice."""
         if self._choice is not RancherQuotas.AUTO or self._owner is None or not self.lock:
             return
-        namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
-        user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
-        group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
-        reviews = self._client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
         async with self._looking:  # the way is not known before the answer: other quotas wait for it, too
             if loop_time() < self._looked_at + 60.0:
                 return
+            namespace, _, name = RANCHER_SUDO_USER.removeprefix("system:serviceaccount:").partition(":")
+            user = {"verb": "impersonate", "resource": "serviceaccounts", "namespace": namespace, "name": name}
+            group = {"verb": "impersonate", "resource": "groups", "name": RANCHER_SUDO_GROUP}
+            reviews = self._client.resource(SELF_SUBJECT_ACCESS_REVIEWS)
             self._looked_at, answers = loop_time(), [False]
             with suppress(ApiError):
                 reviewed = [await reviews.create({"spec": {"resourceAttributes": right}}) for right in (user, group)]
